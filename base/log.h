@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The log: one line per event to standard error, or to a file, "time level thread message". Format strings are
+// fmt's. base/log.cc is the only file that sees spdlog.
+//
+//   LOG_INFO("session {} connected over {}", id, transport);
+//
+// Thread-safety: any thread. Never called on a hit's path.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace termfs {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// Logs at `level` from now on, to the end of file `path`, or to standard error when it is empty. Before the first call
+// warnings go to standard error. REQUIRES: no other thread logs meanwhile; a main() calls it before it starts any.
+Status StartLog(LogLevel level, const std::string& path = "");
+bool LogEnabled(LogLevel level);
+void LogLine(LogLevel level, std::string_view line);
+
+}  // namespace termfs
+
+#define TERMFS_LOG(level, ...)                            \
+  do {                                                    \
+    if (::termfs::LogEnabled(level)) {                    \
+      ::termfs::LogLine(level, fmt::format(__VA_ARGS__)); \
+    }                                                     \
+  } while (false)
+#define LOG_DEBUG(...) TERMFS_LOG(::termfs::LogLevel::kDebug, __VA_ARGS__)
+#define LOG_INFO(...) TERMFS_LOG(::termfs::LogLevel::kInfo, __VA_ARGS__)
+#define LOG_WARNING(...) TERMFS_LOG(::termfs::LogLevel::kWarning, __VA_ARGS__)
+#define LOG_ERROR(...) TERMFS_LOG(::termfs::LogLevel::kError, __VA_ARGS__)

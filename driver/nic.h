@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The RNIC as termfs sees it: the seam between the file system and whatever moves the bytes. Terms and meaning are
+// those of libibverbs (queue pair, completion queue, memory region, work request, work completion), plus what TeRM
+// adds: memory regions of more than one kind, an RNIC page table with a magic frame, and a present bitmap.
+// Implementations: driver/softnic (user space, processes of one host), driver/verbs (libibverbs).
+//
+// Thread-safety: a Nic and a ProtectionDomain may be used from any thread. A CompletionQueue and every QueuePair bound
+//                to it belong to one thread. TermRegion: see there.
+// Ownership:     children hold what they need of their parents, but destroy in the order queue pairs, completion
+//                queues, memory regions, protection domain, Nic. Memory outlives every region registered on it.
+// Errors:        set-up returns a Status; what happens to a posted work request is told by its work completion only.
+// Units:         bytes unless the type says otherwise; remote addresses are offsets into the remote memory region
+//                (a zero-based memory region, in verbs terms).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/page.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace termfs::driver {
+
+struct LKey {
+  uint32_t value = 0;
+};
+struct RKey {
+  uint32_t value = 0;
+  friend bool operator==(const RKey&, const RKey&) = default;
+};
+
+// What may be done to a memory region; bits as in ibv_access_flags.
+enum class Access : uint32_t {
+  kLocalWrite = 1,
+  kRemoteWrite = 2,
+  kRemoteRead = 4,
+  kRemoteAtomic = 8,
+};
+constexpr Access operator|(Access a, Access b) {
+  return static_cast<Access>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
+}
+constexpr bool Has(Access set, Access bit) { return (static_cast<uint32_t>(set) & static_cast<uint32_t>(bit)) != 0; }
+
+// How a region of SSD-extended memory is served; the paper's rivals, its steps, and the whole. The RNIC itself knows
+// three behaviours of an absent page: there is none (pin), it faults (odp), it reads as the pattern (term). In the
+// rpc kinds a one-sided READ is refused with a remote access error.
+enum class RegionKind : uint8_t {
+  kPin,         // every page has its frame; one-sided READs
+  kOdp,         // an absent page raises an RNIC page fault, the READ waits until the server has paged it in
+  kRpc,         // the server copies from an mmap of the SSD and takes CPU page faults
+  kRpcBuffer,   // the server uses buffered reads and writes
+  kRpcDirect,   // the server uses O_DIRECT for every access
+  kRpcTiering,  // tiering IO: frames where present, O_DIRECT where not; no promotion by heat
+  kTerm,        // all of it: one-sided READs, magic pattern, bitmap, tiering IO, promotion
+};
+constexpr bool AllowsOneSidedRead(RegionKind kind) {
+  return kind == RegionKind::kPin || kind == RegionKind::kOdp || kind == RegionKind::kTerm;
+}
+std::string_view ToString(RegionKind kind);                 // "pin", "odp", "rpc", "rpc_buffer", ...
+Result<RegionKind> ParseRegionKind(std::string_view name);  // EINVAL names the choices
+
+// ---------------------------------------------------------------------------------------------------------------
+// Work requests and completions.
+
+enum class Opcode : uint8_t { kSend, kRdmaRead, kRdmaWrite, kRdmaWriteWithImm, kCompareSwap, kFetchAdd, kRecv };
+
+struct ScatterGather {
+  void* addr = nullptr;
+  uint32_t length = 0;
+  LKey lkey{};
+};
+
+struct SendWorkRequest {
+  uint64_t id = 0;  // comes back in the completion
+  Opcode opcode = Opcode::kSend;
+  bool signaled = true;   // false: a completion only on error
+  uint32_t imm = 0;       // kRdmaWriteWithImm
+  ScatterGather local{};  // source of kSend and kRdmaWrite, destination of the others; atomics need 8 aligned bytes
+  uint64_t remote_offset = 0;
+  RKey rkey{};
+  uint64_t compare = 0;      // kCompareSwap
+  uint64_t swap_or_add = 0;  // kCompareSwap: the new value; kFetchAdd: the addend
+};
+
+struct RecvWorkRequest {
+  uint64_t id = 0;
+  ScatterGather local{};
+};
+
+// The verbs names, IBV_WC_*. After any status but kSuccess the queue pair is in the error state: what is posted later
+// completes with kWrFlushErr.
+enum class WcStatus : uint8_t {
+  kSuccess,
+  kLocLenErr,       // a message longer than the posted receive
+  kLocProtErr,      // lkey does not cover the local buffer
+  kWrFlushErr,      // the queue pair was in the error state
+  kRemInvReqErr,    // the remote side cannot take such a request
+  kRemAccessErr,    // rkey unknown, range out of bounds, access not allowed
+  kRemOpErr,        // the remote side failed to carry it out
+  kRetryExcErr,     // the connection is lost: the peer does not answer or is gone
+  kRnrRetryExcErr,  // the peer posted no receive in time
+  kFatalErr,
+};
+std::string_view ToString(WcStatus status);  // "IBV_WC_SUCCESS", ...
+
+struct WorkCompletion {
+  uint64_t id = 0;
+  WcStatus status = WcStatus::kSuccess;
+  Opcode opcode = Opcode::kSend;  // valid on success only; kRecv also for a WRITE with immediate
+  bool has_imm = false;
+  uint32_t imm = 0;
+  uint32_t byte_len = 0;  // valid on success of kRecv: bytes received
+  uint32_t qp_num = 0;    // always valid
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Objects.
+
+// Memory that any peer may be allowed to reach. The seam allocates it, because the software RNIC hands it over as a
+// descriptor: sealed against shrinking, locked where the limits allow, every byte allocated before use.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual std::byte* data() = 0;
+  virtual size_t size() const = 0;
+};
+
+struct MemoryOptions {
+  size_t bytes = 0;             // rounded up to whole pages
+  std::string name = "termfs";  // shown in /proc/PID/maps
+  // False: nobody will ever be able to map it writable through what a peer gets, not even root; registering it for
+  // remote WRITE or atomics then fails with EPERM.
+  bool peers_may_write = true;
+};
+
+class MemoryRegion {
+ public:
+  virtual ~MemoryRegion() = default;
+  virtual LKey lkey() const = 0;
+  virtual RKey rkey() const = 0;
+  virtual std::byte* data() = 0;
+  virtual size_t size() const = 0;
+};
+
+struct FrameIndex {
+  uint32_t value = 0;
+  friend auto operator<=>(const FrameIndex&, const FrameIndex&) = default;
+};
+
+// The random line that fills the magic frame, 64 times over. A 64-byte line is the unit of detection.
+struct Pattern {
+  std::array<std::byte, 64> line{};
+  friend bool operator==(const Pattern&, const Pattern&) = default;
+};
+
+struct TermRegionOptions {
+  RegionKind kind = RegionKind::kTerm;
+  uint64_t pages = 0;      // S: size of the region
+  uint64_t max_pages = 0;  // room to grow; >= pages
+  Pattern pattern;
+  // Where frames and page table shall outlive the process: a directory on a tmpfs, this region's alone, that nobody but
+  // its owner may enter. Empty: they end with the process.
+  std::string directory;
+  // What an earlier process left in `directory` is taken over: frames keep their bytes, entries their generations, so
+  // that peers of that process, which may still map them, go on reading whole pages. REQUIRES: that process has ended;
+  // Commit, then Publish or Hide of every page, before anybody is told of the region. EUCLEAN: the files are missing or
+  // of another size.
+  bool resume = false;
+  // kOdp: called on the RNIC's thread when a READ meets an absent page. It must not block: it starts paging in; the
+  // READ goes on when Publish of that page was called, or fails with kRemOpErr when FailFault was, or after a time-out.
+  std::function<void(PageIndex)> fault_handler;
+};
+
+// The server's end of an SSD-extended region: frames, the RNIC page table, the present bitmap.
+//
+// Every page's entry is in one of three states: magic (absent), writing (readers wait or take the RPC), or a frame.
+//   Hide:       any    -> magic           the frame may be reused at once: a reader that copied from it redoes the READ
+//   BeginWrite: frame  -> writing         before the first byte of the frame changes
+//   Publish:    any    -> frame           after the last byte has been written; with a new generation
+// A READ is atomic per page across all of these.
+//
+// Thread-safety: different pages from different threads at will; for one page the caller serialises. Reading of the
+//                counters: any thread.
+class TermRegion {
+ public:
+  virtual ~TermRegion() = default;
+  virtual RegionKind kind() const = 0;
+  virtual uint64_t pages() const = 0;
+  virtual RKey rkey() const = 0;
+  virtual LKey frames_lkey() const = 0;  // local key of the frames, for SEND and RDMA from and to them
+
+  // Frames: a dense pool; any frame holds any page. Commit allocates the memory of frames [first, first + count)
+  // (ENOMEM: the tmpfs or the machine is full) and keeps the bytes of what a resumed region has there already; Decommit
+  // gives the memory back, its bytes read as zeros then.
+  virtual uint32_t max_frames() const = 0;
+  virtual std::byte* frame(FrameIndex frame) = 0;
+  virtual Status Commit(FrameIndex first, uint32_t count) = 0;
+  virtual void Decommit(FrameIndex first, uint32_t count) = 0;
+
+  virtual void Publish(PageIndex page, FrameIndex frame) = 0;
+  virtual void BeginWrite(PageIndex page) = 0;
+  virtual void Hide(PageIndex page) = 0;
+  // kOdp: the fault on `page` cannot be served.
+  virtual void FailFault(PageIndex page) = 0;
+
+  // The present bitmap, bit p % 64 of word p / 64 set when page p has its frame: a memory region that peers may READ
+  // (bitmap_rkey). Updated by Publish and Hide.
+  virtual RKey bitmap_rkey() const = 0;
+  virtual size_t bitmap_bytes() const = 0;
+  virtual std::span<const std::atomic<uint64_t>> bitmap() const = 0;
+
+  virtual Pattern pattern() const = 0;
+  // From now on absent pages read as `pattern`. While it runs a READ may return the old or the new one, never a mixture
+  // of both within one page: tell the clients to recognise both first, and to forget the old one when this returned.
+  virtual Status SetPattern(const Pattern& pattern) = 0;
+  // S becomes `pages` (<= max_pages). Shrinking REQUIRES that the pages past the end are hidden.
+  virtual Status Resize(uint64_t pages) = 0;
+};
+
+// What one end tells the other to be connected: numbers, keys and addresses as bytes that any transport can carry, and
+// for the software RNIC descriptors, which only a Unix socket can.
+struct Endpoint {
+  std::vector<std::byte> bytes;
+  std::vector<UniqueFd> fds;
+};
+
+class CompletionQueue {
+ public:
+  virtual ~CompletionQueue() = default;
+  // Moves up to completions.size() completions out, those of one queue pair in order. Never blocks.
+  virtual size_t Poll(std::span<WorkCompletion> completions) = 0;
+  // After Arm() returned true, fd() becomes readable when a completion arrives; false: there are completions now, poll
+  // first. Spurious wake-ups happen. The descriptor is for poll and epoll only.
+  virtual bool Arm() = 0;
+  // Call after waking up from fd(), before polling.
+  virtual void Disarm() = 0;
+  virtual int fd() const = 0;
+};
+
+struct QueuePairOptions {
+  CompletionQueue* send_cq = nullptr;
+  CompletionQueue* recv_cq = nullptr;
+  uint32_t max_send = 64;                       // work requests in flight
+  uint32_t max_recv = 64;                       // receives posted
+  uint32_t max_message = 4096;                  // bytes in a SEND
+  std::chrono::milliseconds rnr_timeout{1000};  // how long a SEND waits for a receive before kRnrRetryExcErr
+};
+
+class QueuePair {
+ public:
+  virtual ~QueuePair() = default;
+  virtual uint32_t number() const = 0;
+  // REQUIRES: called once, before Connect. The descriptors in it are the caller's to pass on.
+  virtual Result<Endpoint> LocalEndpoint() = 0;
+  // Malformed endpoints: EPROTO. After success both ends may post.
+  virtual Status Connect(Endpoint remote) = 0;
+
+  // Posts all of `requests`, in order. ENOMEM: more than max_send in flight, nothing was posted.
+  // A READ of an absent page of a kTerm region delivers the pattern; so does a page that is being written, after a few
+  // attempts.
+  virtual Status PostSend(std::span<const SendWorkRequest> requests) = 0;
+  virtual Status PostRecv(std::span<const RecvWorkRequest> requests) = 0;
+
+  // Carries out one READ within one page here and now, without a work request and a completion, where that is possible:
+  // the software RNIC copies on the caller's CPU anyway, and for a lone READ of a few hundred bytes the work request
+  // costs more than the copy. `to` is any memory of the caller's. True: the bytes are there, those of one version of
+  // the page or, where it is absent, those of the pattern; never a mixture. False: not now, or never; post a work
+  // request, `to` may have been written to. REQUIRES: length > 0; the range does not leave its page.
+  virtual bool ReadNow(std::byte* to, uint32_t length, uint64_t remote_offset, RKey rkey);
+
+  // A read-only view of remote memory for which READ is allowed, where the peer is on the same host and its memory can
+  // be mapped; ENOTSUP over a wire. Valid as long as the queue pair. Bytes change under the reader's eyes.
+  virtual Result<std::span<const std::byte>> SharedView(RKey rkey) = 0;
+
+  // To the error state: everything outstanding completes with kWrFlushErr, the peer sees the connection lost.
+  virtual void Close() = 0;
+  virtual bool connected() const = 0;
+};
+
+class ProtectionDomain {
+ public:
+  virtual ~ProtectionDomain() = default;
+  // Without remote access any memory of the process may be registered; with it the range must lie in a Memory of this
+  // Nic, whose whole object is then reachable by connected peers of this protection domain with that access: the
+  // mapping is the protection, so do not put two peers' data into one Memory.
+  virtual Result<std::unique_ptr<MemoryRegion>> RegisterMemory(std::byte* data, size_t size, Access access) = 0;
+  virtual Result<std::unique_ptr<TermRegion>> RegisterTermRegion(const TermRegionOptions& options) = 0;
+  virtual Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) = 0;
+};
+
+class Nic {
+ public:
+  virtual ~Nic() = default;
+  // "softnic (shared memory)", "verbs mlx5_0 port 1": what `status` shows.
+  virtual std::string transport() const = 0;
+  virtual Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) = 0;
+  virtual Result<std::unique_ptr<ProtectionDomain>> CreateProtectionDomain() = 0;
+  // `capacity`: completions it holds; the sum of max_send and max_recv of its queue pairs must not exceed it.
+  virtual Result<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t capacity) = 0;
+};
+
+}  // namespace termfs::driver

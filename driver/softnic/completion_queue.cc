@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver/softnic/completion_queue.h"
+
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "base/log.h"
+#include "driver/softnic/queue_pair.h"
+
+namespace termfs::driver::softnic {
+
+SoftCompletionQueue::SoftCompletionQueue(uint32_t capacity)
+    : capacity_(capacity), mask_(std::bit_ceil(capacity) - 1), ring_(std::bit_ceil(capacity)) {}
+
+SoftCompletionQueue::~SoftCompletionQueue() { TERMFS_CHECK(queue_pairs_.empty()); }
+
+Result<std::unique_ptr<CompletionQueue>> SoftCompletionQueue::Create(uint32_t capacity) {
+  constexpr uint32_t kMaxCapacity = 1u << 20;
+  if (capacity == 0 || capacity > kMaxCapacity) {
+    return Status::Error(EINVAL, "a completion queue of " + std::to_string(capacity) + " entries");
+  }
+  std::unique_ptr<SoftCompletionQueue> queue(new SoftCompletionQueue(capacity));
+  queue->epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  queue->timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!queue->epoll_.valid() || !queue->timer_.valid()) {
+    return ErrnoStatus("create the descriptors of a completion queue");
+  }
+  RETURN_IF_ERROR(queue->Watch(nullptr, queue->timer_.get()));
+  return std::unique_ptr<CompletionQueue>(std::move(queue));
+}
+
+Status SoftCompletionQueue::Attach(SoftQueuePair* queue_pair, uint32_t count) {
+  if (count > capacity_ - reserved_) {
+    return Status::Error(ENOMEM, "a completion queue of " + std::to_string(capacity_) +
+                                     " entries for queue pairs that may fill " + std::to_string(reserved_ + count));
+  }
+  reserved_ += count;
+  if (std::find(queue_pairs_.begin(), queue_pairs_.end(), queue_pair) == queue_pairs_.end()) {
+    queue_pairs_.push_back(queue_pair);
+  }
+  return Status::Ok();
+}
+
+void SoftCompletionQueue::Detach(SoftQueuePair* queue_pair, uint32_t count) {
+  reserved_ -= count;
+  std::erase(queue_pairs_, queue_pair);
+  for (uint64_t at = head_; at != tail_; at++) {
+    if (ring_[at & mask_].queue_pair == queue_pair) {
+      ring_[at & mask_].queue_pair = nullptr;
+    }
+  }
+  // Squeeze the holes out: the room they take is somebody else's now.
+  uint64_t to = head_;
+  for (uint64_t at = head_; at != tail_; at++) {
+    if (ring_[at & mask_].queue_pair != nullptr) {
+      ring_[to++ & mask_] = ring_[at & mask_];
+    }
+  }
+  tail_ = to;
+}
+
+Status SoftCompletionQueue::Watch(SoftQueuePair* queue_pair, int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP;
+  event.data.ptr = queue_pair;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return ErrnoStatus("watch a descriptor of a completion queue");
+  }
+  return Status::Ok();
+}
+
+void SoftCompletionQueue::Unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+size_t SoftCompletionQueue::PopRing(std::span<WorkCompletion> completions) {
+  const size_t count = std::min<uint64_t>(completions.size(), tail_ - head_);
+  for (size_t i = 0; i < count; i++) {
+    const Entry& entry = ring_[head_++ & mask_];
+    completions[i] = entry.completion;
+    entry.queue_pair->OnPolled(entry.completion);
+  }
+  return count;
+}
+
+size_t SoftCompletionQueue::Poll(std::span<WorkCompletion> completions) {
+  size_t count = PopRing(completions);
+  const size_t queue_pairs = queue_pairs_.size();
+  for (size_t i = 0; i < queue_pairs && count < completions.size(); i++) {
+    next_ = next_ + 1 < queue_pairs ? next_ + 1 : 0;
+    queue_pairs_[next_]->Progress(*this, completions.size() - count);
+    if (head_ != tail_) {
+      count += PopRing(completions.subspan(count));
+    }
+  }
+  return count;
+}
+
+bool SoftCompletionQueue::Arm() {
+  if (head_ != tail_) {
+    return false;
+  }
+  armed_ = true;
+  TimePoint deadline = TimePoint::max();
+  for (SoftQueuePair* queue_pair : queue_pairs_) {
+    if (!queue_pair->PrepareToSleep(*this, &deadline)) {
+      return false;
+    }
+  }
+  SetTimer(deadline);
+  return true;
+}
+
+void SoftCompletionQueue::SetTimer(TimePoint deadline) {
+  if (deadline == TimePoint::max() && !timer_set_) {
+    return;
+  }
+  itimerspec setting{};  // all zero: off
+  timer_set_ = deadline != TimePoint::max();
+  if (timer_set_) {
+    const auto since_boot =
+        std::max<int64_t>(1, std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count());
+    setting.it_value.tv_sec = since_boot / 1'000'000'000;
+    setting.it_value.tv_nsec = since_boot % 1'000'000'000;
+  }
+  // steady_clock is CLOCK_MONOTONIC here.
+  TERMFS_CHECK(timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &setting, nullptr) == 0);
+}
+
+void SoftCompletionQueue::Disarm() {
+  std::array<epoll_event, 64> events{};
+  const int ready = epoll_wait(epoll_.get(), events.data(), events.size(), 0);
+  for (int i = 0; i < ready; i++) {
+    if (events[i].data.ptr == nullptr) {
+      uint64_t expirations = 0;
+      [[maybe_unused]] const ssize_t got = read(timer_.get(), &expirations, sizeof(expirations));  // EAGAIN: read
+      timer_set_ = false;
+    } else {
+      static_cast<SoftQueuePair*>(events[i].data.ptr)->ReadSocket();
+    }
+  }
+  if (armed_) {
+    armed_ = false;
+    for (SoftQueuePair* queue_pair : queue_pairs_) {
+      queue_pair->StayAwake(*this);
+    }
+  }
+}
+
+}  // namespace termfs::driver::softnic

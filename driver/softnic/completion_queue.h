@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SoftCompletionQueue: a ring of completions, and the list of queue pairs whose inboxes are looked at when it is
+// polled. Completions of one-sided operations are in the ring by the time PostSend returns.
+//
+// Sleeping. fd() is an epoll instance over the queue pairs' request sockets and a timer. Arm raises a flag that peers
+// check after they have put a message into an inbox (queue_pair_messages.cc says why no wake-up is lost); the timer
+// covers what has a deadline: a SEND that finds no receive, a request that the peer's RNIC thread does not answer.
+//
+// Thread-safety: one thread, the one of its queue pairs.
+// Ownership:     queue pairs detach themselves; they are destroyed before it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "driver/nic.h"
+
+namespace termfs::driver::softnic {
+
+class SoftQueuePair;
+
+class SoftCompletionQueue final : public CompletionQueue {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  static Result<std::unique_ptr<CompletionQueue>> Create(uint32_t capacity);
+  ~SoftCompletionQueue() override;
+
+  size_t Poll(std::span<WorkCompletion> completions) override;
+  bool Arm() override;
+  void Disarm() override;
+  int fd() const override { return epoll_.get(); }
+
+  // --- For queue pairs.
+
+  // Sets `count` completions aside for the queue pair. ENOMEM: the capacity does not suffice.
+  Status Attach(SoftQueuePair* queue_pair, uint32_t count);
+  // Forgets the queue pair and the completions that it left here.
+  void Detach(SoftQueuePair* queue_pair, uint32_t count);
+  Status Watch(SoftQueuePair* queue_pair, int fd);
+  void Unwatch(int fd);
+  // REQUIRES: within what Attach set aside.
+  void Push(SoftQueuePair* queue_pair, const WorkCompletion& completion) {
+    ring_[tail_++ & mask_] = {completion, queue_pair};
+  }
+  size_t room() const { return capacity_ - (tail_ - head_); }
+
+ private:
+  struct Entry {
+    WorkCompletion completion;
+    SoftQueuePair* queue_pair;  // null: it is gone, and its completions with it
+  };
+
+  explicit SoftCompletionQueue(uint32_t capacity);
+  size_t PopRing(std::span<WorkCompletion> completions);
+  void SetTimer(TimePoint deadline);
+
+  const uint32_t capacity_;
+  const uint64_t mask_;
+  std::vector<Entry> ring_;
+  uint64_t head_ = 0;
+  uint64_t tail_ = 0;
+  uint32_t reserved_ = 0;
+  std::vector<SoftQueuePair*> queue_pairs_;
+  size_t next_ = 0;  // whose turn it is
+  bool armed_ = false;
+  bool timer_set_ = false;
+  UniqueFd epoll_;
+  UniqueFd timer_;
+};
+
+}  // namespace termfs::driver::softnic

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SEND, RECV and WRITE with immediate, through the inbox ring (layout.h).
+//
+// No lost wake-ups, in both directions the same way: the sleeper raises its flag, then looks for work; the waker
+// provides work, then looks at the flag. All four accesses are sequentially consistent, so at least one side sees the
+// other. Message: slot.sequence against armed. Credit: posted against sender_waiting.
+//
+// What a hostile peer may do to our inbox: anything, at any time. We read each word of a slot once, check the copy, and
+// index with our own counters. A message that makes no sense ends this connection.
+#include "driver/softnic/queue_pair.h"
+
+namespace termfs::driver::softnic {
+
+bool SoftQueuePair::HaveCredit() {
+  if (credit_ == sent_) {
+    credit_ = peer_control().posted.load(std::memory_order_acquire);
+  }
+  return credit_ != sent_;
+}
+
+SoftQueuePair::Outcome SoftQueuePair::Send(const SendWorkRequest& request, Progressing& progress) {
+  const bool write = request.opcode == Opcode::kRdmaWriteWithImm;
+  if (!CheckLocal(request.local, /*write=*/false)) {
+    return Done(progress, WcStatus::kLocProtErr);
+  }
+  if (!write && request.local.length > options_.max_message) {
+    return Done(progress, WcStatus::kLocLenErr);
+  }
+  if (!HaveCredit()) {
+    if (progress.wait != Wait::kReceive) {
+      return Block(progress, Wait::kReceive, options_.rnr_timeout);
+    }
+    return Expired(progress) ? Done(progress, WcStatus::kRnrRetryExcErr) : Outcome::kBlocked;
+  }
+  if (credit_ - sent_ > peer_slots_) {
+    return Done(progress, WcStatus::kRemOpErr);  // more receives than its inbox has slots: not a peer that works
+  }
+  if (write) {
+    if (request.local.length != 0) {
+      const Outcome written = Write(request, progress);
+      if (written == Outcome::kBlocked || progress.status != WcStatus::kSuccess) {
+        return written;
+      }
+    }
+    PutMessage(SlotKind::kWriteWithImm, {}, request.local.length, request.imm);
+    return Done(progress, WcStatus::kSuccess);
+  }
+  const uint32_t receive_length = PeerSlot(sent_).receive_length.load(std::memory_order_relaxed);
+  if (request.local.length > std::min(receive_length, peer_max_message_)) {
+    PutMessage(SlotKind::kTooLong, {}, request.local.length, 0);
+    return Done(progress, WcStatus::kRemInvReqErr);
+  }
+  PutMessage(SlotKind::kSend, {static_cast<const std::byte*>(request.local.addr), request.local.length},
+             request.local.length, 0);
+  return Done(progress, WcStatus::kSuccess);
+}
+
+void SoftQueuePair::PutMessage(SlotKind kind, std::span<const std::byte> payload, uint32_t length, uint32_t imm) {
+  SlotHeader& slot = PeerSlot(sent_);
+  if (!payload.empty()) {
+    RacyCopy(reinterpret_cast<std::byte*>(&slot) + sizeof(SlotHeader), payload.data(), payload.size());
+  }
+  slot.length.store(length, std::memory_order_relaxed);
+  slot.imm.store(imm, std::memory_order_relaxed);
+  slot.kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
+  sent_++;
+  slot.sequence.store(sent_, std::memory_order_seq_cst);
+  InboxControl& control = peer_control();
+  if (control.armed.load(std::memory_order_seq_cst) != 0 && control.armed.exchange(0) != 0) {
+    port_->Wake();
+  }
+}
+
+Status SoftQueuePair::PostRecv(std::span<const RecvWorkRequest> requests) {
+  if (requests.size() > options_.max_recv - receives_in_flight_) {
+    return Status::Error(ENOMEM, "post more receives than the queue pair holds");
+  }
+  receives_in_flight_ += static_cast<uint32_t>(requests.size());
+  if (state_ == State::kError) {
+    for (const RecvWorkRequest& request : requests) {
+      CompleteReceive(request, WcStatus::kWrFlushErr, 0, false, 0);
+    }
+    return Status::Ok();
+  }
+  for (const RecvWorkRequest& request : requests) {
+    receives_[posted_ & (slots_ - 1)] = request;
+    OwnSlot(posted_).receive_length.store(request.local.length, std::memory_order_relaxed);
+    posted_++;
+  }
+  InboxControl& control = own_control();
+  control.posted.store(posted_, std::memory_order_seq_cst);
+  if (control.sender_waiting.load(std::memory_order_seq_cst) != 0 && control.sender_waiting.exchange(0) != 0) {
+    port_->Wake();
+  }
+  return Status::Ok();
+}
+
+bool SoftQueuePair::MessageWaits(std::memory_order order) const {
+  return received_ != posted_ && OwnSlot(received_).sequence.load(order) == received_ + 1;
+}
+
+void SoftQueuePair::TakeMessages(size_t limit) {
+  for (size_t taken = 0; taken < limit && MessageWaits(std::memory_order_acquire); taken++) {
+    if (!TakeMessage()) {
+      EnterError(WcStatus::kWrFlushErr);
+      return;
+    }
+  }
+}
+
+// False: the receive completed with an error.
+bool SoftQueuePair::TakeMessage() {
+  SlotHeader& slot = OwnSlot(received_);
+  const uint32_t length = slot.length.load(std::memory_order_relaxed);
+  const uint32_t imm = slot.imm.load(std::memory_order_relaxed);
+  const auto kind = static_cast<SlotKind>(slot.kind.load(std::memory_order_relaxed));
+  const RecvWorkRequest request = receives_[received_ & (slots_ - 1)];
+  received_++;
+  if (kind == SlotKind::kWriteWithImm) {
+    CompleteReceive(request, WcStatus::kSuccess, length, true, imm);
+    return true;
+  }
+  WcStatus status = WcStatus::kSuccess;
+  if (kind != SlotKind::kSend && kind != SlotKind::kTooLong) {
+    status = WcStatus::kFatalErr;
+  } else if (kind == SlotKind::kTooLong || length > request.local.length || length > options_.max_message) {
+    status = WcStatus::kLocLenErr;
+  } else if (!CheckLocal(request.local, /*write=*/true)) {
+    status = WcStatus::kLocProtErr;
+  }
+  if (status == WcStatus::kSuccess && length != 0) {
+    RacyCopy(request.local.addr, reinterpret_cast<const std::byte*>(&slot) + sizeof(SlotHeader), length);
+  }
+  CompleteReceive(request, status, status == WcStatus::kSuccess ? length : 0, false, 0);
+  return status == WcStatus::kSuccess;
+}
+
+}  // namespace termfs::driver::softnic

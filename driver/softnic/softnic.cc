@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The set-up side of the software RNIC: Nic, protection domain, memory and memory regions.
+#include "driver/softnic/softnic.h"
+
+#include <utility>
+
+#include "driver/softnic/completion_queue.h"
+#include "driver/softnic/mapping.h"
+#include "driver/softnic/queue_pair.h"
+#include "driver/softnic/registry.h"
+#include "driver/softnic/rnic_thread.h"
+#include "driver/softnic/shared_object.h"
+#include "driver/softnic/term_region.h"
+
+namespace termfs::driver {
+namespace softnic {
+namespace {
+
+class SoftMemory final : public Memory {
+ public:
+  SoftMemory(std::shared_ptr<Registry> registry, std::shared_ptr<SharedObject> object)
+      : registry_(std::move(registry)), object_(std::move(object)) {
+    registry_->AddMemory(object_);
+  }
+  ~SoftMemory() override { registry_->RemoveMemory(*object_); }
+  std::byte* data() override { return object_->data(); }
+  size_t size() const override { return object_->size(); }
+
+ private:
+  const std::shared_ptr<Registry> registry_;
+  const std::shared_ptr<SharedObject> object_;
+};
+
+class SoftMemoryRegion final : public MemoryRegion {
+ public:
+  SoftMemoryRegion(std::shared_ptr<Registry> registry, std::byte* data, size_t size)
+      : registry_(std::move(registry)), data_(data), size_(size) {}
+  ~SoftMemoryRegion() override {
+    registry_->RemoveExport(rkey_);
+    registry_->RemoveLocal(lkey_);
+  }
+  LKey lkey() const override { return lkey_; }
+  RKey rkey() const override { return rkey_; }
+  std::byte* data() override { return data_; }
+  size_t size() const override { return size_; }
+
+  Status Register(uint32_t domain, Access access, std::shared_ptr<SharedObject> object) {
+    ASSIGN_OR_RETURN(lkey_, registry_->AddLocal({domain, data_, size_, access}));
+    if (!object) {
+      return Status::Ok();
+    }
+    Export region;
+    region.domain = domain;
+    region.access = access;
+    region.offset = static_cast<uint64_t>(data_ - object->data());
+    region.size = size_;
+    region.object = std::move(object);
+    ASSIGN_OR_RETURN(rkey_, registry_->AddExport(std::move(region)));
+    return Status::Ok();
+  }
+
+ private:
+  const std::shared_ptr<Registry> registry_;
+  std::byte* const data_;
+  const size_t size_;
+  LKey lkey_;
+  RKey rkey_;
+};
+
+class SoftProtectionDomain final : public ProtectionDomain {
+ public:
+  explicit SoftProtectionDomain(const NicParts& parts) : parts_(parts), domain_(parts.registry->NewDomain()) {}
+
+  Result<std::unique_ptr<MemoryRegion>> RegisterMemory(std::byte* data, size_t size, Access access) override {
+    const bool writable = Has(access, Access::kRemoteWrite) || Has(access, Access::kRemoteAtomic);
+    if (data == nullptr || size == 0 || (writable && !Has(access, Access::kLocalWrite))) {
+      return Status::Error(EINVAL, "register memory: empty, or remote write access without local write access");
+    }
+    std::shared_ptr<SharedObject> object;
+    if (writable || Has(access, Access::kRemoteRead)) {
+      object = parts_.registry->FindMemory(data, size);
+      if (!object) {
+        return Status::Error(EINVAL, "register memory for remote access that Nic::AllocateMemory did not give");
+      }
+      if (writable && !object->peers_may_write()) {
+        return Status::Error(EPERM, "register memory for remote writing that was allocated for reading");
+      }
+    }
+    auto region = std::make_unique<SoftMemoryRegion>(parts_.registry, data, size);
+    RETURN_IF_ERROR(region->Register(domain_, access, std::move(object)));
+    return std::unique_ptr<MemoryRegion>(std::move(region));
+  }
+
+  Result<std::unique_ptr<TermRegion>> RegisterTermRegion(const TermRegionOptions& options) override {
+    return SoftTermRegion::Create(parts_.registry, parts_.rnic, domain_, options);
+  }
+
+  Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) override {
+    return SoftQueuePair::Create(parts_, domain_, options);
+  }
+
+ private:
+  const NicParts parts_;
+  const uint32_t domain_;
+};
+
+class SoftNic final : public Nic {
+ public:
+  explicit SoftNic(NicParts parts) : parts_(std::move(parts)) {}
+
+  std::string transport() const override { return "softnic (shared memory)"; }
+
+  Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) override {
+    SharedObjectOptions shared;
+    shared.name = options.name;
+    shared.bytes = options.bytes;
+    shared.peers_may_write = options.peers_may_write;
+    ASSIGN_OR_RETURN(std::shared_ptr<SharedObject> object, SharedObject::Create(shared));
+    return std::unique_ptr<Memory>(std::make_unique<SoftMemory>(parts_.registry, std::move(object)));
+  }
+
+  Result<std::unique_ptr<ProtectionDomain>> CreateProtectionDomain() override {
+    return std::unique_ptr<ProtectionDomain>(std::make_unique<SoftProtectionDomain>(parts_));
+  }
+
+  Result<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t capacity) override {
+    return SoftCompletionQueue::Create(capacity);
+  }
+
+ private:
+  const NicParts parts_;
+};
+
+}  // namespace
+}  // namespace softnic
+
+Result<std::unique_ptr<Nic>> CreateSoftNic() {
+  softnic::NicParts parts;
+  ASSIGN_OR_RETURN(parts.registry, softnic::Registry::Create());
+  ASSIGN_OR_RETURN(parts.rnic, softnic::RnicThread::Create());
+  parts.mappings = std::make_shared<softnic::MappingCache>();
+  return std::unique_ptr<Nic>(std::make_unique<softnic::SoftNic>(std::move(parts)));
+}
+
+}  // namespace termfs::driver

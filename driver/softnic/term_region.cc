@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver/softnic/term_region.h"
+
+#include <algorithm>
+
+namespace termfs::driver::softnic {
+namespace {
+
+const PageTableEntry& EntryIn(const SharedObject& table, PageIndex page) {
+  return reinterpret_cast<const PageTableEntry*>(table.data() + kEntriesOffset)[page.value];
+}
+
+}  // namespace
+
+void WaitingFaults::OnFault(PageIndex page, RKey rkey, const std::shared_ptr<Port>& from) {
+  bool first = false;
+  {
+    MutexLock lock(mutex_);
+    std::vector<Waiter>& waiting = waiters_[page.value];
+    first = waiting.empty();
+    waiting.push_back({rkey, from});
+    count_.store(waiters_.size(), std::memory_order_seq_cst);
+  }
+  const uint64_t seen = EntryIn(*table_, page).load(std::memory_order_seq_cst);
+  if (FrameOf(seen) < kWritingFrame) {
+    FinishSlow(page, true);  // published in the meantime
+  } else if (first) {
+    handler_(page);
+  }
+}
+
+void WaitingFaults::FinishSlow(PageIndex page, bool ok) {
+  std::vector<Waiter> finished;
+  {
+    MutexLock lock(mutex_);
+    const auto found = waiters_.find(page.value);
+    if (found == waiters_.end()) {
+      return;
+    }
+    finished = std::move(found->second);
+    waiters_.erase(found);
+    count_.store(waiters_.size(), std::memory_order_seq_cst);
+  }
+  for (const Waiter& waiter : finished) {
+    if (const std::shared_ptr<Port> port = waiter.port.lock()) {
+      port->AnswerFault(waiter.rkey, page, ok);
+    }
+  }
+}
+
+void WaitingFaults::FailAll() {
+  std::vector<uint64_t> pages;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [page, waiters] : waiters_) {
+      pages.push_back(page);
+    }
+  }
+  for (const uint64_t page : pages) {
+    FinishSlow(PageIndex{page}, false);
+  }
+}
+
+Result<std::unique_ptr<TermRegion>> SoftTermRegion::Create(std::shared_ptr<Registry> registry,
+                                                           std::shared_ptr<RnicThread> rnic, uint32_t domain,
+                                                           const TermRegionOptions& options) {
+  if (options.max_pages == 0 || options.pages > options.max_pages || options.max_pages > kMaxPages) {
+    return Status::Error(EINVAL, "a region of " + std::to_string(options.pages) + " pages with room for " +
+                                     std::to_string(options.max_pages) + "; the largest has " +
+                                     std::to_string(kMaxPages));
+  }
+  if (options.kind == RegionKind::kOdp && !options.fault_handler) {
+    return Status::Error(EINVAL, "an ODP region without a fault handler");
+  }
+  std::unique_ptr<SoftTermRegion> region(new SoftTermRegion(std::move(registry), std::move(rnic), options));
+  RETURN_IF_ERROR(region->AllocateObjects(options));
+  region->faults_ = std::make_shared<WaitingFaults>(region->table_, options.fault_handler);
+  for (uint64_t page = 0; page < options.max_pages && !options.resume; page++) {
+    region->entry(PageIndex{page}).store(MakeEntry(0, kMagicFrame), std::memory_order_relaxed);
+  }
+  region->header().pages.store(options.pages, std::memory_order_release);
+  RETURN_IF_ERROR(region->SetPattern(options.pattern));
+  RETURN_IF_ERROR(region->Register(domain));
+  return std::unique_ptr<TermRegion>(std::move(region));
+}
+
+Status SoftTermRegion::AllocateObjects(const TermRegionOptions& options) {
+  SharedObjectOptions bitmap;
+  bitmap.name = "termfs-present-bitmap";
+  bitmap.bytes = (max_pages_ + 63) / 64 * 8;
+  ASSIGN_OR_RETURN(bitmap_object_, SharedObject::Create(bitmap));
+  SharedObjectOptions table;
+  table.name = "termfs-page-table";
+  table.bytes = PageTableBytes(max_pages_);
+  SharedObjectOptions frames;
+  frames.name = "termfs-frames";
+  frames.bytes = max_pages_ << kPageBits;
+  frames.allocate = false;
+  frames.punchable = true;
+  if (!options.directory.empty()) {
+    table.path = options.directory + "/page-table";
+    frames.path = options.directory + "/frames";
+    table.resume = frames.resume = options.resume;
+  }
+  ASSIGN_OR_RETURN(table_, SharedObject::Create(table));
+  ASSIGN_OR_RETURN(frames_, SharedObject::Create(frames));
+  return Status::Ok();
+}
+
+Status SoftTermRegion::Register(uint32_t domain) {
+  ASSIGN_OR_RETURN(frames_lkey_, registry_->AddLocal({domain, frames_->data(), frames_->size(), Access::kLocalWrite}));
+  Export bitmap;
+  bitmap.domain = domain;
+  bitmap.access = Access::kRemoteRead;
+  bitmap.object = bitmap_object_;
+  bitmap.size = (max_pages_ + 63) / 64 * 8;
+  ASSIGN_OR_RETURN(bitmap_rkey_, registry_->AddExport(std::move(bitmap)));
+  Export pages;
+  pages.domain = domain;
+  pages.access = Access::kRemoteRead;
+  pages.object = table_;
+  pages.frames = frames_;
+  pages.kind = kind_;
+  pages.max_pages = max_pages_;
+  if (kind_ == RegionKind::kOdp) {
+    pages.faults = faults_;
+  }
+  ASSIGN_OR_RETURN(rkey_, registry_->AddExport(std::move(pages)));
+  return Status::Ok();
+}
+
+SoftTermRegion::~SoftTermRegion() {
+  registry_->RemoveExport(rkey_);
+  registry_->RemoveExport(bitmap_rkey_);
+  registry_->RemoveLocal(frames_lkey_);
+  rnic_->Barrier();  // the fault handler runs no more
+  if (faults_) {
+    faults_->FailAll();
+  }
+}
+
+PageTableEntry& SoftTermRegion::entry(PageIndex page) const {
+  return const_cast<PageTableEntry&>(EntryIn(*table_, page));
+}
+
+std::byte* SoftTermRegion::frame(FrameIndex frame) {
+  TERMFS_CHECK(frame.value < max_pages_);
+  return frames_->data() + (uint64_t{frame.value} << kPageBits);
+}
+
+Status SoftTermRegion::Commit(FrameIndex first, uint32_t count) {
+  if (first.value > max_pages_ || count > max_pages_ - first.value) {
+    return Status::Error(EINVAL, "commit frames that do not exist");
+  }
+  return frames_->Allocate(uint64_t{first.value} << kPageBits, uint64_t{count} << kPageBits);
+}
+
+void SoftTermRegion::Decommit(FrameIndex first, uint32_t count) {
+  TERMFS_CHECK(first.value <= max_pages_ && count <= max_pages_ - first.value);
+  frames_->Punch(uint64_t{first.value} << kPageBits, uint64_t{count} << kPageBits);
+}
+
+void SoftTermRegion::Publish(PageIndex page, FrameIndex frame) {
+  TERMFS_CHECK(page.value < max_pages_ && frame.value < max_pages_);
+  PublishEntry(entry(page), frame.value);
+  std::atomic<uint64_t>& word = bitmap_words()[page.value / 64];
+  const uint64_t bit = uint64_t{1} << (page.value % 64);
+  // Relaxed: the bitmap is a hint, only the entry decides what a READ delivers.
+  if ((word.load(std::memory_order_relaxed) & bit) == 0) {
+    word.fetch_or(bit, std::memory_order_relaxed);
+  }
+  faults_->Finish(page, true);
+}
+
+void SoftTermRegion::BeginWrite(PageIndex page) {
+  TERMFS_CHECK(page.value < max_pages_);
+  BeginWriteEntry(entry(page));
+}
+
+void SoftTermRegion::Hide(PageIndex page) {
+  TERMFS_CHECK(page.value < max_pages_);
+  std::atomic<uint64_t>& word = bitmap_words()[page.value / 64];
+  const uint64_t bit = uint64_t{1} << (page.value % 64);
+  if ((word.load(std::memory_order_relaxed) & bit) != 0) {
+    word.fetch_and(~bit, std::memory_order_relaxed);
+  }
+  HideEntry(entry(page));
+}
+
+Pattern SoftTermRegion::pattern() const {
+  Pattern pattern;
+  uint64_t version = 0;
+  MutexLock lock(pattern_mutex_);
+  TERMFS_CHECK(LoadPattern(header(), &pattern, &version));  // nobody changes it while we hold the lock
+  return pattern;
+}
+
+Status SoftTermRegion::SetPattern(const Pattern& pattern) {
+  MutexLock lock(pattern_mutex_);
+  StorePattern(header(), pattern);
+  return Status::Ok();
+}
+
+Status SoftTermRegion::Resize(uint64_t pages) {
+  if (pages > max_pages_) {
+    return Status::Error(
+        EINVAL, "grow a region to " + std::to_string(pages) + " pages with room for " + std::to_string(max_pages_));
+  }
+  header().pages.store(pages, std::memory_order_release);
+  return Status::Ok();
+}
+
+}  // namespace termfs::driver::softnic

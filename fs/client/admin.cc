@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An administrator needs the control channel only: no queue pair, no memory.
+#include "fs/client/admin.h"
+
+#include <chrono>
+
+#include "fs/proto/codec.h"
+#include "fs/proto/opcodes.h"
+#include "tlib/client/control_client.h"
+
+namespace termfs::fs::client {
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{60};  // a new DRAM ratio is in force only when pages have moved
+
+Result<std::vector<std::byte>> Ask(const std::string& address, Opcode opcode, std::span<const std::byte> body) {
+  ASSIGN_OR_RETURN(const auto control, tlib::client::ControlClient::Connect(address));
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  tlib::wire::HelloT hello;
+  hello.version = tlib::kControlVersion;
+  hello.program = "admin";
+  RETURN_IF_ERROR(control->Call<tlib::wire::WelcomeT>(std::move(hello), deadline).status());
+  tlib::wire::AdminT request;
+  request.opcode = opcode;
+  const auto* bytes = reinterpret_cast<const uint8_t*>(body.data());
+  request.body.assign(bytes, bytes + body.size());
+  ASSIGN_OR_RETURN(const auto reply, control->Call<tlib::wire::AdminReplyT>(std::move(request), deadline));
+  const auto* answer = reinterpret_cast<const std::byte*>(reply.body.data());
+  return std::vector<std::byte>(answer, answer + reply.body.size());
+}
+
+SessionStatus FromWireStatus(const wire::SessionStatusT& s) {
+  return {.id = s.id,
+          .program = s.program,
+          .transport = s.transport,
+          .bitmap = s.bitmap,
+          .uid = s.uid,
+          .pid = s.pid,
+          .queue_pairs = s.queue_pairs,
+          .seconds = s.seconds};
+}
+
+}  // namespace
+
+Result<VolumeStatus> GetStatus(const std::string& address) {
+  ASSIGN_OR_RETURN(const auto answer, Ask(address, kAdminStatus, {}));
+  ASSIGN_OR_RETURN(const auto s, Decode<wire::Status>(answer));
+  VolumeStatus status{.uuid = s.uuid,
+                      .version = s.version,
+                      .format = s.format,
+                      .kind = s.kind,
+                      .transport = s.transport,
+                      .health = s.health,
+                      .uptime_seconds = s.uptime_seconds,
+                      .dram_ratio = s.dram_ratio,
+                      .tier_bytes = s.tier_bytes,
+                      .tier_used_bytes = s.tier_used_bytes,
+                      .dirty_bytes = s.dirty_bytes,
+                      .space = {},
+                      .sessions = {}};
+  if (s.space != nullptr) {
+    status.space = {.capacity_bytes = s.space->capacity,
+                    .free_bytes = s.space->free,
+                    .inodes_used = s.space->inodes_used,
+                    .inodes_free = s.space->inodes_free};
+  }
+  for (const auto& session : s.sessions) {
+    status.sessions.push_back(FromWireStatus(*session));
+  }
+  return status;
+}
+
+Result<std::vector<MetricValue>> GetMetrics(const std::string& address) {
+  ASSIGN_OR_RETURN(const auto answer, Ask(address, kAdminMetrics, {}));
+  ASSIGN_OR_RETURN(const auto metrics, Decode<wire::Metrics>(answer));
+  std::vector<MetricValue> values;
+  values.reserve(metrics.metrics.size());
+  for (const auto& metric : metrics.metrics) {
+    values.push_back({metric->name, metric->value});
+  }
+  return values;
+}
+
+Status ChangeSetting(const std::string& address, const std::string& key, const std::string& value) {
+  wire::SettingT setting;
+  setting.key = key;
+  setting.value = value;
+  return Ask(address, kAdminSet, Encode<wire::Setting>(setting)).status();
+}
+
+}  // namespace termfs::fs::client

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an administrator asks a running server: status, metrics, settings.
+//
+// Thread-safety: free functions; each call makes a connection of its own and ends it.
+// Errors:        ENOENT, ECONNREFUSED: no server there; EACCES; EPROTO; otherwise what the server answered.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/result.h"
+#include "fs/types.h"
+
+namespace termfs::fs::client {
+
+struct SessionStatus {
+  uint64_t id = 0;
+  std::string program;
+  std::string transport;
+  std::string bitmap;  // live, pulled, off
+  uint32_t uid = 0;
+  uint32_t pid = 0;
+  uint32_t queue_pairs = 0;
+  uint64_t seconds = 0;  // connected for
+};
+
+struct VolumeStatus {
+  std::string uuid;
+  std::string version;    // of the server program
+  uint32_t format = 0;    // of the volume
+  std::string kind;       // memory-region kind
+  std::string transport;  // what the server offers
+  std::string health;     // "ok", or what is wrong
+  uint64_t uptime_seconds = 0;
+  double dram_ratio = 0;
+  uint64_t tier_bytes = 0;  // D
+  uint64_t tier_used_bytes = 0;
+  uint64_t dirty_bytes = 0;
+  FileSystemStatus space;
+  std::vector<SessionStatus> sessions;
+};
+
+Result<VolumeStatus> GetStatus(const std::string& address);
+// The server's metrics (tlib/server/server.h, and fs_ of the service).
+Result<std::vector<MetricValue>> GetMetrics(const std::string& address);
+// key: dram-ratio (0.01 to 1), promoter (heat, recent, static), pattern (value "random": a new one). EINVAL says what
+// is allowed. Persisted in the volume's termfs.toml by the server where it is a setting.
+Status ChangeSetting(const std::string& address, const std::string& key, const std::string& value);
+
+}  // namespace termfs::fs::client

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "fs/client/volume_client.h"
+#include "fs/proto/codec.h"
+
+namespace termfs::fs::client {
+
+namespace {
+
+std::vector<std::byte> EncodeInode(uint64_t ino) {
+  wire::InodeT body;
+  body.ino = ino;
+  return Encode<wire::Inode>(body);
+}
+
+std::vector<std::byte> EncodeXattr(uint64_t ino, std::string_view name, int flags) {
+  wire::XattrT body;
+  body.ino = ino;
+  body.name = name;
+  body.flags = flags;
+  return Encode<wire::Xattr>(body);
+}
+
+wire::SetT ToWire(uint64_t ino, const SetAttributes& what) {
+  wire::SetT body;
+  body.ino = ino;
+  const auto set = [&body](bool given, wire::SetField field) { body.what |= given ? static_cast<uint32_t>(field) : 0; };
+  set(what.mode.has_value(), wire::SetField::Mode);
+  set(what.uid.has_value(), wire::SetField::Uid);
+  set(what.gid.has_value(), wire::SetField::Gid);
+  set(what.size.has_value(), wire::SetField::Size);
+  set(what.atime.has_value(), wire::SetField::Atime);
+  set(what.mtime.has_value(), wire::SetField::Mtime);
+  set(what.atime_now, wire::SetField::AtimeNow);
+  set(what.mtime_now, wire::SetField::MtimeNow);
+  body.mode = what.mode.value_or(0);
+  body.uid = what.uid.value_or(0);
+  body.gid = what.gid.value_or(0);
+  body.size = what.size.value_or(0);
+  body.atime = what.atime.value_or(0);
+  body.mtime = what.mtime.value_or(0);
+  return body;
+}
+
+// Names of attributes are at most 255 bytes, as the server has them.
+Status CheckXattrName(std::string_view name) {
+  return name.empty() || name.size() > kMaxName ? Status::Error(ERANGE, "attribute name") : Status::Ok();
+}
+
+}  // namespace
+
+Result<Attributes> VolumeClient::GetAttributes(Lane& lane, uint64_t ino) {
+  return CallForAttributes(lane, kFsGetAttributes, EncodeInode(ino));
+}
+
+Result<Attributes> VolumeClient::Set(Lane& lane, uint64_t ino, const SetAttributes& what, OpenFile* file) {
+  wire::SetT body = ToWire(ino, what);
+  std::shared_ptr<InodeCache> cache = file != nullptr ? file->cache : inodes_.Find(ino);
+  if (what.size.has_value() && cache != nullptr) {
+    body.dropped = cache->Drop();
+  }
+  auto attributes = CallForAttributes(lane, kFsSet, Encode<wire::Set>(body));
+  if (!attributes.ok()) {
+    AfterFailure(lane, attributes.status(), cache);
+  }
+  return attributes;
+}
+
+Status VolumeClient::SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value,
+                              int flags) {
+  RETURN_IF_ERROR(CheckXattrName(name));
+  if (value.size() > kMaxXattr) {
+    return Status::Error(E2BIG, "attribute value");
+  }
+  ASSIGN_OR_RETURN(const auto in, ToBuffer(lane, value));
+  return Call(lane, kFsSetXattr, EncodeXattr(ino, name, flags), in).status();
+}
+
+Result<std::vector<std::byte>> VolumeClient::GetXattr(Lane& lane, uint64_t ino, std::string_view name) {
+  RETURN_IF_ERROR(CheckXattrName(name));
+  const std::span<std::byte> out = ChannelOf(lane).buffer().first(kMaxXattr);
+  ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsGetXattr, EncodeXattr(ino, name, 0), {}, out));
+  if (reply.out_bytes > out.size()) {
+    return Status::Error(EBADMSG, "more bytes than asked for");
+  }
+  return std::vector<std::byte>(out.begin(), out.begin() + reply.out_bytes);
+}
+
+Result<std::vector<std::string>> VolumeClient::ListXattr(Lane& lane, uint64_t ino) {
+  const std::span<std::byte> out = ChannelOf(lane).buffer().first(kMaxXattr);
+  ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsListXattr, EncodeInode(ino), {}, out));
+  if (reply.out_bytes > out.size()) {
+    return Status::Error(EBADMSG, "more bytes than asked for");
+  }
+  std::vector<std::string> names;
+  std::string_view list(reinterpret_cast<const char*>(out.data()), reply.out_bytes);
+  while (!list.empty()) {
+    const size_t end = list.find('\0');
+    if (end == 0 || end == std::string_view::npos) {
+      return Status::Error(EBADMSG, "a malformed list of attributes");
+    }
+    names.emplace_back(list.substr(0, end));
+    list.remove_prefix(end + 1);
+  }
+  return names;
+}
+
+Status VolumeClient::RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) {
+  RETURN_IF_ERROR(CheckXattrName(name));
+  return Call(lane, kFsRemoveXattr, EncodeXattr(ino, name, 0)).status();
+}
+
+}  // namespace termfs::fs::client

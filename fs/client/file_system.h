@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A volume as a client sees it: POSIX operations on inodes, for mount/ and for programs that use the library without
+// FUSE. Path walking and permission checks are the caller's (FUSE: the kernel's).
+//
+// What is cached here: the size and extents of inodes that this session holds a grant for, until the server revokes it.
+// So a read of resident pages is one extent look-up and one-sided READs, on the calling thread, with no server CPU.
+//
+// Thread-safety: any thread, each with a Lane of its own (its queue pairs and buffer). A Lane: one thread at a time.
+// Ownership:     lanes and open files are closed before the file system. Open files are closed by Release.
+// Errors:        errno as the system call would have it; ENOTCONN when the server is lost; ETIMEDOUT; EINTR: the lane's
+//                interruption was requested. After the last two the operation may or may not be carried out, or still
+//                be; the lane can be used at once.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/interruption.h"
+#include "base/metrics.h"
+#include "base/result.h"
+#include "fs/types.h"
+#include "tlib/client/session.h"
+
+namespace termfs::driver {
+class Nic;  // passed on to tlib; nothing here looks inside
+}
+
+namespace termfs::fs::client {
+
+// Where a mount tells its kernel that something changed elsewhere. Called on a thread of its own, one call at a time;
+// may wait for the kernel, also while that waits for requests of the same mount. When it returns, the server
+// acknowledges the change to whoever made it. Errors are the implementation's to log.
+class KernelCache {
+ public:
+  virtual ~KernelCache() = default;
+  // length 0: to the end. Drops cached pages (mmap) and attributes.
+  virtual void InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) = 0;
+  virtual void InvalidateEntry(uint64_t parent, std::string_view name) = 0;
+};
+
+struct Caller {
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+};
+
+struct MountOptions {
+  tlib::client::SessionOptions session;
+  uint32_t max_io_bytes = 1U << 20;  // largest read or write; sizes the lanes' buffers
+};
+
+// One thread's way to the servers. Reads deliver into buffer(), writes may be sent from it without a copy; after an
+// error it is another one. The interruption's owner is the lane's thread.
+class Lane {
+ public:
+  virtual ~Lane() = default;
+  virtual std::span<std::byte> buffer() = 0;
+  virtual Interruption& interruption() = 0;
+};
+
+class OpenFile;  // a file handle; created by Open and Create, ended by Release
+
+struct SetAttributes {  // what is absent stays
+  std::optional<uint32_t> mode;
+  std::optional<uint32_t> uid;
+  std::optional<uint32_t> gid;
+  std::optional<uint64_t> size;
+  std::optional<int64_t> atime;
+  std::optional<int64_t> mtime;
+  bool atime_now = false;  // by the server's clock
+  bool mtime_now = false;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  // `address`: the volume's directory. `cache` may be null; it outlives the file system.
+  static Result<std::unique_ptr<FileSystem>> Connect(driver::Nic& nic, const std::string& address,
+                                                     const MountOptions& options, KernelCache* cache);
+  virtual Result<std::unique_ptr<Lane>> OpenLane() = 0;
+
+  // Namespace.
+  virtual Result<Attributes> Lookup(Lane& lane, uint64_t parent, std::string_view name) = 0;
+  virtual Result<Attributes> GetAttributes(Lane& lane, uint64_t ino) = 0;
+  // `file`: the handle through which it is asked (ftruncate), or null.
+  virtual Result<Attributes> Set(Lane& lane, uint64_t ino, const SetAttributes& what, OpenFile* file) = 0;
+  virtual Result<Attributes> MakeDirectory(Lane& lane, Caller who, uint64_t parent, std::string_view name,
+                                           uint32_t mode) = 0;
+  virtual Result<Attributes> MakeNode(Lane& lane, Caller who, uint64_t parent, std::string_view name, uint32_t mode,
+                                      uint32_t rdev) = 0;
+  virtual Result<Attributes> Symlink(Lane& lane, Caller who, uint64_t parent, std::string_view name,
+                                     std::string_view target) = 0;
+  virtual Result<std::string> ReadLink(Lane& lane, uint64_t ino) = 0;
+  virtual Result<Attributes> Link(Lane& lane, uint64_t ino, uint64_t new_parent, std::string_view new_name) = 0;
+  virtual Status Unlink(Lane& lane, uint64_t parent, std::string_view name) = 0;
+  virtual Status RemoveDirectory(Lane& lane, uint64_t parent, std::string_view name) = 0;
+  // flags: RENAME_NOREPLACE, RENAME_EXCHANGE of <linux/fs.h>; others are EINVAL.
+  virtual Status Rename(Lane& lane, uint64_t parent, std::string_view name, uint64_t new_parent,
+                        std::string_view new_name, uint32_t flags) = 0;
+
+  // Directories: entries after `cursor` (0: from the start; "." and ".." included), as many as fit `max_bytes` of
+  // reply. Empty at the end. `plus`: with attributes.
+  virtual Result<std::vector<DirectoryEntry>> ReadDirectory(Lane& lane, uint64_t ino, uint64_t cursor, size_t max_bytes,
+                                                            bool plus) = 0;
+
+  // Files. `flags`: as open(2); O_TRUNC is honoured, O_APPEND makes every write atomic at the end of the file.
+  virtual Result<OpenFile*> Open(Lane& lane, uint64_t ino, int flags) = 0;
+  virtual Result<std::pair<Attributes, OpenFile*>> Create(Lane& lane, Caller who, uint64_t parent,
+                                                          std::string_view name, uint32_t mode, int flags) = 0;
+  // Up to `size` bytes (at most max_io_bytes) from `offset`: a part of lane.buffer(), valid until the lane's next use;
+  // shorter only at the end of the file.
+  virtual Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) = 0;
+  // All of `data` or an error (ENOSPC, EFBIG, EIO); on error part of it may have been written. `data` may lie in
+  // lane.buffer(), which saves a copy. `clears_privileges`: the file loses its set-id bits as Linux clears them when an
+  // ordinary user writes (the set-group-id bit only where the group may execute).
+  virtual Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
+                       bool clears_privileges) = 0;
+  virtual Status Flush(Lane& lane, OpenFile* file) = 0;  // at close(2)
+  virtual Status Sync(Lane& lane, OpenFile* file, bool data_only) = 0;
+  virtual Status SyncDirectory(Lane& lane, uint64_t ino) = 0;
+  // Does not wait for the server.
+  virtual void Release(Lane& lane, OpenFile* file) = 0;
+  // SEEK_DATA and SEEK_HOLE.
+  virtual Result<uint64_t> Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) = 0;
+  // mode as fallocate(2); EOPNOTSUPP for what cannot be done.
+  virtual Status Allocate(Lane& lane, OpenFile* file, int mode, uint64_t offset, uint64_t length) = 0;
+
+  // Extended attributes. flags: XATTR_CREATE, XATTR_REPLACE.
+  virtual Status SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value,
+                          int flags) = 0;
+  virtual Result<std::vector<std::byte>> GetXattr(Lane& lane, uint64_t ino, std::string_view name) = 0;
+  virtual Result<std::vector<std::string>> ListXattr(Lane& lane, uint64_t ino) = 0;
+  virtual Status RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) = 0;
+
+  virtual Result<FileSystemStatus> StatFs(Lane& lane) = 0;
+
+  // Every operation fails with ENOTCONN from now on, and those that wait for the server return. For the end of a mount
+  // whose server does not answer. Any thread.
+  virtual void Abandon(const std::string& why) = 0;
+
+  virtual std::string transport() const = 0;
+  // This mount's tlib counters (tlib/client/session.h) and fs_reads_total, fs_read_bytes_total, fs_writes_total,
+  // fs_write_bytes_total, fs_metadata_total, fs_revocations_total; histograms fs_read, fs_write.
+  virtual std::vector<MetricValue> Metrics() const = 0;
+};
+
+}  // namespace termfs::fs::client

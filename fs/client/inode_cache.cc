@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/client/inode_cache.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+namespace termfs::fs::client {
+
+namespace {
+
+constexpr size_t kMaxSegments = size_t{1} << 17;  // kept per inode: 3 MiB
+constexpr int kSpins = 200;                       // then the holder has probably lost its CPU
+
+}  // namespace
+
+void SpinLock::Lock() {
+  while (taken_.exchange(true, std::memory_order_acquire)) {
+    for (int spin = 0; taken_.load(std::memory_order_relaxed); ++spin) {
+      if (spin >= kSpins) {
+        sched_yield();
+        spin = 0;
+      }
+    }
+  }
+}
+
+bool InodeCache::Look(uint64_t offset, uint64_t length, Plan& plan) const {
+  SpinHold hold(lock_);
+  if (version_ == 0) {
+    return false;
+  }
+  plan.epoch = epoch_.load(std::memory_order_relaxed);
+  plan.length = offset < size_ ? std::min(length, size_ - offset) : 0;
+  plan.count = 0;
+  if (plan.length == 0) {
+    return true;
+  }
+  uint64_t page = offset >> kPageBits;
+  const uint64_t end = PagesFor(offset + plan.length);
+  const auto all = extents_.segments();
+  for (ptrdiff_t i = extents_.Find(page); page < end; ++i) {
+    if (i < 0 || i >= std::ssize(all) || all[static_cast<size_t>(i)].file_page > page ||
+        plan.count == Plan::kSegments) {
+      return false;
+    }
+    const Segment& s = all[static_cast<size_t>(i)];
+    const uint64_t last = std::min(end, s.end());
+    plan.segments[plan.count++] = {page, last - page, s.region_of(page)};
+    page = last;
+  }
+  return true;
+}
+
+void InodeCache::Install(const Map& map) {
+  if (map.version == 0) {
+    return;
+  }
+  SpinHold hold(lock_);
+  if (doubts_ != 0 || map.version <= void_up_to_ || map.version < version_) {
+    return;
+  }
+  if (version_ < map.base || extents_.segments().size() > kMaxSegments) {
+    extents_.Clear();
+  }
+  version_ = map.version;
+  size_ = map.size;
+  for (const Segment& s : map.segments) {
+    extents_.Set(s);
+  }
+}
+
+void InodeCache::Void(uint64_t version) {
+  void_up_to_ = std::max(void_up_to_, version);
+  if (version_ <= void_up_to_) {
+    version_ = 0;
+    size_ = 0;
+    extents_.Clear();
+  }
+  epoch_.fetch_add(1, std::memory_order_release);
+}
+
+void InodeCache::Revoke(uint64_t version) {
+  SpinHold hold(lock_);
+  Void(version);
+}
+
+uint64_t InodeCache::Drop() {
+  SpinHold hold(lock_);
+  const uint64_t dropped = version_;
+  if (dropped != 0) {
+    Void(dropped);
+  }
+  return dropped;
+}
+
+void InodeCache::BeginDoubt() {
+  SpinHold hold(lock_);
+  doubts_++;
+  Void(version_);
+}
+
+void InodeCache::EndDoubt() {
+  SpinHold hold(lock_);
+  doubts_--;
+}
+
+uint64_t InodeCache::version() const {
+  SpinHold hold(lock_);
+  return version_;
+}
+
+std::shared_ptr<InodeCache> InodeCacheTable::Take(uint64_t ino) {
+  MutexLock lock(mutex_);
+  Entry& entry = entries_[ino];
+  if (entry.cache == nullptr) {
+    entry.cache = std::make_shared<InodeCache>();
+  }
+  ++entry.users;
+  return entry.cache;
+}
+
+void InodeCacheTable::Put(uint64_t ino) {
+  MutexLock lock(mutex_);
+  const auto entry = entries_.find(ino);
+  if (--entry->second.users == 0) {
+    entries_.erase(entry);
+  }
+}
+
+std::shared_ptr<InodeCache> InodeCacheTable::Find(uint64_t ino) {
+  MutexLock lock(mutex_);
+  const auto entry = entries_.find(ino);
+  return entry == entries_.end() ? nullptr : entry->second.cache;
+}
+
+void InodeCacheTable::Opened(uint64_t ino) {
+  MutexLock lock(mutex_);
+  ++entries_.at(ino).open_files;
+}
+
+bool InodeCacheTable::Closed(uint64_t ino) {
+  MutexLock lock(mutex_);
+  return --entries_.at(ino).open_files == 0;
+}
+
+}  // namespace termfs::fs::client

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// InodeCache: the map of one open inode, as granted by the server and until it is revoked. InodeCacheTable: those of
+// all open inodes, for the thread that receives revocations; readers hold on to theirs and need no look-up.
+//
+// A reader takes a Plan, READs what it names, and then asks StillValid. Why that is enough: the server gives pages to
+// another file only after this client has answered the revocation, and the answer comes after the epoch was raised. So
+// a reader that still sees the old epoch after its bytes have arrived has read them before.
+//
+// Which map wins: one with a greater version. A revocation voids all versions up to its own, also those whose reply it
+// has overtaken.
+//
+// Thread-safety: any thread. The lock is a spin of a few dozen nanoseconds.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <unordered_map>
+
+#include "base/mutex.h"
+#include "fs/proto/data.h"
+
+namespace termfs::fs::client {
+
+class CAPABILITY("mutex") SpinLock {
+ public:
+  void Lock() ACQUIRE();
+  void Unlock() RELEASE() { taken_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> taken_{false};
+};
+
+class SCOPED_CAPABILITY SpinHold {
+ public:
+  explicit SpinHold(SpinLock& lock) ACQUIRE(lock) : lock_(lock) { lock_.Lock(); }
+  ~SpinHold() RELEASE() { lock_.Unlock(); }
+  SpinHold(const SpinHold&) = delete;
+  SpinHold& operator=(const SpinHold&) = delete;
+
+ private:
+  SpinLock& lock_;
+};
+
+struct Plan {
+  static constexpr size_t kSegments = 64;
+  uint64_t epoch = 0;
+  uint64_t length = 0;  // bytes to read, up to the end of the file
+  size_t count = 0;
+  std::array<Segment, kSegments> segments;  // cover [offset, offset + length), cut to whole pages
+};
+
+class InodeCache {
+ public:
+  // How to read [offset, offset + length). False: the map does not tell (all of it, or in so many segments).
+  bool Look(uint64_t offset, uint64_t length, Plan& plan) const EXCLUDES(lock_);
+  bool StillValid(uint64_t epoch) const {
+    // Orders the loads of the bytes that were read before this load; pairs with the release in Void.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return epoch_.load(std::memory_order_relaxed) == epoch;
+  }
+  // Takes over what the server has granted, unless it is void or out of date.
+  void Install(const Map& map) EXCLUDES(lock_);
+  // Maps up to `version` are void.
+  void Revoke(uint64_t version) EXCLUDES(lock_);
+  // Gives the map up before an operation that will void it anyway; the version to tell the server, 0 for none.
+  uint64_t Drop() EXCLUDES(lock_);
+  // A change may arrive at the server after this client gave up waiting for it: no map is trusted until every doubt has
+  // ended.
+  void BeginDoubt() EXCLUDES(lock_);
+  void EndDoubt() EXCLUDES(lock_);
+  // Of the map, 0 for none.
+  uint64_t version() const EXCLUDES(lock_);
+
+ private:
+  void Void(uint64_t version) REQUIRES(lock_);
+
+  mutable SpinLock lock_;
+  std::atomic<uint64_t> epoch_{0};  // raised with lock_ held
+  uint64_t version_ GUARDED_BY(lock_) = 0;
+  uint64_t void_up_to_ GUARDED_BY(lock_) = 0;
+  uint64_t size_ GUARDED_BY(lock_) = 0;
+  uint32_t doubts_ GUARDED_BY(lock_) = 0;
+  ExtentMap extents_ GUARDED_BY(lock_);
+};
+
+class InodeCacheTable {
+ public:
+  // The cache of an inode, made when there is none; it is found by revocations until the last Put. Take it before the
+  // request whose reply may bring a map is sent.
+  std::shared_ptr<InodeCache> Take(uint64_t ino) EXCLUDES(mutex_);
+  void Put(uint64_t ino) EXCLUDES(mutex_);
+  std::shared_ptr<InodeCache> Find(uint64_t ino) EXCLUDES(mutex_);
+  // Counts open files. Closed: true when it was the last of the inode.
+  void Opened(uint64_t ino) EXCLUDES(mutex_);
+  bool Closed(uint64_t ino) EXCLUDES(mutex_);
+
+ private:
+  struct Entry {
+    std::shared_ptr<InodeCache> cache;
+    uint64_t users = 0;
+    uint64_t open_files = 0;
+  };
+  Mutex mutex_;
+  std::unordered_map<uint64_t, Entry> entries_ GUARDED_BY(mutex_);
+};
+
+}  // namespace termfs::fs::client

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
+#include "fs/client/volume_client.h"
+#include "fs/proto/codec.h"
+
+namespace termfs::fs::client {
+
+namespace {
+
+std::vector<std::byte> EncodeName(uint64_t parent, std::string_view name) {
+  wire::NameT body;
+  body.parent = parent;
+  body.name = name;
+  return Encode<wire::Name>(body);
+}
+
+std::vector<std::byte> EncodeMake(Caller who, uint64_t parent, std::string_view name, uint32_t mode, uint32_t rdev) {
+  wire::MakeT body;
+  body.parent = parent;
+  body.name = name;
+  body.mode = mode;
+  body.rdev = rdev;
+  body.uid = who.uid;
+  body.gid = who.gid;
+  return Encode<wire::Make>(body);
+}
+
+// What does not fit a message is longer than any name may be.
+Status CheckName(std::string_view name) {
+  return name.size() <= kMaxName ? Status::Ok() : Status::Error(ENAMETOOLONG, "name");
+}
+
+}  // namespace
+
+Result<Attributes> VolumeClient::Lookup(Lane& lane, uint64_t parent, std::string_view name) {
+  RETURN_IF_ERROR(CheckName(name));
+  return CallForAttributes(lane, kFsLookup, EncodeName(parent, name));
+}
+
+Result<Attributes> VolumeClient::MakeDirectory(Lane& lane, Caller who, uint64_t parent, std::string_view name,
+                                               uint32_t mode) {
+  RETURN_IF_ERROR(CheckName(name));
+  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, S_IFDIR | (mode & 07777), 0));
+}
+
+Result<Attributes> VolumeClient::MakeNode(Lane& lane, Caller who, uint64_t parent, std::string_view name, uint32_t mode,
+                                          uint32_t rdev) {
+  RETURN_IF_ERROR(CheckName(name));
+  if (S_ISLNK(mode) || S_ISDIR(mode)) {
+    return Status::Error(EINVAL, "mknod of a directory or symbolic link");
+  }
+  const uint32_t type = (mode & S_IFMT) == 0 ? S_IFREG : mode & S_IFMT;
+  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, type | (mode & 07777), rdev));
+}
+
+Result<Attributes> VolumeClient::Symlink(Lane& lane, Caller who, uint64_t parent, std::string_view name,
+                                         std::string_view target) {
+  RETURN_IF_ERROR(CheckName(name));
+  if (target.empty()) {
+    return Status::Error(ENOENT, "an empty target");
+  }
+  constexpr size_t kMaxTarget = 4095;
+  if (target.size() > kMaxTarget) {
+    return Status::Error(ENAMETOOLONG, "target");
+  }
+  ASSIGN_OR_RETURN(const auto in, ToBuffer(lane, std::as_bytes(std::span(target))));
+  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, S_IFLNK | 0777, 0), in);
+}
+
+Result<std::string> VolumeClient::ReadLink(Lane& lane, uint64_t ino) {
+  wire::InodeT body;
+  body.ino = ino;
+  const std::span<std::byte> out = ChannelOf(lane).buffer().first(kPageSize);
+  ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsReadLink, Encode<wire::Inode>(body), {}, out));
+  if (reply.out_bytes > out.size()) {
+    return Status::Error(EBADMSG, "more bytes than asked for");
+  }
+  return std::string(reinterpret_cast<const char*>(out.data()), reply.out_bytes);
+}
+
+Result<Attributes> VolumeClient::Link(Lane& lane, uint64_t ino, uint64_t new_parent, std::string_view new_name) {
+  RETURN_IF_ERROR(CheckName(new_name));
+  wire::LinkT body;
+  body.ino = ino;
+  body.parent = new_parent;
+  body.name = new_name;
+  return CallForAttributes(lane, kFsLink, Encode<wire::Link>(body));
+}
+
+Status VolumeClient::Unlink(Lane& lane, uint64_t parent, std::string_view name) {
+  RETURN_IF_ERROR(CheckName(name));
+  return Call(lane, kFsUnlink, EncodeName(parent, name)).status();
+}
+
+Status VolumeClient::RemoveDirectory(Lane& lane, uint64_t parent, std::string_view name) {
+  RETURN_IF_ERROR(CheckName(name));
+  return Call(lane, kFsRemoveDirectory, EncodeName(parent, name)).status();
+}
+
+Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, uint64_t new_parent,
+                            std::string_view new_name, uint32_t flags) {
+  RETURN_IF_ERROR(CheckName(name));
+  RETURN_IF_ERROR(CheckName(new_name));
+  wire::RenameT body;
+  body.parent = parent;
+  body.name = name;
+  body.new_parent = new_parent;
+  body.new_name = new_name;
+  body.flags = flags;
+  return Call(lane, kFsRename, Encode<wire::Rename>(body)).status();
+}
+
+Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint64_t ino, uint64_t cursor,
+                                                                size_t max_bytes, bool plus) {
+  const std::span<std::byte> buffer = ChannelOf(lane).buffer();
+  // On the way an entry may take up to three times what the kernel counts for it.
+  constexpr size_t kWireFactor = 3;
+  const size_t counted = std::min(max_bytes, size_t{options_.max_io_bytes});
+  const std::span<std::byte> out = buffer.first(std::min(buffer.size(), counted * kWireFactor + kPageSize));
+  wire::ReadDirectoryT body;
+  body.ino = ino;
+  body.cursor = cursor;
+  body.max_bytes = static_cast<uint32_t>(counted);
+  body.plus = plus;
+  ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsReadDirectory, Encode<wire::ReadDirectory>(body), {}, out));
+  if (reply.out_bytes > out.size()) {
+    return Status::Error(EBADMSG, "more bytes than asked for");
+  }
+  ASSIGN_OR_RETURN(const auto directory, Decode<wire::Directory>(out.first(reply.out_bytes)));
+  std::vector<DirectoryEntry> entries;
+  entries.reserve(directory.entries.size());
+  for (const auto& entry : directory.entries) {
+    if (entry->name.empty() || entry->name.size() > kMaxName || (plus && entry->attributes == nullptr)) {
+      return Status::Error(EBADMSG, "a malformed directory entry");
+    }
+    entries.push_back({.name = std::move(entry->name),
+                       .ino = entry->ino,
+                       .type = entry->type,
+                       .cursor = entry->cursor,
+                       .attributes = plus ? FromWire(*entry->attributes) : Attributes{}});
+  }
+  return entries;
+}
+
+}  // namespace termfs::fs::client

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "fs/client/volume_client.h"
+
+namespace termfs::fs::client {
+
+using std::chrono::steady_clock;
+
+namespace {
+
+// Takes over the map that a write's reply brings.
+Status InstallFrom(std::span<const std::byte> reply, uint64_t region_pages, InodeCache& cache) {
+  ASSIGN_OR_RETURN(const auto decoded, DecodePrefix<WriteReply>(reply));
+  ASSIGN_OR_RETURN(const Map map, DecodeMap(decoded.second, region_pages));
+  cache.Install(map);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
+                           bool clears_privileges) {
+  const auto begin = steady_clock::now();
+  const bool append = (file->flags & O_APPEND) != 0;
+  if (!append && (offset > kMaxFileBytes || data.size() > kMaxFileBytes - offset)) {
+    return Status::Error(EFBIG, "beyond the largest file");
+  }
+  const uint32_t flags =
+      (append ? uint32_t{kWriteAppend} : 0) | (clears_privileges ? uint32_t{kWriteClearsPrivileges} : 0);
+  for (size_t done = 0; done < data.size();) {
+    const size_t length = std::min(data.size() - done, size_t{options_.max_io_bytes});
+    RETURN_IF_ERROR(WriteChunk(lane, file, offset + done, data.subspan(done, length), flags));
+    done += length;
+  }
+  writes_.Add();
+  write_bytes_.Add(data.size());
+  write_time_.Record(static_cast<uint64_t>(Nanoseconds(steady_clock::now() - begin).count()));
+  return Status::Ok();
+}
+
+Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
+                                uint32_t flags) {
+  tlib::client::Channel& channel = ChannelOf(lane);
+  const std::span<std::byte> buffer = channel.buffer();
+  std::span<std::byte> in;
+  const auto at = reinterpret_cast<uintptr_t>(data.data()) - reinterpret_cast<uintptr_t>(buffer.data());
+  if (at < buffer.size() && data.size() <= buffer.size() - at) {
+    in = buffer.subspan(at, data.size());
+  } else {
+    std::memcpy(buffer.data(), data.data(), data.size());
+    in = buffer.first(data.size());
+  }
+  const WriteBody body{.ino = file->ino,
+                       .offset = offset,
+                       .version = file->cache->version(),
+                       .length = static_cast<uint32_t>(in.size()),
+                       .flags = flags};
+  const auto reply = channel.Call({.opcode = kFsWrite, .body = AsBytes(body), .in = in, .out = {}});
+  if (reply.ok()) {
+    return InstallFrom(reply->body, session_->pages(), *file->cache);
+  }
+  if (!GivenUp(reply.status())) {
+    AfterFailure(lane, reply.status(), file->cache);
+    return reply.status();
+  }
+  // The map of a late answer counts: it is newer than those of reads that the write has overtaken.
+  file->cache->BeginDoubt();
+  channel.AfterGivenUp(
+      [cache = file->cache, pages = session_->pages()](const Result<std::span<const std::byte>>& late) {
+        cache->EndDoubt();
+        if (late.ok()) {
+          if (const Status installed = InstallFrom(*late, pages, *cache); !installed.ok()) {
+            LOG_WARNING("the late answer to a write: {}", installed.ToString());
+          }
+        }
+      });
+  return reply.status();
+}
+
+}  // namespace termfs::fs::client

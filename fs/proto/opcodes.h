@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The operations between client and server. A request's body is the table of fs/proto/fs.fbs named here, its reply's
+// body the one after the arrow; kFsRead and kFsWrite, which are hot, are fixed structs of fs/proto/data.h.
+#pragma once
+
+#include <cstdint>
+
+#include "tlib/rpc/messages.h"
+
+namespace termfs::fs {
+
+enum Opcode : uint16_t {
+  kFsRead = tlib::kFirstServiceOpcode,  // ReadBody -> ReadReply, Map; bytes by `out`
+  kFsWrite,                             // WriteBody, bytes by `in` -> WriteReply, Map
+  kFsLookup,                            // Name -> AttributesReply
+  kFsGetAttributes,                     // Inode -> AttributesReply
+  kFsSet,                               // Set -> AttributesReply
+  kFsMake,                              // Make (target of a symlink by `in`) -> AttributesReply
+  kFsReadLink,                          // Inode -> target by `out`
+  kFsLink,                              // Link -> AttributesReply
+  kFsUnlink,                            // Name ->
+  kFsRemoveDirectory,                   // Name ->
+  kFsRename,                            // Rename ->
+  kFsReadDirectory,                     // ReadDirectory -> Directory by `out`
+  kFsOpen,                              // Open -> Opened
+  kFsCreate,                            // Make -> Opened
+  kFsRelease,                           // Release ->
+  kFsSync,                              // Sync ->
+  kFsSeek,                              // Seek -> Position
+  kFsAllocate,                          // Allocate ->
+  kFsSetXattr,                          // Xattr, value by `in` ->
+  kFsGetXattr,                          // Xattr -> value by `out`
+  kFsListXattr,                         // Inode -> names, each with a NUL, by `out`
+  kFsRemoveXattr,                       // Xattr ->
+  kFsStat,                              // Inode -> VolumeSpace
+  kFsInvalidated,                       // Ticket ->
+  kFsEnd,
+
+  // From the server to the client, fixed structs of fs/proto/data.h.
+  kFsRevoke = 128,  // RevokeBody ->
+  kFsInvalidate,    // InvalidateBody -> ; kFsInvalidated follows when the kernel has dropped what it cached
+
+  // Over the control channel.
+  kAdminStatus = 192,  // -> Status
+  kAdminMetrics,       // -> Metrics
+  kAdminSet,           // Setting ->
+};
+
+}  // namespace termfs::fs

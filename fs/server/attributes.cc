@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/proto/codec.h"
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+constexpr uint64_t kBlocksPerPage = kPageSize / 512;
+constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
+
+bool Has(uint32_t what, wire::SetField field) { return (what & static_cast<uint32_t>(field)) != 0; }
+
+metadata::AttributeChange ChangeOf(const wire::SetT& body, Nanoseconds now) {
+  metadata::AttributeChange change;
+  if (Has(body.what, wire::SetField::Mode)) {
+    change.mode = body.mode & 07777;
+  }
+  if (Has(body.what, wire::SetField::Uid)) {
+    change.uid = body.uid;
+  }
+  if (Has(body.what, wire::SetField::Gid)) {
+    change.gid = body.gid;
+  }
+  if (Has(body.what, wire::SetField::AtimeNow)) {
+    change.atime = now;
+  } else if (Has(body.what, wire::SetField::Atime)) {
+    change.atime = Nanoseconds(body.atime);
+  }
+  if (Has(body.what, wire::SetField::MtimeNow)) {
+    change.mtime = now;
+  } else if (Has(body.what, wire::SetField::Mtime)) {
+    change.mtime = Nanoseconds(body.mtime);
+  }
+  return change;
+}
+
+}  // namespace
+
+Attributes FileService::Report(metadata::Attributes a) {
+  if (const InodeRef inode = inodes_.Find(a.ino)) {
+    MutexLock lock(inode->mutex);
+    inode->Merge(a);
+  }
+  return {.ino = a.ino,
+          .generation = a.generation,
+          .mode = a.mode,
+          .nlink = a.nlink,
+          .uid = a.uid,
+          .gid = a.gid,
+          .rdev = static_cast<uint32_t>(a.rdev),
+          .size = a.size,
+          .blocks = a.blocks * kBlocksPerPage,
+          .atime = a.atime.count(),
+          .mtime = a.mtime.count(),
+          .ctime = a.ctime.count(),
+          .btime = a.btime.count()};
+}
+
+Result<Bytes> FileService::ReplyAttributes(const metadata::Attributes& attributes) {
+  wire::AttributesReplyT reply;
+  reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(attributes)));
+  return Encode<wire::AttributesReply>(reply);
+}
+
+Result<Bytes> FileService::GetAttributes(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Inode>(request.call.body()));
+  // See "What is in memory needs no thread".
+  auto attributes = names_.GetAttrInMemory(body.ino);
+  if (attributes.status().code() == EAGAIN) {
+    attributes = request.Blocking([&] { return names_.GetAttr(body.ino); });
+  }
+  RETURN_IF_ERROR(attributes.status());
+  return ReplyAttributes(*attributes);
+}
+
+Result<Bytes> FileService::Set(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Set>(request.call.body()));
+  const uint32_t known = (static_cast<uint32_t>(wire::SetField::MtimeNow) << 1) - 1;
+  if ((body.what & ~known) != 0 || body.atime < -kNanosecondsPerSecond * (int64_t{1} << 31) ||
+      body.mtime < -kNanosecondsPerSecond * (int64_t{1} << 31)) {
+    return Status::Error(EINVAL, "bad attributes");
+  }
+  const bool sets_owner = Has(body.what, wire::SetField::Uid) || Has(body.what, wire::SetField::Gid);
+  if (sets_owner && !request.session.may_name_owners) {
+    return Status::Error(EPERM, "this session may not change owners");
+  }
+  const bool sets_size = Has(body.what, wire::SetField::Size);
+  if (sets_size && body.size > kMaxFileBytes) {
+    return Status::Error(EFBIG, "too large a file");
+  }
+  const InodeRef inode = inodes_.Get(body.ino);
+  ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+  RETURN_IF_ERROR(request.Blocking([&] { return Reclaimer::WriteTimes(names_, *inode); }));
+  uint64_t old_size = 0;
+  if (sets_size) {
+    RETURN_IF_ERROR(EnsureLoaded(request, *inode));
+    {
+      MutexLock lock(inode->mutex);
+      inode->Drop(request.session.id, body.dropped);
+      old_size = inode->size;
+    }
+    RETURN_IF_ERROR(Truncate(request, *inode, body.size));
+  }
+  const bool only_size = body.what == static_cast<uint32_t>(wire::SetField::Size);
+  ASSIGN_OR_RETURN(const auto attributes, request.Blocking([&] {
+    return only_size ? names_.GetAttr(body.ino) : names_.SetAttr(body.ino, ChangeOf(body, Now()), Now());
+  }));
+  {
+    MutexLock lock(inode->mutex);
+    inode->mode = attributes.mode;
+    inode->mode_known = true;
+    if (inode->loaded) {
+      inode->mtime = attributes.mtime;
+      inode->ctime = attributes.ctime;
+      inode->times_dirty = false;
+      ++inode->times_sequence;
+    }
+  }
+  hold.Leave();
+  reclaimer_.NoteChange();
+  if (sets_size) {
+    coherence_.Invalidate(*inode, request.session.id, std::min(old_size, body.size), 0);
+  }
+  return ReplyAttributes(attributes);
+}
+
+Result<Bytes> FileService::Stat(const Request& request) {
+  RETURN_IF_ERROR(Decode<wire::Inode>(request.call.body()).status());
+  const FileSystemStatus space = Space();
+  wire::VolumeSpaceT reply;
+  reply.capacity = space.capacity_bytes;
+  reply.free = space.free_bytes;
+  reply.inodes_used = space.inodes_used;
+  reply.inodes_free = space.inodes_free;
+  return Encode<wire::VolumeSpace>(reply);
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "fs/proto/codec.h"
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+constexpr uint64_t kDotCursor = 1;  // after "."; the namespace never gives out 1 and 2
+constexpr uint64_t kDotDotCursor = 2;
+constexpr size_t kMaxEntries = 4096;  // in one batch
+
+// Fills a reply up to what the client asked for and what its buffer holds.
+class Batch {
+ public:
+  Batch(size_t max_bytes, size_t buffer_bytes, bool plus)
+      : max_bytes_(max_bytes), buffer_bytes_(buffer_bytes), plus_(plus) {}
+
+  bool Add(std::string_view name, uint64_t cursor, const Attributes& attributes) {
+    const size_t kernel = (24 + name.size() + 7) / 8 * 8 + (plus_ ? 128 : 0);
+    const size_t wire = 72 + name.size() + (plus_ ? sizeof(wire::Attributes) + 8 : 0);  // upper bound of a table
+    if (kernel_ + kernel > max_bytes_ || wire_ + wire > buffer_bytes_) {
+      return false;
+    }
+    kernel_ += kernel;
+    wire_ += wire;
+    auto entry = std::make_unique<wire::EntryT>();
+    entry->name = name;
+    entry->ino = attributes.ino;
+    entry->type = attributes.mode & S_IFMT;
+    entry->cursor = cursor;
+    if (plus_) {
+      entry->attributes = std::make_unique<wire::Attributes>(ToWire(attributes));
+    }
+    directory_.entries.push_back(std::move(entry));
+    return true;
+  }
+  size_t Limit() const {
+    const size_t smallest = plus_ ? 160 : 32;
+    return std::clamp<size_t>((max_bytes_ - kernel_) / smallest + 1, 1, kMaxEntries);
+  }
+  bool empty() const { return directory_.entries.empty(); }
+  const wire::DirectoryT& directory() const { return directory_; }
+
+ private:
+  const size_t max_bytes_;
+  const size_t buffer_bytes_;
+  const bool plus_;
+  size_t kernel_ = 0;
+  size_t wire_ = 64;
+  wire::DirectoryT directory_;
+};
+
+}  // namespace
+
+Result<Bytes> FileService::ReadDirectory(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::ReadDirectory>(request.call.body()));
+  if (body.cursor > uint64_t{INT64_MAX}) {
+    return Status::Error(EINVAL, "bad directory cursor");
+  }
+  Batch batch(body.max_bytes, request.call.out().length, body.plus);
+  bool room = true;
+  if (body.cursor < kDotDotCursor) {
+    ASSIGN_OR_RETURN(const auto self, request.Blocking([&] { return names_.GetAttr(body.ino); }));
+    ASSIGN_OR_RETURN(const auto parent, request.Blocking([&]() -> Result<metadata::Attributes> {
+      ASSIGN_OR_RETURN(const auto ino, names_.Parent(body.ino));
+      return names_.GetAttr(ino);
+    }));
+    room = (body.cursor == kDotCursor || batch.Add(".", kDotCursor, Report(self))) &&
+           batch.Add("..", kDotDotCursor, Report(parent));
+  }
+  bool any = false;
+  if (room && body.plus) {
+    ASSIGN_OR_RETURN(const auto entries,
+                     request.Blocking([&] { return names_.ReadDirPlus(body.ino, body.cursor, batch.Limit()); }));
+    any = !entries.empty();
+    for (size_t i = 0; room && i < entries.size(); ++i) {
+      room = batch.Add(entries[i].entry.name, entries[i].entry.cursor, Report(entries[i].attributes));
+    }
+  } else if (room) {
+    ASSIGN_OR_RETURN(const auto entries,
+                     request.Blocking([&] { return names_.ReadDir(body.ino, body.cursor, batch.Limit()); }));
+    any = !entries.empty();
+    for (size_t i = 0; room && i < entries.size(); ++i) {
+      const Attributes brief{.ino = entries[i].ino, .mode = static_cast<uint32_t>(entries[i].type) << 12};
+      room = batch.Add(entries[i].name, entries[i].cursor, brief);
+    }
+  }
+  if (batch.empty() && (any || !room)) {
+    return Status::Error(EINVAL, "the buffer is too small for one directory entry");
+  }
+  RETURN_IF_ERROR(request.call.PushBulk(Encode<wire::Directory>(batch.directory())));
+  return Bytes{};
+}
+
+}  // namespace termfs::fs::server

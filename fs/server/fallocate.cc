@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// fallocate and SEEK_DATA, SEEK_HOLE. Allocated pages within the size count as data, written or not.
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <unistd.h>
+
+#include "fs/proto/codec.h"
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+Result<Bytes> FileService::Allocate(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Allocate>(request.call.body()));
+  if (body.length == 0) {
+    return Status::Error(EINVAL, "nothing to allocate");
+  }
+  if (body.offset > kMaxFileBytes || body.length > kMaxFileBytes - body.offset) {
+    return Status::Error(EFBIG, "beyond the largest file");
+  }
+  const bool keep_size = (body.mode & FALLOC_FL_KEEP_SIZE) != 0;
+  const int what = body.mode & ~FALLOC_FL_KEEP_SIZE;
+  if ((what != 0 && what != FALLOC_FL_PUNCH_HOLE && what != FALLOC_FL_ZERO_RANGE) ||
+      (what == FALLOC_FL_PUNCH_HOLE && !keep_size)) {
+    return Status::Error(EOPNOTSUPP, "fallocate mode");
+  }
+  const uint64_t end = body.offset + body.length;
+  ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
+  ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+  {
+    MutexLock lock(inode->mutex);
+    inode->Drop(request.session.id, body.dropped);
+  }
+  RETURN_IF_ERROR(coherence_.Revoke(*inode, 0));
+  Status done;
+  if (what == FALLOC_FL_PUNCH_HOLE) {
+    done = Punch(request, *inode, body.offset, end);
+  } else if (what == FALLOC_FL_ZERO_RANGE) {
+    done = ZeroRange(request, *inode, body.offset, end, keep_size);
+  } else {
+    done = Preallocate(request, *inode, body.offset, end, keep_size);
+  }
+  {
+    MutexLock lock(inode->mutex);
+    inode->NewVersion(versions_, Inode::Change::kAny);
+  }
+  hold.Leave();
+  RETURN_IF_ERROR(done);
+  if (what != 0) {
+    coherence_.Invalidate(*inode, request.session.id, body.offset, body.length);
+  }
+  return Bytes{};
+}
+
+Status FileService::Preallocate(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size) {
+  const uint64_t first_page = begin >> kPageBits;
+  const uint64_t end_page = PagesFor(end);
+  RETURN_IF_ERROR(CleanTail(request, inode));
+  RETURN_IF_ERROR(LoadExtents(request, inode, first_page, end_page));
+  uint64_t size;
+  uint64_t needed = 0;
+  bool noted;
+  {
+    MutexLock lock(inode.mutex);
+    noted = std::exchange(inode.ahead_noted, false);
+    size = inode.size;
+    for (const Segment& s : inode.extents.Cut(first_page, end_page)) {
+      needed += s.is_hole() ? s.pages : 0;
+    }
+    inode.ahead = {};  // what lies behind the end is the caller's from now on
+  }
+  if (noted) {
+    RETURN_IF_ERROR(request.Blocking([&] { return names_.ForgetAhead(inode.ino); }));
+  }
+  // All or nothing: what cannot fit is refused before anything is taken.
+  const metadata::SpaceUse use = names_.StatFs();
+  if (needed > use.free_pages + use.pending_pages) {
+    return Status::Error(ENOSPC, "not enough free space");
+  }
+  if (needed > 0) {
+    RETURN_IF_ERROR(AllocatePages(request, inode, first_page, end_page, 0));
+  }
+  if (!keep_size && end > size) {
+    return CommitSize(request, inode, end, Now());
+  }
+  Touch(inode, begin, begin);
+  return Status::Ok();
+}
+
+Status FileService::Punch(const Request& request, Inode& inode, uint64_t begin, uint64_t end) {
+  const uint64_t first_whole = PagesFor(begin);
+  const uint64_t end_whole = end >> kPageBits;
+  if (first_whole < end_whole) {
+    {
+      MutexLock lock(inode.mutex);
+      inode.Remove(first_whole, end_whole);
+    }
+    bool more = true;
+    while (more) {
+      const auto step =
+          request.Blocking([&] { return names_.PunchExtents(inode.ino, first_whole, end_whole - first_whole, Now()); });
+      if (!step.ok()) {
+        MutexLock lock(inode.mutex);
+        inode.ForgetExtents();
+        return step.status();
+      }
+      more = *step;
+    }
+    reclaimer_.NoteChange();
+    reclaimer_.Kick();
+    RETURN_IF_ERROR(ZeroBytes(request, inode, begin, first_whole << kPageBits));
+    RETURN_IF_ERROR(ZeroBytes(request, inode, end_whole << kPageBits, end));
+  } else {
+    RETURN_IF_ERROR(ZeroBytes(request, inode, begin, end));
+  }
+  Touch(inode, begin, end);
+  return Status::Ok();
+}
+
+Status FileService::ZeroRange(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size) {
+  RETURN_IF_ERROR(ZeroBytes(request, inode, begin, end));
+  RETURN_IF_ERROR(Preallocate(request, inode, begin, end, keep_size));
+  Touch(inode, begin, end);
+  return Status::Ok();
+}
+
+Result<Bytes> FileService::Seek(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Seek>(request.call.body()));
+  if (body.whence != SEEK_DATA && body.whence != SEEK_HOLE) {
+    return Status::Error(EINVAL, "not SEEK_DATA or SEEK_HOLE");
+  }
+  ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
+  constexpr uint64_t kStride = uint64_t{1} << 20;  // pages looked at in one go
+  uint64_t size;
+  {
+    MutexLock lock(inode->mutex);
+    size = inode->size;
+  }
+  if (body.offset >= size) {
+    return Status::Error(ENXIO, "beyond the end of the file");
+  }
+  wire::PositionT reply;
+  reply.offset = size;  // the end counts as a hole
+  const bool want_hole = body.whence == SEEK_HOLE;
+  for (uint64_t page = body.offset >> kPageBits; page < PagesFor(size);) {
+    const uint64_t end = std::min(page + kStride, PagesFor(size));
+    RETURN_IF_ERROR(LoadExtents(request, *inode, page, end));
+    std::vector<Segment> segments;
+    {
+      MutexLock lock(inode->mutex);
+      segments = inode->extents.Cut(page, end);
+    }
+    for (const Segment& s : segments) {
+      if (s.is_hole() == want_hole) {
+        reply.offset = std::max(body.offset, s.file_page << kPageBits);
+        return Encode<wire::Position>(reply);
+      }
+    }
+    page = end;
+  }
+  if (!want_hole) {
+    return Status::Error(ENXIO, "no data up to the end of the file");
+  }
+  return Encode<wire::Position>(reply);
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Open, create, release. An opener is counted before the inode is looked at, so that whoever removes its last name at
+// the same time sees the opener, or the opener sees that the name is gone.
+#include <fcntl.h>
+
+#include "fs/proto/codec.h"
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+constexpr uint64_t kMaxOpensPerSession = uint64_t{1} << 20;  // of one inode; keeps the count from being a weapon
+
+bool Writes(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
+
+}  // namespace
+
+Result<InodeRef> FileService::FindOpen(const Request& request, uint64_t ino) {
+  InodeRef inode = inodes_.Find(ino);
+  if (inode) {
+    MutexLock lock(inode->mutex);
+    if (inode->loaded && inode->opens.contains(request.session.id)) {
+      return inode;
+    }
+  }
+  return Status::Error(EBADF, "the session does not have the file open");
+}
+
+Result<Bytes> FileService::Open(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Open>(request.call.body()));
+  if (body.dropped != 0) {
+    if (const InodeRef inode = inodes_.Find(body.ino)) {
+      MutexLock lock(inode->mutex);
+      inode->Drop(request.session.id, body.dropped);
+    }
+  }
+  return OpenInode(request, body.ino, body.flags, body.notify);
+}
+
+Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int flags, bool notify) {
+  const InodeRef inode = inodes_.Get(ino);
+  {
+    MutexLock lock(inode->mutex);
+    Opener& opener = inode->opens[request.session.id];
+    if (opener.count >= kMaxOpensPerSession) {
+      return Status::Error(EMFILE, "too many open handles of one file");
+    }
+    ++opener.count;
+    opener.notify |= notify;
+  }
+  auto attributes = LoadOpened(request, *inode, flags);
+  if (attributes.ok() && (flags & O_TRUNC) != 0 && Writes(flags)) {
+    const Status truncated = [&]() -> Status {
+      ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+      RETURN_IF_ERROR(Truncate(request, *inode, 0));
+      hold.Leave();
+      coherence_.Invalidate(*inode, request.session.id, 0, 0);
+      return Status::Ok();
+    }();
+    attributes = truncated.ok() ? request.Blocking([&] { return names_.GetAttr(ino); }) : truncated;
+  }
+  if (!attributes.ok()) {
+    const Status closed = CloseOne(request, *inode);
+    return attributes.status().ok() ? closed : attributes.status();
+  }
+  wire::OpenedT reply;
+  reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(*attributes)));
+  Bytes map;
+  {
+    MutexLock lock(inode->mutex);
+    EncodeMap(inode->Grant(request.session.id, 0, versions_), map);
+  }
+  const auto* bytes = reinterpret_cast<const uint8_t*>(map.data());
+  reply.map.assign(bytes, bytes + map.size());
+  return Encode<wire::Opened>(reply);
+}
+
+Result<metadata::Attributes> FileService::LoadOpened(const Request& request, Inode& inode, int flags) {
+  const uint64_t frees = inode.frees.load(std::memory_order_acquire);
+  std::vector<metadata::Extent> extents;
+  bool known = false;  // up to the last of `extents`
+  const auto attributes = request.Blocking([&]() -> Result<metadata::Attributes> {
+    ASSIGN_OR_RETURN(const auto a, names_.GetAttr(inode.ino));
+    if (a.type() == metadata::FileType::kRegular && a.size > 0 && (flags & O_ACCMODE) != O_WRONLY) {
+      ASSIGN_OR_RETURN(extents, names_.GetExtents(inode.ino, 0, PagesFor(a.size), kMaxMapSegments));
+      known = true;
+    }
+    return a;
+  });
+  RETURN_IF_ERROR(attributes.status());
+  if (attributes->is_directory()) {
+    return Status::Error(EISDIR, "a directory is not opened here");
+  }
+  if (attributes->type() != metadata::FileType::kRegular) {
+    return Status::Error(EINVAL, "not a regular file");
+  }
+  MutexLock lock(inode.mutex);
+  if (attributes->nlink == 0 && !inode.loaded) {
+    return Status::Error(ESTALE, "the file has been removed");
+  }
+  if (!inode.loaded) {
+    inode.Load(*attributes);
+  }
+  if (known && inode.frees.load(std::memory_order_relaxed) == frees && !inode.frozen) {
+    uint64_t page = 0;
+    for (const metadata::Extent& e : extents) {
+      if (e.file_page > page) {
+        inode.extents.FillUnknown({page, e.file_page - page, kHole});
+      }
+      inode.extents.FillUnknown({e.file_page, e.pages, e.region_page.value});
+      page = e.file_page + e.pages;
+    }
+    const uint64_t end = PagesFor(attributes->size);
+    if (extents.size() < kMaxMapSegments && page < end) {
+      inode.extents.FillUnknown({page, end - page, kHole});
+    }
+  }
+  return *attributes;
+}
+
+Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::Attributes& made, bool notify) {
+  const InodeRef inode = inodes_.Get(made.ino);
+  {
+    MutexLock lock(inode->mutex);
+    Opener& opener = inode->opens[request.session.id];
+    ++opener.count;
+    opener.notify |= notify;
+    if (!inode->loaded) {
+      inode->Load(made);
+      inode->extents.Set({0, kMaxFilePages, kHole});
+      inode->tail_dirty = false;
+      inode->unsynced = {};
+    }
+  }
+  wire::OpenedT reply;
+  reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(made)));
+  // No map: the client could not know yet which inode a revocation that overtakes this reply would mean.
+  return Encode<wire::Opened>(reply);
+}
+
+Result<Bytes> FileService::Release(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Release>(request.call.body()));
+  ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
+  {
+    MutexLock lock(inode->mutex);
+    inode->Drop(request.session.id, body.dropped);
+  }
+  RETURN_IF_ERROR(CloseOne(request, *inode));
+  return Bytes{};
+}
+
+Status FileService::CloseOne(const Request& request, Inode& inode) {
+  bool unlinked;
+  bool owes;
+  {
+    MutexLock lock(inode.mutex);
+    const auto opener = inode.opens.find(request.session.id);
+    if (opener != inode.opens.end() && --opener->second.count == 0) {
+      inode.CloseAll(request.session.id);
+    }
+    if (!inode.opens.empty()) {
+      return Status::Ok();
+    }
+    unlinked = inode.unlinked;
+    owes = inode.times_dirty || inode.ahead_noted;
+    if (unlinked) {
+      inode.times_dirty = false;
+    }
+  }
+  if (unlinked) {
+    reclaimer_.AddOrphan(inode.ino);
+    return Status::Ok();
+  }
+  if (!owes) {
+    return Status::Ok();
+  }
+  ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
+  ASSIGN_OR_RETURN(const bool freed, request.Blocking([&] { return Reclaimer::CloseLast(names_, inode); }));
+  reclaimer_.NoteChange();
+  if (freed) {
+    reclaimer_.Kick();
+  }
+  return Status::Ok();
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/inode.h"
+
+#include <algorithm>
+
+namespace termfs::fs::server {
+
+void Inode::Load(const metadata::Attributes& attributes) {
+  loaded = true;
+  if (!mode_known) {  // else it was set since the attributes were read
+    mode = attributes.mode;
+    mode_known = true;
+  }
+  size = attributes.size;
+  mtime = attributes.mtime;
+  ctime = attributes.ctime;
+}
+
+void Inode::Touch(Nanoseconds now) {
+  mtime = now;
+  ctime = std::max(ctime, now);
+  times_dirty = true;
+  ++times_sequence;
+}
+
+void Inode::Merge(metadata::Attributes& attributes) {
+  if (!loaded) {
+    return;
+  }
+  attributes.size = size;
+  if (times_dirty) {
+    attributes.mtime = mtime;
+    attributes.ctime = std::max(attributes.ctime, ctime);
+  }
+}
+
+void Inode::NewVersion(std::atomic<uint64_t>& counter, Change change) {
+  version = counter.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (change == Change::kAny) {
+    base = version;
+  }
+}
+
+void Inode::Remove(uint64_t page, uint64_t end) {
+  if (page < end) {
+    extents.Set({page, end - page, kHole});
+    frees.fetch_add(1, std::memory_order_release);
+  }
+}
+
+void Inode::ForgetExtents() {
+  extents.Clear();
+  frees.fetch_add(1, std::memory_order_release);
+}
+
+Map Inode::Grant(uint64_t session, uint64_t page, std::atomic<uint64_t>& counter) {
+  if (frozen || !loaded || !opens.contains(session)) {
+    return {};
+  }
+  const auto [grant, is_new] = grants.try_emplace(session, 0);
+  if (is_new || version == 0) {
+    NewVersion(counter, Change::kGrowth);
+  }
+  grant->second = version;
+  Map map{.version = version, .base = base, .size = size, .segments = {}};
+  const uint64_t end = PagesFor(size);
+  const auto all = extents.segments();
+  for (ptrdiff_t i = extents.Find(page); i >= 0 && i < std::ssize(all) && map.segments.size() < kMaxMapSegments; ++i) {
+    const Segment& s = all[static_cast<size_t>(i)];
+    if (s.file_page >= end || (!map.segments.empty() && map.segments.back().end() != s.file_page)) {
+      break;
+    }
+    map.segments.push_back({s.file_page, std::min(s.end(), end) - s.file_page, s.region_page});
+  }
+  return map;
+}
+
+void Inode::Drop(uint64_t session, uint64_t up_to) {
+  const auto grant = grants.find(session);
+  if (grant != grants.end() && grant->second <= up_to) {
+    grants.erase(grant);
+  }
+}
+
+bool Inode::CloseAll(uint64_t session) {
+  grants.erase(session);
+  return opens.erase(session) > 0 && opens.empty();
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/reclaimer.h"
+
+#include "base/log.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+constexpr std::chrono::milliseconds kPeriod{1000};
+constexpr size_t kBatch = 256;
+
+}  // namespace
+
+void Reclaimer::Start(tlib::server::Server& server) {
+  server_ = &server;
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Reclaimer::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    wake_.NotifyAll();
+    pass_ended_.NotifyAll();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+Status Reclaimer::Finish() {
+  CloseInodes();
+  WriteDirtyTimes();
+  ReleaseOrphans();
+  return names_.Sync();
+}
+
+bool Reclaimer::stopping() {
+  MutexLock lock(mutex_);
+  return stopping_;
+}
+
+void Reclaimer::AddOrphan(uint64_t ino) {
+  MutexLock lock(mutex_);
+  orphans_.insert(ino);
+  kicked_ = true;
+  wake_.NotifyAll();
+}
+
+void Reclaimer::AddTruncation(uint64_t ino) {
+  MutexLock lock(mutex_);
+  truncations_.insert(ino);
+  kicked_ = true;
+  wake_.NotifyAll();
+}
+
+void Reclaimer::AddClosed(uint64_t ino) {
+  MutexLock lock(mutex_);
+  closed_.insert(ino);
+}
+
+void Reclaimer::NoteDirty(uint64_t ino) {
+  MutexLock lock(mutex_);
+  dirty_.insert(ino);
+}
+
+void Reclaimer::Kick() {
+  MutexLock lock(mutex_);
+  kicked_ = true;
+  wake_.NotifyAll();
+}
+
+void Reclaimer::WaitForSpace(Deadline deadline) {
+  MutexLock lock(mutex_);
+  const uint64_t wanted = passes_begun_ + 1;
+  kicked_ = true;
+  wake_.NotifyAll();
+  while (passes_ended_ < wanted && !stopping_ && std::chrono::steady_clock::now() < deadline) {
+    pass_ended_.WaitUntil(mutex_, deadline);
+  }
+}
+
+void Reclaimer::Run() {
+  for (uint64_t after = 0;;) {
+    const auto orphans = names_.ListOrphans(after, kBatch);
+    if (!orphans.ok() || orphans->empty()) {
+      break;
+    }
+    MutexLock lock(mutex_);
+    orphans_.insert(orphans->begin(), orphans->end());
+    after = orphans->back();
+  }
+  for (uint64_t after = 0;;) {
+    const auto truncations = names_.ListTruncations(after, kBatch);
+    if (!truncations.ok() || truncations->empty()) {
+      break;
+    }
+    MutexLock lock(mutex_);
+    truncations_.insert(truncations->begin(), truncations->end());
+    after = truncations->back();
+  }
+  Settle();
+  auto next_tick = std::chrono::steady_clock::now() + kPeriod;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      ++passes_begun_;
+    }
+    Pass();
+    if (std::chrono::steady_clock::now() >= next_tick) {
+      WriteDirtyTimes();
+      SyncLog();
+      next_tick = std::chrono::steady_clock::now() + kPeriod;
+    }
+    MutexLock lock(mutex_);
+    passes_ended_ = passes_begun_;
+    pass_ended_.NotifyAll();
+    while (!stopping_ && !kicked_ && std::chrono::steady_clock::now() < next_tick) {
+      wake_.WaitUntil(mutex_, next_tick);
+    }
+    if (stopping_) {
+      return;
+    }
+    kicked_ = false;
+  }
+}
+
+void Reclaimer::Settle() {
+  const tlib::server::PageRange all{PageIndex{0}, names_.superblock().capacity_pages};
+  const Status flushed = server_->RunInCoroutine([&] { return server_->region().Flush({&all, 1}); });
+  if (!flushed.ok()) {
+    LOG_ERROR("flushing what the last server left dirty: {}", flushed.ToDebugString());
+    return;  // until the next start, growing files are flushed where they need not be
+  }
+  settled_.store(true, std::memory_order_release);
+}
+
+void Reclaimer::Pass() {
+  CloseInodes();
+  ReleaseOrphans();
+  EndTruncations();
+  FreePending();
+}
+
+Reclaimer::Inodes Reclaimer::Take(Inodes Reclaimer::*set) {
+  MutexLock lock(mutex_);
+  return std::exchange(this->*set, {});
+}
+
+void Reclaimer::ReleaseOrphans() {
+  for (const uint64_t ino : Take(&Reclaimer::orphans_)) {
+    if (const InodeRef inode = inodes_.Find(ino)) {
+      MutexLock lock(inode->mutex);
+      inode->unlinked = true;
+      if (!inode->opens.empty()) {
+        continue;
+      }
+    }
+    const Status released = names_.ReleaseOrphan(ino);
+    if (!released.ok() && released.code() != ESTALE) {
+      LOG_ERROR("releasing orphan {}: {}", ino, released.ToDebugString());
+    }
+    NoteChange();
+  }
+}
+
+void Reclaimer::EndTruncations() {
+  for (const uint64_t ino : Take(&Reclaimer::truncations_)) {
+    while (!stopping()) {
+      const Result<bool> more = names_.TruncateStep(ino);
+      if (!more.ok()) {
+        LOG_ERROR("truncating inode {}: {}", ino, more.status().ToDebugString());
+      }
+      if (!more.ok() || !*more) {
+        break;
+      }
+    }
+  }
+}
+
+void Reclaimer::CloseInodes() {
+  for (const uint64_t ino : Take(&Reclaimer::closed_)) {
+    const InodeRef inode = inodes_.Find(ino);
+    if (!inode) {
+      continue;
+    }
+    if (!inode->gate.TryEnter(GateMode::kExclusive)) {
+      AddClosed(ino);  // an operation of somebody else is under way
+      continue;
+    }
+    const Result<bool> done = CloseLast(names_, *inode);
+    inode->gate.Leave(GateMode::kExclusive);
+    if (!done.ok()) {
+      LOG_ERROR("closing inode {}: {}", ino, done.status().ToDebugString());
+    }
+  }
+}
+
+void Reclaimer::FreePending() {
+  while (!stopping()) {
+    const auto pending = names_.ListPendingFree(kBatch);
+    if (!pending.ok()) {
+      LOG_ERROR("listing freed space: {}", pending.status().ToDebugString());
+      return;
+    }
+    if (pending->empty()) {
+      return;
+    }
+    // Not before it is durable: power loss may bring the file back, and its bytes must then be there.
+    if (const Status synced = names_.Sync(); !synced.ok()) {
+      LOG_ERROR("syncing the metadata log before space is freed: {}", synced.ToDebugString());
+      return;
+    }
+    std::vector<tlib::server::PageRange> ranges;
+    for (const metadata::RegionRange& range : *pending) {
+      ranges.push_back({range.first, range.pages});
+    }
+    Status freed = server_->RunInCoroutine([&] { return server_->region().Zero(ranges); });
+    if (freed.ok()) {
+      freed = names_.CommitFree(*pending);
+    }
+    if (!freed.ok()) {
+      LOG_ERROR("freeing space: {}", freed.ToDebugString());
+      return;
+    }
+    NoteChange();
+  }
+}
+
+void Reclaimer::WriteDirtyTimes() {
+  for (const uint64_t ino : Take(&Reclaimer::dirty_)) {
+    const InodeRef inode = inodes_.Find(ino);
+    if (!inode) {
+      continue;
+    }
+    if (!inode->gate.TryEnter(GateMode::kShared)) {
+      NoteDirty(ino);
+      continue;
+    }
+    const Status written = WriteTimes(names_, *inode);
+    inode->gate.Leave(GateMode::kShared);
+    if (!written.ok()) {
+      LOG_ERROR("writing the times of inode {}: {}", ino, written.ToDebugString());
+      NoteDirty(ino);
+    }
+    NoteChange();
+  }
+}
+
+void Reclaimer::SyncLog() {
+  if (!changed_.exchange(false, std::memory_order_relaxed)) {
+    return;
+  }
+  const Status synced = names_.Sync();
+  if (!synced.ok()) {
+    LOG_ERROR("syncing the metadata log: {}", synced.ToDebugString());
+    NoteChange();
+  }
+}
+
+Status Reclaimer::WriteTimes(metadata::Namespace& names, Inode& inode) {
+  Nanoseconds mtime;
+  Nanoseconds ctime;
+  uint64_t sequence;
+  {
+    MutexLock lock(inode.mutex);
+    if (!inode.times_dirty) {
+      return Status::Ok();
+    }
+    mtime = inode.mtime;
+    ctime = inode.ctime;
+    sequence = inode.times_sequence;
+  }
+  // Size 0 with kIfLarger: the times only; sizes are written by the operations that change them.
+  const auto written = names.SetSizeAndTimes(inode.ino, 0, metadata::SizeRule::kIfLarger, mtime, ctime);
+  if (!written.ok() && written.status().code() != ESTALE) {
+    return written.status();
+  }
+  MutexLock lock(inode.mutex);
+  inode.times_dirty = inode.times_sequence != sequence;
+  return Status::Ok();
+}
+
+Result<bool> Reclaimer::CloseLast(metadata::Namespace& names, Inode& inode) {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  bool noted = false;
+  {
+    MutexLock lock(inode.mutex);
+    if (inode.unlinked) {
+      inode.times_dirty = false;  // nobody will ask again
+    }
+    if (!inode.opens.empty() || !inode.loaded || inode.unlinked) {
+      return false;
+    }
+    begin = std::max(PagesFor(inode.size), inode.ahead.begin);
+    end = inode.ahead.end;
+    inode.ahead = {};
+    noted = std::exchange(inode.ahead_noted, false);
+    inode.Remove(begin, end);
+  }
+  for (bool more = noted; more;) {
+    ASSIGN_OR_RETURN(more, names.TrimAhead(inode.ino));
+  }
+  RETURN_IF_ERROR(WriteTimes(names, inode));
+  return begin < end;
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reclaimer: the thread for what follows an operation later. It releases orphans that nobody has open, ends
+// truncations, makes freed pages zero and free again, writes times to the store within a second, and syncs its log
+// every second.
+//
+// Freed space: the operation that freed it has revoked all maps before (fs/server/coherence.h), so a pending range is
+// named by nobody: once the freeing is durable, Zero it, then CommitFree. In bounded steps, so that nothing here takes
+// long.
+//
+// Thread-safety: Add..., Note... and Kick from any thread; WaitForSpace inside a task.
+// Ownership:     everything is borrowed. Stop before the server stops.
+#pragma once
+
+#include <atomic>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "fs/server/inode_table.h"
+#include "fs/server/task_condition.h"
+#include "metadata/namespace.h"
+#include "tlib/server/server.h"
+
+namespace termfs::fs::server {
+
+class Reclaimer {
+ public:
+  Reclaimer(metadata::Namespace& names, InodeTable& inodes) : names_(names), inodes_(inodes) {}
+  ~Reclaimer() { Stop(); }
+
+  // Begins with the orphans and truncations that an earlier run left.
+  void Start(tlib::server::Server& server);
+  void Stop();
+  // What can be done without a server: times and orphans. REQUIRES: stopped.
+  Status Finish();
+
+  // An orphan; released when nobody has it open (else its last closer adds it again).
+  void AddOrphan(uint64_t ino);
+  void AddTruncation(uint64_t ino);
+  // Nobody has it open any more: trims what was allocated ahead, and writes its times.
+  void AddClosed(uint64_t ino);
+  // The inode's times have to be written to the store.
+  void NoteDirty(uint64_t ino);
+  // The store has changed: its log is to be synced within a second.
+  void NoteChange() { changed_.store(true, std::memory_order_relaxed); }
+  void Kick();
+
+  // What was dirty when the server started, from the one before, is on the SSD.
+  bool settled() const { return settled_.load(std::memory_order_acquire); }
+
+  // Returns when a pass that began after the call has freed what could be freed, or at the deadline.
+  void WaitForSpace(Deadline deadline);
+
+  // Writes the inode's times if they are dirty. REQUIRES: in its gate; where one may block.
+  static Status WriteTimes(metadata::Namespace& names, Inode& inode);
+  // At the last close: trims and writes times. REQUIRES: exclusive in its gate; where one may block. True: space freed.
+  static Result<bool> CloseLast(metadata::Namespace& names, Inode& inode);
+
+ private:
+  void Run();
+  void Settle();
+  void Pass();
+  void ReleaseOrphans();
+  void EndTruncations();
+  void CloseInodes();
+  void FreePending();
+  void WriteDirtyTimes();
+  void SyncLog();
+  using Inodes = std::unordered_set<uint64_t>;
+  Inodes Take(Inodes Reclaimer::*set) EXCLUDES(mutex_);
+  bool stopping() EXCLUDES(mutex_);
+
+  metadata::Namespace& names_;
+  InodeTable& inodes_;
+  tlib::server::Server* server_ = nullptr;
+  std::atomic<bool> changed_{false};
+  std::atomic<bool> settled_{false};
+
+  Mutex mutex_;
+  CondVar wake_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  bool kicked_ GUARDED_BY(mutex_) = false;
+  Inodes orphans_ GUARDED_BY(mutex_);
+  Inodes truncations_ GUARDED_BY(mutex_);
+  Inodes closed_ GUARDED_BY(mutex_);
+  Inodes dirty_ GUARDED_BY(mutex_);
+  uint64_t passes_begun_ GUARDED_BY(mutex_) = 0;
+  uint64_t passes_ended_ GUARDED_BY(mutex_) = 0;
+  TaskCondition pass_ended_ GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace termfs::fs::server

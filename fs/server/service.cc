@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/service.h"
+
+#include "base/log.h"
+#include "fs/proto/codec.h"
+
+namespace termfs::fs::server {
+
+using std::chrono::steady_clock;
+using tlib::server::Task;
+
+FileService::FileService(metadata::Namespace& names, const ServiceOptions& options)
+    : names_(names),
+      options_(options),
+      coherence_(sessions_, options.timeouts, metrics_),
+      reclaimer_(names, inodes_),
+      requests_(metrics_.counter("fs_requests_total")),
+      reads_(metrics_.counter("fs_reads_total")),
+      read_bytes_(metrics_.counter("fs_read_bytes_total")),
+      writes_(metrics_.counter("fs_writes_total")),
+      write_bytes_(metrics_.counter("fs_write_bytes_total")),
+      errors_(metrics_.counter("fs_errors_total")),
+      metadata_time_(metrics_.histogram("fs_metadata")),
+      read_time_(metrics_.histogram("fs_read")),
+      write_time_(metrics_.histogram("fs_write")) {}
+
+void FileService::Attach(tlib::server::Server& server, Administrator* administrator) {
+  coherence_.Attach(server);
+  administrator_.store(administrator, std::memory_order_release);
+  server_.store(&server, std::memory_order_release);
+  reclaimer_.Start(server);
+}
+
+FileService::Handler FileService::HandlerOf(uint16_t opcode) {
+  static constexpr std::array<Handler, kFsEnd - kFsRead> kHandlers = {
+      &FileService::Read,      &FileService::Write,
+      &FileService::Lookup,    &FileService::GetAttributes,
+      &FileService::Set,       &FileService::Make,
+      &FileService::ReadLink,  &FileService::Link,
+      &FileService::Unlink,    &FileService::RemoveDirectory,
+      &FileService::Rename,    &FileService::ReadDirectory,
+      &FileService::Open,      &FileService::Create,
+      &FileService::Release,   &FileService::Sync,
+      &FileService::Seek,      &FileService::Allocate,
+      &FileService::SetXattr,  &FileService::GetXattr,
+      &FileService::ListXattr, &FileService::RemoveXattr,
+      &FileService::Stat,      &FileService::Invalidated,
+  };
+  return opcode >= kFsRead && opcode < kFsEnd ? kHandlers[opcode - kFsRead] : nullptr;
+}
+
+Result<Bytes> FileService::Handle(tlib::server::Call& call) {
+  const auto begin = steady_clock::now();
+  requests_.Add();
+  const std::shared_ptr<Session> session = sessions_.Find(call.session().value);
+  if (session == nullptr) {
+    return Status::Error(ENOTCONN, "no such session");
+  }
+  RETURN_IF_ERROR(WaitForServer());
+  const Handler handler = HandlerOf(call.opcode());
+  if (handler == nullptr) {
+    return Status::Error(ENOSYS, "unknown operation");
+  }
+  const Request request{call, *session};
+  Result<Bytes> reply = (this->*handler)(request);
+  if (!reply.ok()) {
+    errors_.Add();
+  }
+  const auto took = static_cast<uint64_t>(Nanoseconds(steady_clock::now() - begin).count());
+  (call.opcode() == kFsRead ? read_time_ : call.opcode() == kFsWrite ? write_time_ : metadata_time_).Record(took);
+  return reply;
+}
+
+Status FileService::WaitForServer() {
+  // A client may be quicker than the thread that has just started the server and is about to Attach it.
+  const auto deadline = steady_clock::now() + std::chrono::seconds(5);
+  while (server_.load(std::memory_order_acquire) == nullptr) {
+    if (steady_clock::now() >= deadline) {
+      return Status::Error(EAGAIN, "the server is starting");
+    }
+    Task::ParkUntil(steady_clock::now() + std::chrono::milliseconds(1));
+  }
+  return Status::Ok();
+}
+
+Result<Bytes> FileService::HandleAdmin(uint16_t opcode, std::span<const std::byte> body) {
+  Administrator* administrator = administrator_.load(std::memory_order_acquire);
+  if (administrator == nullptr) {
+    return Status::Error(EAGAIN, "the server is starting");
+  }
+  return administrator->HandleAdmin(opcode, body);
+}
+
+void FileService::SessionOpened(const tlib::server::SessionInfo& info) {
+  sessions_.Add(info.id.value, info.uid == 0 || info.uid == options_.owner_uid);
+}
+
+void FileService::SessionClosed(tlib::server::SessionId session) {
+  coherence_.SessionClosed(session.value);
+  for (const InodeRef& inode : inodes_.All()) {
+    bool last;
+    bool unlinked;
+    {
+      MutexLock lock(inode->mutex);
+      last = inode->CloseAll(session.value);
+      unlinked = inode->unlinked;
+    }
+    if (last) {
+      reclaimer_.AddClosed(inode->ino);
+    }
+    if (last && unlinked) {
+      reclaimer_.AddOrphan(inode->ino);
+    }
+  }
+  // Last: who waits for the end of the session relies on its holding nothing.
+  sessions_.Remove(session.value);
+  reclaimer_.Kick();
+}
+
+std::vector<MetricValue> FileService::Metrics() const {
+  std::vector<MetricValue> values = metrics_.Snapshot();
+  const metadata::SpaceUse use = names_.StatFs();
+  values.push_back({"fs_inodes_in_memory", inodes_.size()});
+  values.push_back({"fs_inodes", use.inodes});
+  values.push_back({"fs_free_pages", use.free_pages});
+  values.push_back({"fs_pending_pages", use.pending_pages});
+  return values;
+}
+
+FileSystemStatus FileService::Space() const {
+  constexpr uint64_t kMaxInodes = uint64_t{1} << 32;  // numbers are never used up; programs want to see some free
+  const metadata::SpaceUse use = names_.StatFs();
+  return {.capacity_bytes = use.total_pages << kPageBits,
+          .free_bytes = (use.free_pages + use.pending_pages) << kPageBits,
+          .inodes_used = use.inodes,
+          .inodes_free = kMaxInodes - std::min(kMaxInodes, use.inodes)};
+}
+
+Result<std::string> FileService::PullString(const Request& request, size_t limit) {
+  const uint32_t length = request.call.in().length;
+  if (length > limit) {
+    return Status::Error(E2BIG, "too long a value");
+  }
+  std::string value(length, '\0');
+  if (length > 0) {
+    RETURN_IF_ERROR(request.call.PullBulk(std::as_writable_bytes(std::span(value))));
+  }
+  return value;
+}
+
+Result<Bytes> FileService::Invalidated(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Ticket>(request.call.body()));
+  RETURN_IF_ERROR(coherence_.Acknowledge(request.session.id, body.ticket));
+  return Bytes{};
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FileService: the file system on the server, where metadata and region meet. Requests arrive as coroutines on tlib's
+// workers; each namespace operation is one transaction of the Namespace, on a blocking thread.
+//
+// A write (write.cc) goes this way:
+//   1. Enter the inode's gate: shared when the bytes only replace bytes of allocated pages, exclusive when the file
+//      grows or a hole is filled (and for every append, whose place is decided here).
+//   2. Exclusive: give the holes space (space.cc), some of it ahead of a file that grows. Revoke the maps of the other
+//      sessions (coherence.cc), which answer without coming back here. Nothing is held but the gate.
+//   3. RegionIo pulls the bytes from the client and applies them page by page, each time after a look whether the
+//      session is still there and the pages still belong to the file.
+//   4. The size, when it grew, is committed to the store, then published in memory. mtime and ctime change in memory
+//      only, and reach the store within a second, at fsync, or at the last close.
+//   5. Leave the gate; have the kernels of other openers drop the range; answer with the new map, so that the writer
+//      keeps its grant.
+// A read that needs the server (read.cc) enters no gate: it reads, then looks whether pages left the file meanwhile.
+//
+//   service.cc dispatch, sessions      names.cc lookup to rename        directories.cc readdir
+//   files.cc open, create, release     attributes.cc getattr, set       xattr.cc
+//   read.cc  write.cc  truncate.cc     space.cc extents, allocation     fallocate.cc  sync.cc
+//   coherence.h revocation             reclaimer.h what follows later   gate.h, inode.h the state of an inode
+//
+// Thread-safety: as tlib::server::Service says; Attach, StopBackground and Finish from the owner's thread.
+// Ownership:     borrows the Namespace, the Server and the Administrator.
+#pragma once
+
+#include <array>
+#include <atomic>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "fs/proto/opcodes.h"
+#include "fs/server/coherence.h"
+#include "fs/server/inode_table.h"
+#include "fs/server/reclaimer.h"
+#include "fs/server/request.h"
+#include "fs/types.h"
+#include "metadata/namespace.h"
+#include "tlib/server/server.h"
+
+namespace termfs::fs::server {
+
+// What an administrator asks over the control channel; implemented by the volume's server.
+class Administrator {
+ public:
+  virtual ~Administrator() = default;
+  virtual Result<Bytes> HandleAdmin(uint16_t opcode, std::span<const std::byte> body) = 0;
+};
+
+struct ServiceOptions {
+  const Clock& clock = Clock::System();
+  CoherenceTimeouts timeouts;
+  std::chrono::milliseconds space_timeout{20000};  // how long ENOSPC waits for freed space
+  uint32_t owner_uid = 0;                          // besides root: whose sessions may act for others
+};
+
+class FileService final : public tlib::server::Service {
+ public:
+  FileService(metadata::Namespace& names, const ServiceOptions& options);
+
+  // The server runs: requests are served from now on.
+  void Attach(tlib::server::Server& server, Administrator* administrator);
+  // Before the server stops.
+  void StopBackground() { reclaimer_.Stop(); }
+  // After the server has stopped: writes what is in memory only, and syncs.
+  Status Finish() { return reclaimer_.Finish(); }
+  // Counters and gauges named fs_...
+  std::vector<MetricValue> Metrics() const;
+  FileSystemStatus Space() const;
+
+  Result<Bytes> Handle(tlib::server::Call& call) override;
+  Result<Bytes> HandleAdmin(uint16_t opcode, std::span<const std::byte> body) override;
+  void SessionOpened(const tlib::server::SessionInfo& info) override;
+  void SessionClosed(tlib::server::SessionId session) override;
+  bool AllowsRawWrites() const override { return false; }
+
+ private:
+  using Handler = Result<Bytes> (FileService::*)(const Request&);
+  static Handler HandlerOf(uint16_t opcode);
+
+  // names.cc
+  Result<Bytes> Lookup(const Request& request);
+  Result<Bytes> Make(const Request& request);
+  Result<Bytes> ReadLink(const Request& request);
+  Result<Bytes> Link(const Request& request);
+  Result<Bytes> Unlink(const Request& request);
+  Result<Bytes> RemoveDirectory(const Request& request);
+  Result<Bytes> Rename(const Request& request);
+  void AfterRemoval(const metadata::Removed& removed);
+  void NoteChanged(uint64_t ino);
+  // directories.cc
+  Result<Bytes> ReadDirectory(const Request& request);
+  // attributes.cc
+  Result<Bytes> GetAttributes(const Request& request);
+  Result<Bytes> Set(const Request& request);
+  Result<Bytes> Stat(const Request& request);
+  Attributes Report(metadata::Attributes attributes);
+  Result<Bytes> ReplyAttributes(const metadata::Attributes& attributes);
+  // files.cc
+  Result<Bytes> Open(const Request& request);
+  Result<Bytes> Create(const Request& request);
+  Result<Bytes> Release(const Request& request);
+  Result<Bytes> OpenCreated(const Request& request, const metadata::Attributes& made, bool notify);
+  Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool notify);
+  Result<metadata::Attributes> LoadOpened(const Request& request, Inode& inode, int flags);
+  Status CloseOne(const Request& request, Inode& inode);
+  // The inode, when the session has it open; EBADF.
+  Result<InodeRef> FindOpen(const Request& request, uint64_t ino);
+  // read.cc, write.cc
+  Result<Bytes> Read(const Request& request);
+  Status Deliver(const Request& request, uint64_t offset, uint64_t length, const std::vector<Segment>& segments);
+  Result<Bytes> Write(const Request& request);
+  struct WriteWork;
+  bool OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length);
+  Status ClearPrivileges(const Request& request, Inode& inode, const WriteWork& work);
+  Status Replace(const Request& request, Inode& inode, WriteWork& work);
+  Status Grow(const Request& request, Inode& inode, WriteWork& work);
+  Status Apply(const Request& request, Inode& inode, const WriteWork& work);
+  Status CommitSize(const Request& request, Inode& inode, uint64_t size, Nanoseconds now);
+  // truncate.cc. REQUIRES: exclusive in the gate.
+  Status EnsureLoaded(const Request& request, Inode& inode);
+  Status Truncate(const Request& request, Inode& inode, uint64_t size);
+  Status CleanTail(const Request& request, Inode& inode);
+  // The bytes behind `size`, up to the end of its page.
+  Result<bool> TailIsZero(const Request& request, Inode& inode, uint64_t size);
+  Status ZeroTail(const Request& request, Inode& inode, uint64_t size);
+  // Writes zeros over [begin, end) where it is allocated: whole pages, and parts of pages.
+  Status ZeroBytes(const Request& request, Inode& inode, uint64_t begin, uint64_t end);
+  // space.cc
+  // Returns when every page of [page, end) was known at some time; from outside the gate, look again.
+  Status LoadExtents(const Request& request, Inode& inode, uint64_t page, uint64_t end);
+  // Fills the holes of [page, end), and if `ahead` > 0 as many pages behind it where there are none. REQUIRES:
+  // exclusive.
+  Status AllocatePages(const Request& request, Inode& inode, uint64_t page, uint64_t end, uint64_t ahead);
+  uint64_t PagesAhead(Inode& inode, uint64_t offset, uint64_t end) const;
+  // fallocate.cc, sync.cc
+  Result<Bytes> Allocate(const Request& request);
+  Status Preallocate(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size);
+  Status Punch(const Request& request, Inode& inode, uint64_t begin, uint64_t end);
+  Status ZeroRange(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size);
+  Result<Bytes> Seek(const Request& request);
+  Result<Bytes> Sync(const Request& request);
+  Status SyncInode(const Request& request, Inode& inode, bool data_only);
+  // xattr.cc
+  Result<Bytes> SetXattr(const Request& request);
+  Result<Bytes> GetXattr(const Request& request);
+  Result<Bytes> ListXattr(const Request& request);
+  Result<Bytes> RemoveXattr(const Request& request);
+  Result<Bytes> Invalidated(const Request& request);
+
+  // What the client sent as bulk, at most `limit` bytes.
+  static Result<std::string> PullString(const Request& request, size_t limit);
+  Nanoseconds Now() const { return options_.clock.RealTime(); }
+  void Touch(Inode& inode, uint64_t begin, uint64_t end);
+  tlib::server::RegionIo& region() { return server_.load(std::memory_order_acquire)->region(); }
+  Status WaitForServer();
+
+  metadata::Namespace& names_;
+  const ServiceOptions options_;
+  MetricsRegistry metrics_;
+  SessionTable sessions_;
+  InodeTable inodes_;
+  Coherence coherence_;
+  Reclaimer reclaimer_;
+  std::atomic<tlib::server::Server*> server_{nullptr};
+  std::atomic<Administrator*> administrator_{nullptr};
+  std::atomic<uint64_t> versions_{0};
+  Counter& requests_;
+  Counter& reads_;
+  Counter& read_bytes_;
+  Counter& writes_;
+  Counter& write_bytes_;
+  Counter& errors_;
+  Histogram& metadata_time_;
+  Histogram& read_time_;
+  Histogram& write_time_;
+};
+
+}  // namespace termfs::fs::server

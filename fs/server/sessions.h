@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The sessions that the service knows, from SessionOpened to the end of SessionClosed.
+//
+// Thread-safety: any thread; WaitUntilGone inside a task.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <unordered_map>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "fs/server/task_condition.h"
+
+namespace termfs::fs::server {
+
+struct Session {
+  uint64_t id = 0;
+  bool may_name_owners = false;       // root, or the owner of the volume: whom it says it acts for is believed
+  std::atomic<bool> expelled{false};  // its waiting requests give up
+};
+
+class SessionTable {
+ public:
+  void Add(uint64_t id, bool may_name_owners) {
+    auto session = std::make_shared<Session>();
+    session->id = id;
+    session->may_name_owners = may_name_owners;
+    MutexLock lock(mutex_);
+    sessions_[id] = std::move(session);
+  }
+  void Remove(uint64_t id) {
+    MutexLock lock(mutex_);
+    sessions_.erase(id);
+    gone_.NotifyAll();
+  }
+  std::shared_ptr<Session> Find(uint64_t id) {
+    MutexLock lock(mutex_);
+    const auto found = sessions_.find(id);
+    return found == sessions_.end() ? nullptr : found->second;
+  }
+  // Returns when the session holds nothing any more; ETIMEDOUT.
+  Status WaitUntilGone(uint64_t id, Deadline deadline) {
+    MutexLock lock(mutex_);
+    while (sessions_.contains(id)) {
+      if (std::chrono::steady_clock::now() >= deadline) {
+        return Status::Error(ETIMEDOUT, "waiting for the end of an expelled session");
+      }
+      gone_.WaitUntil(mutex_, deadline);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  Mutex mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<Session>> sessions_ GUARDED_BY(mutex_);
+  TaskCondition gone_ GUARDED_BY(mutex_);
+};
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where a file's pages lie, as far as the server has looked it up, and space for what has none.
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+constexpr size_t kExtentsPerLook = 1024;
+constexpr size_t kMaxSegments = size_t{1} << 17;        // kept in memory per inode: 3 MiB
+constexpr uint64_t kLookAhead = uint64_t{1} << 24;      // pages: 64 GiB
+constexpr uint64_t kAheadFrom = 64 << 10;               // bytes: files below it get exactly what they need
+constexpr uint64_t kMaxAhead = (8 << 20) >> kPageBits;  // pages
+constexpr uint64_t kFreeShareForAhead = 64;             // at most 1/64 of the free space
+
+}  // namespace
+
+Status FileService::LoadExtents(const Request& request, Inode& inode, uint64_t page, uint64_t end) {
+  constexpr int kAttempts = 100000;  // each brings kExtentsPerLook extents, or was lost to a truncation
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    uint64_t frees;
+    {
+      MutexLock lock(inode.mutex);
+      page = inode.extents.FirstUnknown(page, end);
+      if (page >= end) {
+        return Status::Ok();
+      }
+      frees = inode.frees.load(std::memory_order_relaxed);
+    }
+    const uint64_t look_end = std::min(kMaxFilePages, std::max(end, page + kLookAhead));
+    ASSIGN_OR_RETURN(const auto found, request.Blocking([&] {
+      return names_.GetExtents(inode.ino, page, look_end - page, kExtentsPerLook);
+    }));
+    MutexLock lock(inode.mutex);
+    if (inode.frees.load(std::memory_order_relaxed) != frees) {
+      continue;
+    }
+    if (inode.extents.segments().size() > kMaxSegments && !inode.frozen) {
+      inode.extents.Clear();
+    }
+    uint64_t at = page;
+    for (const metadata::Extent& e : found) {
+      if (e.server != names_.superblock().region_server) {
+        return Status::Error(EIO, "an extent on a server that this volume does not have");
+      }
+      if (e.file_page > at) {
+        inode.extents.FillUnknown({at, e.file_page - at, kHole});
+      }
+      inode.extents.FillUnknown({e.file_page, e.pages, e.region_page.value});
+      at = e.file_page + e.pages;
+    }
+    if (found.size() < kExtentsPerLook && at < look_end) {
+      inode.extents.FillUnknown({at, look_end - at, kHole});
+      at = look_end;
+    }
+    if (at >= end) {
+      return Status::Ok();
+    }
+    page = at;
+  }
+  return Status::Error(EBUSY, "the file is truncated all the time");
+}
+
+uint64_t FileService::PagesAhead(Inode& inode, uint64_t offset, uint64_t end) const {
+  const uint64_t end_page = PagesFor(end);
+  {
+    MutexLock lock(inode.mutex);
+    if (end <= inode.size || offset > inode.size || end < kAheadFrom) {
+      return 0;
+    }
+    // Somebody's own preallocation behind the end is not ours to trim.
+    const auto behind = inode.extents.segments();
+    if (behind.empty() || !behind.back().is_hole() || behind.back().file_page > end_page ||
+        behind.back().end() < std::min(kMaxFilePages, end_page + kMaxAhead)) {
+      return 0;
+    }
+  }
+  const uint64_t share = names_.StatFs().free_pages / kFreeShareForAhead;
+  return std::min({kMaxAhead, share, end >> kPageBits, kMaxFilePages - end_page});
+}
+
+Status FileService::AllocatePages(const Request& request, Inode& inode, uint64_t page, uint64_t end, uint64_t ahead) {
+  uint64_t at = page;
+  bool waited = false;
+  while (at < end) {
+    const uint64_t needed = std::min(end - at, metadata::kMaxAllocation);
+    const uint64_t extra = needed == end - at ? std::min(ahead, metadata::kMaxAllocation - needed) : 0;
+    const auto given = request.Blocking(
+        [&] { return names_.AllocateExtents(inode.ino, at, needed + extra, std::nullopt, Now(), extra); });
+    if (given.status().code() == ENOSPC && extra > 0) {
+      ahead = 0;
+      continue;
+    }
+    if (given.status().code() == ENOSPC && !waited) {
+      waited = true;
+      reclaimer_.WaitForSpace(std::chrono::steady_clock::now() + options_.space_timeout);
+      continue;
+    }
+    RETURN_IF_ERROR(given.status());
+    reclaimer_.NoteChange();
+    MutexLock lock(inode.mutex);
+    for (const metadata::Extent& e : *given) {
+      if (e.server != names_.superblock().region_server) {
+        return Status::Error(EIO, "an extent on a server that this volume does not have");
+      }
+      inode.extents.Set({e.file_page, e.pages, e.region_page.value});
+    }
+    if (extra > 0) {
+      inode.ahead.Add(at + needed, at + needed + extra);
+      inode.ahead_noted = true;
+    }
+    at += needed;
+  }
+  return Status::Ok();
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/proto/codec.h"
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+Result<Bytes> FileService::Sync(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Sync>(request.call.body()));
+  if (body.ino != 0) {
+    ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
+    RETURN_IF_ERROR(SyncInode(request, *inode, body.data_only));
+  }
+  RETURN_IF_ERROR(request.Blocking([&] { return names_.Sync(); }));
+  return Bytes{};
+}
+
+Status FileService::SyncInode(const Request& request, Inode& inode, bool data_only) {
+  // One at a time: who comes second relies on what the first has taken over to flush.
+  constexpr std::chrono::seconds kPatience{120};
+  RETURN_IF_ERROR(inode.sync_gate.Enter(GateMode::kExclusive, std::chrono::steady_clock::now() + kPatience,
+                                        &request.session.expelled));
+  struct Leaver {
+    Gate& gate;
+    ~Leaver() { gate.Leave(GateMode::kExclusive); }
+  } leaver{inode.sync_gate};
+
+  if (!data_only) {  // the size is in the store already
+    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kShared, request.session));
+    RETURN_IF_ERROR(request.Blocking([&] { return Reclaimer::WriteTimes(names_, inode); }));
+  }
+  Hull hull;
+  uint64_t end;
+  {
+    MutexLock lock(inode.mutex);
+    hull = std::exchange(inode.unsynced, Hull{});
+    end = std::min(hull.end, PagesFor(inode.size));
+  }
+  if (hull.begin >= end) {
+    return Status::Ok();
+  }
+  Status flushed = LoadExtents(request, inode, hull.begin, end);
+  if (flushed.ok()) {
+    std::vector<tlib::server::PageRange> ranges;
+    {
+      MutexLock lock(inode.mutex);
+      for (const Segment& s : inode.extents.Cut(hull.begin, end)) {
+        if (!s.is_hole()) {
+          ranges.push_back({PageIndex{s.region_page}, s.pages});
+        }
+      }
+    }
+    flushed = ranges.empty() ? Status::Ok() : region().Flush(ranges);
+  }
+  if (!flushed.ok()) {
+    MutexLock lock(inode.mutex);
+    inode.unsynced.Add(hull.begin, hull.end);
+  }
+  return flushed;
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Size changes. Bytes of allocated pages beyond the size are zeros at any time (inode.h, invariant 2), so growing a
+// file shows zeros without a look at its pages. Who cuts it writes zeros over the rest of the last page, and flushes
+// them: otherwise a later growth could be durable before them, and power loss bring back what was cut off. After a
+// failure or a restart that left the tail in doubt, the next growth cleans it first.
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+Status FileService::EnsureLoaded(const Request& request, Inode& inode) {
+  {
+    MutexLock lock(inode.mutex);
+    if (inode.loaded) {
+      return Status::Ok();
+    }
+  }
+  ASSIGN_OR_RETURN(const auto attributes, request.Blocking([&] { return names_.GetAttr(inode.ino); }));
+  if (attributes.is_directory()) {
+    return Status::Error(EISDIR, "a directory has no data");
+  }
+  if (attributes.type() != metadata::FileType::kRegular) {
+    return Status::Error(EINVAL, "not a regular file");
+  }
+  MutexLock lock(inode.mutex);
+  if (!inode.loaded) {
+    inode.Load(attributes);
+  }
+  return Status::Ok();
+}
+
+Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size) {
+  uint64_t old_size;
+  {
+    MutexLock lock(inode.mutex);
+    old_size = inode.size;
+  }
+  // Pages may leave the file, so no map stays, the caller's neither.
+  RETURN_IF_ERROR(coherence_.Revoke(inode, 0));
+  if (size > old_size) {
+    RETURN_IF_ERROR(CleanTail(request, inode));
+  } else {
+    MutexLock lock(inode.mutex);
+    inode.size = size;
+    inode.Remove(PagesFor(size), kMaxFilePages);
+    inode.ahead = {};
+    inode.NewVersion(versions_, Inode::Change::kAny);
+  }
+  const auto truncated = request.Blocking([&] { return names_.Truncate(inode.ino, size, Now()); });
+  reclaimer_.NoteChange();
+  if (!truncated.ok()) {
+    MutexLock lock(inode.mutex);
+    inode.size = old_size;
+    inode.tail_dirty = true;
+    inode.ForgetExtents();
+    inode.NewVersion(versions_, Inode::Change::kAny);
+    return truncated.status();
+  }
+  {
+    MutexLock lock(inode.mutex);
+    inode.size = size;
+    inode.mtime = truncated->attributes.mtime;
+    inode.ctime = truncated->attributes.ctime;
+    inode.times_dirty = false;
+    ++inode.times_sequence;
+    inode.NewVersion(versions_, Inode::Change::kAny);
+  }
+  if (size < old_size) {
+    const Status cut = ZeroTail(request, inode, size);
+    MutexLock lock(inode.mutex);
+    inode.tail_dirty = !cut.ok();  // cleaned before the file grows again
+  }
+  if (truncated->more) {
+    reclaimer_.AddTruncation(inode.ino);
+  } else {
+    reclaimer_.Kick();
+  }
+  return Status::Ok();
+}
+
+Status FileService::CleanTail(const Request& request, Inode& inode) {
+  uint64_t size;
+  {
+    MutexLock lock(inode.mutex);
+    if (!inode.tail_dirty) {
+      return Status::Ok();
+    }
+    size = inode.size;
+  }
+  ASSIGN_OR_RETURN(const bool zero, TailIsZero(request, inode, size));
+  // Until all that a killed server left dirty is flushed, zeros in memory do not say what is on the SSD.
+  if (!zero || !reclaimer_.settled()) {
+    RETURN_IF_ERROR(ZeroTail(request, inode, size));
+  }
+  RETURN_IF_ERROR(ZeroBytes(request, inode, PagesFor(size) << kPageBits, kMaxFilePages << kPageBits));
+  MutexLock lock(inode.mutex);
+  inode.tail_dirty = false;
+  return Status::Ok();
+}
+
+Result<bool> FileService::TailIsZero(const Request& request, Inode& inode, uint64_t size) {
+  const uint64_t page = size >> kPageBits;
+  if (size % kPageSize == 0) {
+    return true;
+  }
+  RETURN_IF_ERROR(LoadExtents(request, inode, page, page + 1));
+  std::vector<Segment> segments;
+  {
+    MutexLock lock(inode.mutex);
+    segments = inode.extents.Cut(page, page + 1);
+  }
+  std::array<std::byte, kPageSize> bytes{};
+  const uint64_t in_page = size % kPageSize;
+  const std::span<std::byte> tail = std::span(bytes).subspan(in_page);
+  if (!segments.empty() && !segments[0].is_hole()) {
+    RETURN_IF_ERROR(region().Read({(segments[0].region_page << kPageBits) + in_page}, tail));
+  }
+  return std::all_of(tail.begin(), tail.end(), [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+// Durable when it returns: the size that covers these bytes may be so before anybody syncs the file.
+Status FileService::ZeroTail(const Request& request, Inode& inode, uint64_t size) {
+  if (size % kPageSize == 0) {
+    return Status::Ok();
+  }
+  RETURN_IF_ERROR(ZeroBytes(request, inode, size, RoundUpToPage(size)));
+  std::vector<Segment> segments;
+  {
+    MutexLock lock(inode.mutex);
+    segments = inode.extents.Cut(size >> kPageBits, PagesFor(size));
+  }
+  if (segments.empty() || segments[0].is_hole()) {
+    return Status::Ok();
+  }
+  const tlib::server::PageRange page{PageIndex{segments[0].region_page}, 1};
+  return region().Flush({&page, 1});
+}
+
+Status FileService::ZeroBytes(const Request& request, Inode& inode, uint64_t begin, uint64_t end) {
+  if (begin >= end) {
+    return Status::Ok();
+  }
+  const uint64_t first_page = begin >> kPageBits;
+  const uint64_t end_page = PagesFor(end);
+  RETURN_IF_ERROR(LoadExtents(request, inode, first_page, end_page));
+  std::vector<Segment> segments;
+  {
+    MutexLock lock(inode.mutex);
+    segments = inode.extents.Cut(first_page, end_page);
+  }
+  static constexpr std::array<std::byte, kPageSize> kZeros{};
+  std::vector<tlib::server::PageRange> whole;
+  for (const Segment& s : segments) {
+    if (s.is_hole()) {
+      continue;
+    }
+    const uint64_t from = std::max(begin, s.file_page << kPageBits);
+    const uint64_t to = std::min(end, s.end() << kPageBits);
+    const uint64_t region_begin = (s.region_page << kPageBits) + from - (s.file_page << kPageBits);
+    const uint64_t region_end = region_begin + (to - from);
+    const uint64_t whole_begin = std::min(RoundUpToPage(region_begin), region_end);
+    const uint64_t whole_end = std::max(RoundDownToPage(region_end), whole_begin);
+    if (whole_begin < whole_end) {
+      whole.push_back({RegionOffset{whole_begin}.page(), (whole_end - whole_begin) >> kPageBits});
+    }
+    if (region_begin < whole_begin) {
+      RETURN_IF_ERROR(region().Write({region_begin}, std::span(kZeros).first(whole_begin - region_begin)));
+    }
+    if (whole_end < region_end) {
+      RETURN_IF_ERROR(region().Write({whole_end}, std::span(kZeros).first(region_end - whole_end)));
+    }
+  }
+  if (!whole.empty()) {
+    RETURN_IF_ERROR(region().Zero(whole));
+  }
+  MutexLock lock(inode.mutex);
+  inode.unsynced.Add(first_page, std::min(end_page, PagesFor(inode.size)));
+  return Status::Ok();
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A volume on its server: the directory with region, written, meta/, termfs.toml, lock and socket. Made by
+// FormatVolume, served by a VolumeServer, examined by CheckVolume.
+//
+// Thread-safety: free functions may run concurrently on different volumes; the lock file excludes two on one.
+// Errors:        EEXIST the directory is in use or not empty; EBUSY another server or fsck holds the lock; EINVAL a bad
+//                setting (the text names it and the range); EUCLEAN not a volume, or one of a foreign version.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace termfs::driver {
+class Nic;  // passed on to tlib; nothing here looks inside
+}
+namespace termfs::metadata {
+class KeyValueStore;
+}
+
+namespace termfs::fs::server {
+
+// The keys of termfs.toml; unknown keys are refused. What is not given keeps its default.
+struct VolumeSettings {
+  uint64_t capacity_bytes = 0;  // S; written by format
+  double dram_ratio = 0.5;
+  std::string device;         // empty: the file `region` in the directory
+  std::string kind = "term";  // memory-region kind
+  std::string promoter = "heat";
+  uint32_t workers = 1;
+  uint32_t metadata_threads = 4;
+  uint32_t sample_period_ms = 1000;
+  // Where the DRAM tier outlives a killed server: an existing tmpfs, in which the volume gets a directory of its own.
+  // Empty: /run/termfs, with a tmpfs of the volume's own. "none": nowhere, what was not synced dies with the server.
+  std::string memory_directory;
+};
+
+Result<VolumeSettings> LoadSettings(const std::string& directory);
+
+struct FormatOptions {
+  VolumeSettings settings;
+  std::function<void(uint64_t done_bytes, uint64_t all_bytes)> progress;  // may be null
+  bool overwrite = false;  // a file system, partition table or volume on the block device may be lost
+};
+// `directory` is empty or does not exist. A format that fails leaves everything as it was; of a block device that was
+// to be overwritten, the beginning may be gone.
+Status FormatVolume(const std::string& directory, const FormatOptions& options);
+
+class VolumeServer {
+ public:
+  virtual ~VolumeServer() = default;  // as Stop
+  // Opens the store in meta/.
+  using StoreOpener = std::function<Result<std::unique_ptr<metadata::KeyValueStore>>(const std::string& path)>;
+  // Opens and locks the volume, brings to an end what a crash has cut short, and serves it on its socket; returns when
+  // clients can connect. `nic` outlives it. Without `open_store`: RocksDB.
+  static Result<std::unique_ptr<VolumeServer>> Start(driver::Nic& nic, const std::string& directory,
+                                                     const VolumeSettings& settings,
+                                                     const StoreOpener& open_store = nullptr);
+  // Ends sessions, flushes everything, closes. Idempotent.
+  virtual Status Stop() = 0;
+};
+
+struct CheckReport {
+  uint64_t inodes = 0;
+  uint64_t directories = 0;
+  uint64_t extents = 0;
+  uint64_t pages_used = 0;
+  uint64_t repaired = 0;              // files that something was done for
+  std::vector<std::string> problems;  // empty: the volume is sound
+};
+// The volume must not be served. With `repair` what a crash has cut short is ended first: files that were unlinked
+// while open are freed, truncations ended, space allocated ahead of growth given back. (A server does so when it
+// starts.) Without it, read-only.
+Result<CheckReport> CheckVolume(const std::string& directory, bool repair = false);
+
+}  // namespace termfs::fs::server

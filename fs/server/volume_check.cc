@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/volume_directory.h"
+#include "metadata/namespace.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+// What is around the namespace. No more than one problem is told of each part.
+void CheckAround(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Superblock& superblock,
+                 std::vector<std::string>& problems) {
+  if (superblock.capacity_pages != settings.capacity_bytes >> kPageBits) {
+    problems.emplace_back("termfs.toml: capacity differs from the superblock's");
+  }
+  if (const auto epoch = LastEpoch(paths); !epoch.ok()) {
+    problems.emplace_back(epoch.status().message());
+  }
+  auto region = RegionOptionsOf(paths, settings, ToString(superblock.uuid));
+  Status status = region.status();
+  if (region.ok()) {
+    region->pages = superblock.capacity_pages;
+    status = tlib::server::Server::CheckRegion(*region);
+  }
+  if (!status.ok()) {
+    problems.push_back(status.ToString());
+  }
+}
+
+// Only on what the check finds sound: on the rest it could do harm.
+Result<uint64_t> Repair(metadata::Namespace& names) {
+  ASSIGN_OR_RETURN(const metadata::Namespace::Recovered done, names.Recover(/*orphans=*/true));
+  RETURN_IF_ERROR(names.Sync());
+  return done.orphans + done.truncations + done.trimmed;
+}
+
+}  // namespace
+
+Result<CheckReport> CheckVolume(const std::string& directory, bool repair) {
+  const VolumePaths paths(directory);
+  ASSIGN_OR_RETURN(const VolumeLock lock, VolumeLock::Take(paths, "checked"));
+  ASSIGN_OR_RETURN(const VolumeSettings settings, LoadSettings(directory));
+  ASSIGN_OR_RETURN(const auto store, OpenStore(paths));
+  ASSIGN_OR_RETURN(const auto names, OpenNamespace(*store, directory));
+  ASSIGN_OR_RETURN(auto checked, metadata::Check(*store));
+  uint64_t repaired = 0;
+  if (repair && checked.problems.empty()) {
+    ASSIGN_OR_RETURN(repaired, Repair(*names));
+    ASSIGN_OR_RETURN(checked, metadata::Check(*store));
+  }
+  CheckReport report{.inodes = checked.inodes,
+                     .directories = checked.directories,
+                     .extents = checked.extents,
+                     .pages_used = checked.used_pages,
+                     .repaired = repaired,
+                     .problems = std::move(checked.problems)};
+  CheckAround(paths, settings, names->superblock(), report.problems);
+  return report;
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/volume_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/log.h"
+#include "base/page.h"
+#include "metadata/rocksdb_store.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+constexpr size_t kMaxSmallFile = 64 << 10;
+
+Status WriteAll(int fd, std::string_view text, const std::string& path) {
+  while (!text.empty()) {
+    const ssize_t n = write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) {
+      continue;
+    }
+    if (n < 0) {
+      return ErrnoStatus("write " + path);
+    }
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  return Status::Ok();
+}
+
+Status WriteFile(const std::string& path, std::string_view text) {
+  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) {
+    return ErrnoStatus("create " + path);
+  }
+  RETURN_IF_ERROR(WriteAll(fd.get(), text, path));
+  return fsync(fd.get()) == 0 ? Status::Ok() : ErrnoStatus("sync " + path);
+}
+
+// What the holder of a lock wrote into it; never trusted further than for a message.
+std::string Holder(int fd) {
+  char text[64];
+  const ssize_t got = pread(fd, text, sizeof(text), 0);
+  const std::string holder(text, got > 0 ? static_cast<size_t>(got) : 0);
+  const bool plain = std::all_of(holder.begin(), holder.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  return holder.empty() || !plain ? "served or checked by another process" : holder;
+}
+
+}  // namespace
+
+Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, std::string_view what) {
+  UniqueFd fd(open(paths.lock.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd.valid()) {
+    return errno == ENOENT ? Status::Error(EUCLEAN, paths.root + " is not a termfs volume: it has no file 'lock'")
+                           : ErrnoStatus("open " + paths.lock);
+  }
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    return errno == EWOULDBLOCK ? Status::Error(EBUSY, paths.root + " is " + Holder(fd.get()))
+                                : ErrnoStatus("lock " + paths.lock);
+  }
+  // For people only: on a full disk the lock holds without it.
+  const std::string holder = std::string(what) + " by process " + std::to_string(getpid());
+  if (ftruncate(fd.get(), 0) == 0 &&
+      pwrite(fd.get(), holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size()) &&
+      ftruncate(fd.get(), 0) != 0) {
+    LOG_WARNING("{}: cannot say there who holds it", paths.lock);
+  }
+  return VolumeLock(std::move(fd));
+}
+
+Status SyncDirectory(const std::string& path) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || fsync(fd.get()) != 0) {
+    return ErrnoStatus("sync " + path);
+  }
+  return Status::Ok();
+}
+
+Status ReplaceFile(const std::string& path, const std::string& text) {
+  const std::string beside = path + ".new";
+  Status status = WriteFile(beside, text);
+  if (status.ok() && rename(beside.c_str(), path.c_str()) != 0) {
+    status = ErrnoStatus("rename " + beside);
+  }
+  if (!status.ok()) {
+    unlink(beside.c_str());
+    return status;
+  }
+  const size_t slash = path.rfind('/');
+  return SyncDirectory(slash == std::string::npos ? "." : path.substr(0, slash));
+}
+
+Result<std::string> ReadSmallFile(const std::string& path) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) {
+    return errno == ENOENT || errno == ENOTDIR
+               ? Status::Error(EUCLEAN, "the volume is not whole: there is no " + path + "; restore it from a backup")
+               : ErrnoStatus("open " + path);
+  }
+  std::string text(kMaxSmallFile + 1, '\0');
+  size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t n = read(fd.get(), text.data() + have, text.size() - have);
+    if (n < 0 && errno == EINTR) {
+      continue;
+    }
+    if (n < 0) {
+      return ErrnoStatus("read " + path);
+    }
+    if (n == 0) {
+      break;
+    }
+    have += static_cast<size_t>(n);
+  }
+  if (have > kMaxSmallFile) {
+    return Status::Error(EINVAL, path + " is too long");
+  }
+  text.resize(have);
+  return text;
+}
+
+Result<uint64_t> LastEpoch(const VolumePaths& paths) {
+  ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(paths.epoch));
+  uint64_t epoch = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), epoch);
+  if (error != std::errc() || (end != text.data() + text.size() && *end != '\n') || epoch == UINT64_MAX) {
+    return Status::Error(EUCLEAN, paths.epoch +
+                                      " does not hold the number of the volume's last start; write one there "
+                                      "that is larger than every one in the server's log");
+  }
+  return epoch;
+}
+
+Result<uint64_t> NextEpoch(const VolumePaths& paths) {
+  ASSIGN_OR_RETURN(const uint64_t last, LastEpoch(paths));
+  RETURN_IF_ERROR(ReplaceFile(paths.epoch, std::to_string(last + 1) + "\n"));
+  return last + 1;
+}
+
+Result<std::unique_ptr<metadata::KeyValueStore>> OpenStore(const VolumePaths& paths) {
+  auto store = metadata::OpenRocksDb(paths.meta);
+  const int code = store.status().code();
+  if (code != ENOENT && code != EUCLEAN) {
+    return store;
+  }
+  return Status::Error(EUCLEAN, std::string(store.status().message()) + "; what cannot be put in place again comes " +
+                                    "from a backup of " + paths.meta);
+}
+
+Result<std::unique_ptr<metadata::Namespace>> OpenNamespace(metadata::KeyValueStore& store,
+                                                           const std::string& directory) {
+  auto names = metadata::Namespace::Open(store);
+  const int code = names.status().code();
+  if (code != ENOENT && code != EPROTONOSUPPORT && code != EUCLEAN) {
+    return names;
+  }
+  return Status::Error(EUCLEAN, directory + ": " + std::string(names.status().message()));
+}
+
+std::string ToString(const metadata::Uuid& uuid) {
+  std::string text;
+  for (size_t i = 0; i < uuid.size(); ++i) {
+    text += fmt::format("{:02x}{}", uuid[i], i == 3 || i == 5 || i == 7 || i == 9 ? "-" : "");
+  }
+  return text;
+}
+
+tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
+                                        const std::string& volume) {
+  if (settings.memory_directory == "none") {
+    return {};
+  }
+  const bool own = settings.memory_directory.empty();
+  return {.directory = (own ? "/run/termfs" : settings.memory_directory) + "/" + volume,
+          .own_tmpfs = own,
+          .record = paths.tier,
+          .volume = volume};
+}
+
+Result<tlib::server::RegionOptions> RegionOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
+                                                    const std::string& volume) {
+  ASSIGN_OR_RETURN(const driver::RegionKind kind, driver::ParseRegionKind(settings.kind));
+  using tlib::server::FrameChoice;
+  return tlib::server::RegionOptions{.kind = kind,
+                                     .device = settings.device.empty() ? paths.region : settings.device,
+                                     .written_log = paths.written,
+                                     .volume = volume,
+                                     .pages = settings.capacity_bytes >> kPageBits,
+                                     .dram_ratio = settings.dram_ratio,
+                                     .choice = settings.promoter == "heat"     ? FrameChoice::kHeat
+                                               : settings.promoter == "recent" ? FrameChoice::kRecent
+                                                                               : FrameChoice::kStatic,
+                                     .sample_period = std::chrono::milliseconds(settings.sample_period_ms),
+                                     .tier = {}};
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The files of a volume's directory:
+//
+//   termfs.toml   settings                     region    the pages (unless `device` says where)
+//   meta/         the namespace, in RocksDB    written   the region's durable written marks
+//   epoch         number of the last start     lock      held by the one server or fsck     socket  where clients come
+//   tier          there while a server runs, and after it was killed: where its memory is
+//
+// Thread-safety: free functions and VolumeLock on different volumes.
+// Errors:        EUCLEAN: a file that makes a volume is missing or foreign.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "fs/server/volume.h"
+#include "metadata/key_value_store.h"
+#include "metadata/namespace.h"
+#include "tlib/server/server.h"
+
+namespace termfs::fs::server {
+
+struct VolumePaths {
+  explicit VolumePaths(const std::string& directory)
+      : root(directory),
+        region(directory + "/region"),
+        written(directory + "/written"),
+        meta(directory + "/meta"),
+        settings(directory + "/termfs.toml"),
+        lock(directory + "/lock"),
+        epoch(directory + "/epoch"),
+        tier(directory + "/tier") {}
+  std::string root, region, written, meta, settings, lock, epoch, tier;
+};
+
+// The exclusive right to a volume, given up with the object, also by a process that dies. While it is held, the file
+// says by whom: "served by process 123".
+class VolumeLock {
+ public:
+  // `what`: "served" or "checked". EBUSY: somebody else has it; the text names the process.
+  static Result<VolumeLock> Take(const VolumePaths& paths, std::string_view what);
+
+ private:
+  explicit VolumeLock(UniqueFd fd) : fd_(std::move(fd)) {}
+  UniqueFd fd_;
+};
+
+// Writes `text` beside `path` and renames it there; durable when it returns.
+Status ReplaceFile(const std::string& path, const std::string& text);
+// A file of at most 64 KiB. EUCLEAN: none there.
+Result<std::string> ReadSmallFile(const std::string& path);
+Status SyncDirectory(const std::string& path);
+// The number of the last start. EUCLEAN: the file is gone or damaged.
+Result<uint64_t> LastEpoch(const VolumePaths& paths);
+// The number of this start: one more than the last, durably.
+Result<uint64_t> NextEpoch(const VolumePaths& paths);
+
+// What is in meta/. EUCLEAN: nothing, or damage; the text says what to do.
+Result<std::unique_ptr<metadata::KeyValueStore>> OpenStore(const VolumePaths& paths);
+// EUCLEAN: of no volume, of a foreign version, or damaged.
+Result<std::unique_ptr<metadata::Namespace>> OpenNamespace(metadata::KeyValueStore& store,
+                                                           const std::string& directory);
+
+std::string ToString(const metadata::Uuid& uuid);
+// The tier is where the settings say; `volume`: the uuid.
+tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
+                                        const std::string& volume);
+// `volume`: the uuid, by which the region knows whose it is. Without a tier.
+Result<tlib::server::RegionOptions> RegionOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
+                                                    const std::string& volume);
+
+}  // namespace termfs::fs::server

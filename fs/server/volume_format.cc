@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Makes a volume. The file `lock`, by which a directory is known as a volume, comes last: what was interrupted is none.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/page.h"
+#include "base/random.h"
+#include "fs/server/settings.h"
+#include "fs/server/volume_directory.h"
+#include "metadata/namespace.h"
+#include "metadata/rocksdb_store.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+constexpr uint64_t kMetadataReserve = uint64_t{128} << 20;  // for meta/: half to begin with, half that stays free
+
+Status CheckEmpty(const std::string& directory) {
+  DIR* dir = opendir(directory.c_str());
+  if (dir == nullptr) {
+    return errno == ENOTDIR ? Status::Error(ENOTDIR, directory + ": a volume is made in a directory")
+                            : ErrnoStatus("open " + directory);
+  }
+  bool empty = true;
+  while (const dirent* entry = readdir(dir)) {
+    const std::string_view name = entry->d_name;
+    empty &= name == "." || name == "..";
+  }
+  closedir(dir);
+  return empty ? Status::Ok()
+               : Status::Error(EEXIST, directory + ": choose a directory that is empty or does not exist");
+}
+
+Status CheckSpace(const std::string& directory, const VolumeSettings& settings) {
+  struct statvfs use = {};
+  if (statvfs(directory.c_str(), &use) != 0) {
+    return ErrnoStatus("statvfs " + directory);
+  }
+  const unsigned __int128 available = static_cast<unsigned __int128>(use.f_bavail) * use.f_frsize;
+  const uint64_t needed = kMetadataReserve + (settings.device.empty() ? settings.capacity_bytes : 0);
+  if (available < needed) {
+    return Status::Error(ENOSPC, directory + " has " + std::to_string(static_cast<uint64_t>(available >> 20)) +
+                                     " MiB free, the volume needs " + std::to_string(needed >> 20) + " MiB");
+  }
+  return Status::Ok();
+}
+
+Result<metadata::Uuid> NewUuid() {
+  metadata::Uuid uuid;
+  RETURN_IF_ERROR(SecureRandom(uuid.data(), uuid.size()));
+  uuid[6] = static_cast<uint8_t>((uuid[6] & 0x0f) | 0x40);  // a random uuid, as RFC 4122 marks it
+  uuid[8] = static_cast<uint8_t>((uuid[8] & 0x3f) | 0x80);
+  return uuid;
+}
+
+Status FormatNamespace(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Uuid& uuid) {
+  metadata::FormatOptions options;
+  options.uuid = uuid;
+  options.capacity_pages = settings.capacity_bytes >> kPageBits;
+  options.now = Clock::System().RealTime();
+  options.root_owner = {.uid = geteuid(), .gid = getegid()};
+  ASSIGN_OR_RETURN(const auto store, metadata::OpenRocksDb(paths.meta, {.create_if_missing = true}));
+  RETURN_IF_ERROR(metadata::Namespace::Format(*store, options));
+  return store->SyncWal();
+}
+
+Status Fill(const std::string& directory, const FormatOptions& options) {
+  const VolumePaths paths(directory);
+  RETURN_IF_ERROR(CheckSpace(directory, options.settings));
+  ASSIGN_OR_RETURN(const metadata::Uuid uuid, NewUuid());
+  ASSIGN_OR_RETURN(auto region, RegionOptionsOf(paths, options.settings, ToString(uuid)));
+  region.overwrite = options.overwrite;
+  RETURN_IF_ERROR(tlib::server::Server::FormatRegion(region, options.progress));
+  RETURN_IF_ERROR(FormatNamespace(paths, options.settings, uuid));
+  RETURN_IF_ERROR(SaveSettings(directory, options.settings));
+  RETURN_IF_ERROR(ReplaceFile(paths.epoch, "0\n"));
+  return ReplaceFile(paths.lock, "");
+}
+
+// Of a directory that was empty before: what could not be finished goes, so that it can be tried again.
+void RemoveContents(const std::string& directory) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    std::filesystem::remove_all(entry.path(), error);
+  }
+  if (error) {
+    LOG_WARNING("{} cannot be emptied again: {}", directory, error.message());
+  }
+}
+
+}  // namespace
+
+Status FormatVolume(const std::string& directory, const FormatOptions& options) {
+  RETURN_IF_ERROR(CheckSettings(options.settings));
+  const bool made = mkdir(directory.c_str(), 0700) == 0;
+  if (!made && errno != EEXIST) {
+    return ErrnoStatus("create " + directory);
+  }
+  if (!made) {
+    RETURN_IF_ERROR(CheckEmpty(directory));
+  }
+  const std::string& device = options.settings.device;
+  const bool device_is_new = !device.empty() && access(device.c_str(), F_OK) != 0;
+  Status status = Fill(directory, options);
+  if (!status.ok()) {
+    RemoveContents(directory);
+    if (made) {
+      rmdir(directory.c_str());
+    }
+    if (device_is_new) {
+      unlink(device.c_str());
+    }
+  }
+  return status;
+}
+
+}  // namespace termfs::fs::server

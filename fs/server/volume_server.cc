@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A volume being served: its lock, store, namespace, service and tlib server, begun and ended in order.
+#include <unistd.h>
+
+#include <charconv>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "fs/proto/codec.h"
+#include "fs/server/service.h"
+#include "fs/server/settings.h"
+#include "fs/server/volume_directory.h"
+#include "metadata/rocksdb_store.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+using std::chrono::steady_clock;
+using tlib::server::FrameChoice;
+
+constexpr const char* kVersion = "0.1.0";
+
+uint64_t ValueOf(const std::vector<MetricValue>& metrics, std::string_view name) {
+  for (const MetricValue& metric : metrics) {
+    if (metric.name == name) {
+      return metric.value;
+    }
+  }
+  return 0;
+}
+
+class ServedVolume final : public VolumeServer, private Administrator {
+ public:
+  ServedVolume(std::string directory, const VolumeSettings& settings)
+      : directory_(std::move(directory)), settings_(settings), begun_(steady_clock::now()) {}
+  ~ServedVolume() override {
+    const Status stopped = Stop();
+    if (!stopped.ok()) {
+      LOG_ERROR("stopping {}: {}", directory_, stopped.ToDebugString());
+    }
+  }
+
+  Status Begin(driver::Nic& nic, const StoreOpener& open_store);
+  // What a killed server, or a loss of power, left; before anybody is served.
+  Status Recover();
+  Status ZeroFreePages();
+  Status Stop() override;
+
+ private:
+  Result<Bytes> HandleAdmin(uint16_t opcode, std::span<const std::byte> body) override;
+  Bytes DescribeStatus();
+  std::string DescribeHealth(const std::vector<MetricValue>& metrics);
+  Bytes DescribeMetrics();
+  Status Change(const std::string& key, const std::string& value);
+  Status ChangeRatio(const std::string& value) REQUIRES(settings_mutex_);
+  Status ChangePromoter(const std::string& value) REQUIRES(settings_mutex_);
+  Status ChangePattern(const std::string& value);
+
+  const std::string directory_;
+  Mutex settings_mutex_;  // one change at a time
+  VolumeSettings settings_ GUARDED_BY(settings_mutex_);
+  const steady_clock::time_point begun_;
+  std::string transport_;
+  bool stopped_ = false;
+  // Ended in the reverse order of this.
+  std::optional<VolumeLock> lock_;
+  std::unique_ptr<metadata::KeyValueStore> store_;
+  std::unique_ptr<metadata::Namespace> names_;
+  std::unique_ptr<FileService> service_;
+  std::unique_ptr<tlib::server::Server> server_;
+};
+
+Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
+  const VolumePaths paths(directory_);
+  ASSIGN_OR_RETURN(lock_, VolumeLock::Take(paths, "served"));
+  VolumeSettings settings;
+  {
+    MutexLock lock(settings_mutex_);
+    settings = settings_;
+  }
+  RETURN_IF_ERROR(CheckSettings(settings));
+  ASSIGN_OR_RETURN(store_, open_store ? open_store(paths.meta) : OpenStore(paths));
+  ASSIGN_OR_RETURN(names_, OpenNamespace(*store_, directory_));
+  if (names_->superblock().capacity_pages != settings.capacity_bytes >> kPageBits) {
+    return Status::Error(EINVAL, paths.settings + ": capacity must be that of the volume, " +
+                                     std::to_string(names_->superblock().capacity_pages << kPageBits));
+  }
+  ASSIGN_OR_RETURN(const uint64_t epoch, NextEpoch(paths));
+  const std::string uuid = ToString(names_->superblock().uuid);
+  ASSIGN_OR_RETURN(auto region, RegionOptionsOf(paths, settings, uuid));
+  region.tier = TierOptionsOf(paths, settings, uuid);
+  if (region.tier.directory.empty()) {
+    LOG_WARNING("memory-directory is 'none': what is not synced is lost when this server is killed");
+  }
+  ServiceOptions service_options;
+  service_options.owner_uid = geteuid();
+  service_ = std::make_unique<FileService>(*names_, service_options);
+  const tlib::server::ServerOptions options{.region = region,
+                                            .socket_directory = directory_,
+                                            .workers = settings.workers,
+                                            .blocking_threads = settings.metadata_threads,
+                                            .epoch = epoch,
+                                            .allowed_uid = geteuid()};
+  transport_ = nic.transport();
+  ASSIGN_OR_RETURN(server_, tlib::server::Server::Start(nic, options, *service_));
+  RETURN_IF_ERROR(Recover());
+  service_->Attach(*server_, this);
+  LOG_INFO("volume {} is served, start {}", directory_, epoch);
+  return Status::Ok();
+}
+
+Status ServedVolume::Recover() {
+  // Orphans are the reclaimer's, in its own time.
+  ASSIGN_OR_RETURN(const metadata::Namespace::Recovered done, names_->Recover(/*orphans=*/false));
+  if (done.truncations + done.trimmed > 0) {
+    LOG_INFO("recovered: {} unfinished truncations ended, space allocated ahead of {} files given back",
+             done.truncations, done.trimmed);
+  }
+  return ZeroFreePages();
+}
+
+// A page that is free reads as zeros (see "Every free page is a zero page"). After power loss one may not: it was given
+// to a file, written and marked, and the log of the metadata was lost that said whose it was.
+Status ServedVolume::ZeroFreePages() {
+  constexpr size_t kBatch = 4096;
+  for (PageIndex from{0};;) {
+    ASSIGN_OR_RETURN(const auto free, names_->ListFree(from, kBatch));
+    if (free.empty()) {
+      return Status::Ok();
+    }
+    std::vector<tlib::server::PageRange> ranges;
+    for (const metadata::RegionRange& range : free) {
+      ranges.push_back({range.first, range.pages});
+    }
+    RETURN_IF_ERROR(server_->RunInCoroutine([&] { return server_->region().Zero(ranges); }));
+    from.value = free.back().first.value + free.back().pages;
+  }
+}
+
+Status ServedVolume::Stop() {
+  if (std::exchange(stopped_, true)) {
+    return Status::Ok();
+  }
+  Status first;
+  const auto note = [&first](Status status) {
+    if (first.ok()) {
+      first = std::move(status);
+    }
+  };
+  if (server_ != nullptr) {
+    service_->StopBackground();
+    note(server_->Stop());
+    note(service_->Finish());
+  }
+  return first;
+}
+
+Result<Bytes> ServedVolume::HandleAdmin(uint16_t opcode, std::span<const std::byte> body) {
+  switch (opcode) {
+    case kAdminStatus:
+      return DescribeStatus();
+    case kAdminMetrics:
+      return DescribeMetrics();
+    case kAdminSet: {
+      ASSIGN_OR_RETURN(const auto setting, Decode<wire::Setting>(body));
+      RETURN_IF_ERROR(Change(setting.key, setting.value));
+      return Bytes{};
+    }
+    default:
+      return Status::Error(ENOSYS, "unknown administrator's request");
+  }
+}
+
+// "ok", or what an administrator has to look after.
+std::string ServedVolume::DescribeHealth(const std::vector<MetricValue>& metrics) {
+  std::string text;
+  if (const Status store = store_->Health(); !store.ok()) {
+    text = std::string(store.message());
+  }
+  if (const uint64_t errors = ValueOf(metrics, "ssd_errors_total"); errors > 0) {
+    text +=
+        fmt::format("{}{} accesses to the SSD have failed since the server started", text.empty() ? "" : "; ", errors);
+  }
+  return text.empty() ? "ok" : text;
+}
+
+Bytes ServedVolume::DescribeStatus() {
+  const std::vector<MetricValue> metrics = server_->Metrics();
+  const metadata::Superblock superblock = names_->superblock();
+  const FileSystemStatus space = service_->Space();
+  wire::StatusT status;
+  status.uuid = ToString(superblock.uuid);
+  status.version = kVersion;
+  status.format = superblock.format_version;
+  {
+    MutexLock lock(settings_mutex_);
+    status.kind = settings_.kind;
+    status.dram_ratio = settings_.dram_ratio;
+  }
+  status.transport = transport_;
+  status.health = DescribeHealth(metrics);
+  status.uptime_seconds =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(steady_clock::now() - begun_).count());
+  status.tier_bytes = ValueOf(metrics, "frames_budget") << kPageBits;
+  status.tier_used_bytes = ValueOf(metrics, "frames_used") << kPageBits;
+  status.dirty_bytes = ValueOf(metrics, "pages_dirty") << kPageBits;
+  status.space = std::make_unique<wire::VolumeSpaceT>();
+  status.space->capacity = space.capacity_bytes;
+  status.space->free = space.free_bytes;
+  status.space->inodes_used = space.inodes_used;
+  status.space->inodes_free = space.inodes_free;
+  static constexpr std::array<const char*, 3> kBitmaps = {"live", "pulled", "off"};
+  for (const tlib::server::SessionInfo& info : server_->Sessions()) {
+    auto session = std::make_unique<wire::SessionStatusT>();
+    session->id = info.id.value;
+    session->program = info.program;
+    session->transport = info.transport;
+    session->bitmap = info.bitmap < kBitmaps.size() ? kBitmaps[info.bitmap] : "unknown";
+    session->uid = info.uid;
+    session->pid = info.pid;
+    session->queue_pairs = info.queue_pairs;
+    session->seconds =
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(info.connected_for).count());
+    status.sessions.push_back(std::move(session));
+  }
+  return Encode<wire::Status>(status);
+}
+
+Bytes ServedVolume::DescribeMetrics() {
+  wire::MetricsT reply;
+  const auto add = [&reply](const std::vector<MetricValue>& values) {
+    for (const MetricValue& value : values) {
+      auto metric = std::make_unique<wire::MetricT>();
+      metric->name = value.name;
+      metric->value = value.value;
+      reply.metrics.push_back(std::move(metric));
+    }
+  };
+  add(server_->Metrics());
+  add(service_->Metrics());
+  return Encode<wire::Metrics>(reply);
+}
+
+Status ServedVolume::Change(const std::string& key, const std::string& value) {
+  MutexLock lock(settings_mutex_);
+  if (key == "dram-ratio") {
+    return ChangeRatio(value);
+  }
+  if (key == "promoter") {
+    return ChangePromoter(value);
+  }
+  if (key == "pattern") {
+    return ChangePattern(value);
+  }
+  return Status::Error(EINVAL, "what can be set while serving: dram-ratio, promoter, pattern");
+}
+
+Status ServedVolume::ChangeRatio(const std::string& value) {
+  VolumeSettings changed = settings_;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), changed.dram_ratio);
+  if (error != std::errc() || end != value.data() + value.size()) {
+    return Status::Error(EINVAL, "dram-ratio must be from 0.01 to 1");
+  }
+  RETURN_IF_ERROR(CheckSettings(changed));
+  RETURN_IF_ERROR(server_->SetDramRatio(changed.dram_ratio));
+  settings_ = changed;
+  return SaveSettings(directory_, settings_);
+}
+
+Status ServedVolume::ChangePromoter(const std::string& value) {
+  VolumeSettings changed = settings_;
+  changed.promoter = value;
+  RETURN_IF_ERROR(CheckSettings(changed));
+  RETURN_IF_ERROR(server_->SetFrameChoice(value == "heat"     ? FrameChoice::kHeat
+                                          : value == "recent" ? FrameChoice::kRecent
+                                                              : FrameChoice::kStatic));
+  settings_ = changed;
+  return SaveSettings(directory_, settings_);
+}
+
+Status ServedVolume::ChangePattern(const std::string& value) {
+  if (value != "random") {
+    return Status::Error(EINVAL, "pattern must be 'random': a new one is made up");
+  }
+  driver::Pattern pattern;
+  RETURN_IF_ERROR(SecureRandom(pattern.line.data(), pattern.line.size()));
+  return server_->SetPattern(pattern);
+}
+
+Result<std::unique_ptr<VolumeServer>> StartVolume(driver::Nic& nic, const std::string& directory,
+                                                  const VolumeSettings& settings,
+                                                  const VolumeServer::StoreOpener& open_store) {
+  auto volume = std::make_unique<ServedVolume>(directory, settings);
+  RETURN_IF_ERROR(volume->Begin(nic, open_store));
+  return std::unique_ptr<VolumeServer>(std::move(volume));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<VolumeServer>> VolumeServer::Start(driver::Nic& nic, const std::string& directory,
+                                                          const VolumeSettings& settings,
+                                                          const StoreOpener& open_store) {
+  return StartVolume(nic, directory, settings, open_store);
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The write path; service.h tells it as a whole.
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+struct FileService::WriteWork {
+  uint64_t offset = 0;
+  uint32_t length = 0;
+  bool append = false;
+  bool clears_privileges = false;
+  uint64_t end() const { return offset + length; }
+  uint64_t first_page() const { return offset >> kPageBits; }
+  uint64_t end_page() const { return PagesFor(end()); }
+};
+
+Result<Bytes> FileService::Write(const Request& request) {
+  ASSIGN_OR_RETURN(const WriteBody body, DecodeFixed<WriteBody>(request.call.body()));
+  if (body.length == 0 || body.length != request.call.in().length || body.length > tlib::kMaxTransfer ||
+      (body.flags & ~uint32_t{kWriteAppend | kWriteClearsPrivileges}) != 0) {
+    return Status::Error(EINVAL, "bad write request");
+  }
+  WriteWork work{.offset = body.offset,
+                 .length = body.length,
+                 .append = (body.flags & kWriteAppend) != 0,
+                 .clears_privileges = (body.flags & kWriteClearsPrivileges) != 0};
+  if (!work.append && (body.offset > kMaxFileBytes || body.length > kMaxFileBytes - body.offset)) {
+    return Status::Error(EFBIG, "beyond the largest file");
+  }
+  ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
+  bool done = false;
+  if (!work.append && OnlyReplaces(*inode, work.offset, work.length)) {
+    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kShared, request.session));
+    if (OnlyReplaces(*inode, work.offset, work.length)) {  // still, now that nobody can change it
+      RETURN_IF_ERROR(Replace(request, *inode, work));
+      RETURN_IF_ERROR(ClearPrivileges(request, *inode, work));
+      done = true;
+    }
+  }
+  if (!done) {
+    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+    RETURN_IF_ERROR(Grow(request, *inode, work));
+    RETURN_IF_ERROR(ClearPrivileges(request, *inode, work));
+  }
+  coherence_.Invalidate(*inode, request.session.id, work.offset, work.length);
+  writes_.Add();
+  write_bytes_.Add(work.length);
+  Bytes reply;
+  MutexLock lock(inode->mutex);
+  const WriteReply head{.offset = work.offset, .size = inode->size, .mtime = inode->mtime.count()};
+  const auto bytes = AsBytes(head);
+  reply.assign(bytes.begin(), bytes.end());
+  if (body.version != inode->version) {
+    EncodeMap(inode->Grant(request.session.id, work.first_page(), versions_), reply);
+  }
+  return reply;
+}
+
+bool FileService::OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length) {
+  MutexLock lock(inode.mutex);
+  return offset + length <= inode.size && inode.extents.Allocated(offset >> kPageBits, PagesFor(offset + length));
+}
+
+// Within the gate, which keeps the mode as it is, except for others that clear the same bits.
+Status FileService::ClearPrivileges(const Request& request, Inode& inode, const WriteWork& work) {
+  uint32_t mode;
+  {
+    MutexLock lock(inode.mutex);
+    mode = WithoutPrivileges(inode.mode);
+    if (!work.clears_privileges || mode == inode.mode) {
+      return Status::Ok();
+    }
+  }
+  metadata::AttributeChange change;
+  change.mode = mode & 07777;
+  RETURN_IF_ERROR(request.Blocking([&] { return names_.SetAttr(inode.ino, change, Now()); }).status());
+  reclaimer_.NoteChange();
+  MutexLock lock(inode.mutex);
+  inode.mode = mode;
+  return Status::Ok();
+}
+
+Status FileService::Replace(const Request& request, Inode& inode, WriteWork& work) {
+  Status applied = Apply(request, inode, work);
+  Touch(inode, work.offset, work.end());  // also when it failed: part of it may be there
+  return applied;
+}
+
+Status FileService::Grow(const Request& request, Inode& inode, WriteWork& work) {
+  uint64_t old_size;
+  {
+    MutexLock lock(inode.mutex);
+    old_size = inode.size;
+  }
+  if (work.append) {
+    work.offset = old_size;
+    if (work.length > kMaxFileBytes - work.offset) {
+      return Status::Error(EFBIG, "beyond the largest file");
+    }
+  }
+  const bool grows = work.end() > old_size;
+  RETURN_IF_ERROR(LoadExtents(request, inode, work.first_page(), work.end_page()));
+  bool has_holes;
+  {
+    MutexLock lock(inode.mutex);
+    has_holes = !inode.extents.Allocated(work.first_page(), work.end_page());
+  }
+  if (has_holes || grows) {
+    RETURN_IF_ERROR(coherence_.Revoke(inode, request.session.id));
+  }
+  if (has_holes) {
+    const uint64_t ahead = work.offset <= old_size ? PagesAhead(inode, work.offset, work.end()) : 0;
+    RETURN_IF_ERROR(AllocatePages(request, inode, work.first_page(), work.end_page(), ahead));
+    MutexLock lock(inode.mutex);
+    const bool inside = work.first_page() < PagesFor(old_size);
+    inode.NewVersion(versions_, inside ? Inode::Change::kAny : Inode::Change::kGrowth);
+  }
+  if (!grows) {
+    return Replace(request, inode, work);
+  }
+  RETURN_IF_ERROR(CleanTail(request, inode));
+  const Nanoseconds now = Now();
+  Status grown = Apply(request, inode, work);
+  if (grown.ok()) {
+    grown = CommitSize(request, inode, work.end(), now);
+  }
+  MutexLock lock(inode.mutex);
+  inode.unsynced.Add(work.first_page(), work.end_page());
+  inode.tail_dirty |= !grown.ok();  // bytes may lie beyond the size
+  return grown;
+}
+
+Status FileService::Apply(const Request& request, Inode& inode, const WriteWork& work) {
+  std::vector<Segment> segments;
+  {
+    MutexLock lock(inode.mutex);
+    segments = inode.extents.Cut(work.first_page(), work.end_page());
+  }
+  const uint64_t frees = inode.frees.load(std::memory_order_acquire);
+  const Session& session = request.session;
+  // The gate keeps the pages; this is for a session that is cut off while its bytes are on the way.
+  const auto check = [&]() -> Status {
+    if (session.expelled.load(std::memory_order_relaxed)) {
+      return Status::Error(ECANCELED, "the session is gone");
+    }
+    return inode.frees.load(std::memory_order_acquire) == frees ? Status::Ok()
+                                                                : Status::Error(EAGAIN, "the pages left the file");
+  };
+  for (const Segment& s : segments) {
+    const uint64_t begin = std::max(work.offset, s.file_page << kPageBits);
+    const uint64_t end = std::min(work.end(), s.end() << kPageBits);
+    if (begin >= end) {
+      continue;
+    }
+    if (s.is_hole()) {
+      return Status::Error(EIO, "a page was not given space");
+    }
+    RETURN_IF_ERROR(region().WriteFrom(
+        request.call, RegionOffset{(s.region_page << kPageBits) + begin - (s.file_page << kPageBits)},
+        static_cast<uint32_t>(begin - work.offset), static_cast<uint32_t>(end - begin), check));
+  }
+  return Status::Ok();
+}
+
+Status FileService::CommitSize(const Request& request, Inode& inode, uint64_t size, Nanoseconds now) {
+  RETURN_IF_ERROR(
+      request.Blocking([&] { return names_.SetSizeAndTimes(inode.ino, size, metadata::SizeRule::kIfLarger, now, now); })
+          .status());
+  reclaimer_.NoteChange();
+  MutexLock lock(inode.mutex);
+  inode.size = size;
+  inode.mtime = now;
+  inode.ctime = now;
+  inode.times_dirty = false;
+  ++inode.times_sequence;
+  inode.NewVersion(versions_, Inode::Change::kGrowth);
+  return Status::Ok();
+}
+
+void FileService::Touch(Inode& inode, uint64_t begin, uint64_t end) {
+  bool was_dirty;
+  {
+    MutexLock lock(inode.mutex);
+    was_dirty = inode.times_dirty;
+    inode.Touch(Now());
+    inode.unsynced.Add(begin >> kPageBits, PagesFor(end));
+  }
+  if (!was_dirty) {
+    reclaimer_.NoteDirty(inode.ino);
+  }
+}
+
+}  // namespace termfs::fs::server

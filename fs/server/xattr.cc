@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/xattr.h>
+
+#include "fs/proto/codec.h"
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+Result<Bytes> FileService::SetXattr(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Xattr>(request.call.body()));
+  auto mode = metadata::XattrMode::kEither;
+  if (body.flags == XATTR_CREATE) {
+    mode = metadata::XattrMode::kCreate;
+  } else if (body.flags == XATTR_REPLACE) {
+    mode = metadata::XattrMode::kReplace;
+  } else if (body.flags != 0) {
+    return Status::Error(EINVAL, "bad flags");
+  }
+  ASSIGN_OR_RETURN(const std::string value, PullString(request, kMaxXattr));
+  RETURN_IF_ERROR(request.Blocking([&] { return names_.SetXattr(body.ino, body.name, value, mode, Now()); }));
+  NoteChanged(body.ino);
+  return Bytes{};
+}
+
+Result<Bytes> FileService::GetXattr(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Xattr>(request.call.body()));
+  ASSIGN_OR_RETURN(const auto value, request.Blocking([&] { return names_.GetXattr(body.ino, body.name); }));
+  if (!value.empty()) {
+    RETURN_IF_ERROR(request.call.PushBulk(std::as_bytes(std::span(value))));
+  }
+  return Bytes{};
+}
+
+Result<Bytes> FileService::ListXattr(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Inode>(request.call.body()));
+  ASSIGN_OR_RETURN(const auto names, request.Blocking([&] { return names_.ListXattr(body.ino); }));
+  std::string list;
+  for (const std::string& name : names) {
+    list += name;
+    list += '\0';
+  }
+  if (!list.empty()) {
+    RETURN_IF_ERROR(request.call.PushBulk(std::as_bytes(std::span(list))));
+  }
+  return Bytes{};
+}
+
+Result<Bytes> FileService::RemoveXattr(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Xattr>(request.call.body()));
+  RETURN_IF_ERROR(request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, Now()); }));
+  NoteChanged(body.ino);
+  return Bytes{};
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metadata/allocator.h"
+
+#include <algorithm>
+
+#include "metadata/keys.h"
+#include "metadata/records.h"
+
+namespace termfs::metadata {
+
+uint32_t PagesInGroup(uint64_t capacity, uint64_t group) {
+  const uint64_t start = group * kGroupPages;
+  return start >= capacity ? 0 : static_cast<uint32_t>(std::min(kGroupPages, capacity - start));
+}
+
+Result<GroupBitmap> DecodeGroup(uint64_t capacity, uint64_t group, const std::optional<std::string>& value) {
+  const uint32_t pages = PagesInGroup(capacity, group);
+  return value ? GroupBitmap::Decode(pages, *value) : GroupBitmap(pages);
+}
+
+Status Allocator::Load(Reader& reader) {
+  MutexLock lock(mutex_);
+  groups_.resize(GroupCount(capacity_));
+  for (size_t stream = 0; stream < kStreams; ++stream) {
+    stream_groups_[stream] = stream * groups_.size() / kStreams;
+  }
+  for (uint64_t group = 0; group < groups_.size(); ++group) {
+    ASSIGN_OR_RETURN(const auto value, reader.Get(GroupKey(server_, group)));
+    ASSIGN_OR_RETURN(const GroupBitmap bitmap, DecodeGroup(capacity_, group, value));
+    groups_[group] = {bitmap.CountFree(), bitmap.LongestFree(), 0};
+    free_ += groups_[group].free;
+  }
+  std::string begin = PendingKey(server_, {});
+  while (true) {
+    ASSIGN_OR_RETURN(const auto pairs, reader.Scan(begin, EndOfType('P'), 1000));
+    for (const KeyValue& pair : pairs) {
+      ASSIGN_OR_RETURN(const uint64_t pages, DecodeNumber(pair.value));
+      pending_ += static_cast<int64_t>(pages);
+    }
+    if (pairs.empty()) {
+      break;
+    }
+    begin = pairs.back().key + '\0';
+  }
+  ASSIGN_OR_RETURN(const auto counts, reader.Scan(InodeCountKey(0), EndOfType('C'), 256));
+  for (const KeyValue& pair : counts) {
+    ASSIGN_OR_RETURN(const uint64_t count, DecodeNumber(pair.value));
+    inodes_ += static_cast<int64_t>(count);
+  }
+  return Status::Ok();
+}
+
+SpaceUse Allocator::use() const {
+  const auto count = [](int64_t n) { return static_cast<uint64_t>(std::max<int64_t>(n, 0)); };
+  MutexLock lock(mutex_);
+  return {capacity_, count(free_), count(pending_), count(inodes_)};
+}
+
+uint64_t Allocator::capacity() const {
+  MutexLock lock(mutex_);
+  return capacity_;
+}
+
+void Allocator::Grow(uint64_t capacity) {
+  MutexLock lock(mutex_);
+  if (capacity <= capacity_) {
+    return;
+  }
+  groups_.resize(GroupCount(capacity));
+  for (uint64_t group = capacity_ / kGroupPages; group < groups_.size(); ++group) {
+    const uint32_t added = PagesInGroup(capacity, group) - PagesInGroup(capacity_, group);
+    groups_[group].free += added;
+    groups_[group].longest = std::max(groups_[group].longest, added);
+  }
+  free_ += static_cast<int64_t>(capacity - capacity_);
+  capacity_ = capacity;
+}
+
+void Allocator::AddInodes(int64_t delta) {
+  MutexLock lock(mutex_);
+  inodes_ += delta;
+}
+
+std::optional<uint64_t> Allocator::Choose(size_t stream, uint64_t want, const std::set<uint64_t>& exhausted) const {
+  const uint64_t whole = std::min(want, kGroupPages);
+  MutexLock lock(mutex_);
+  std::optional<uint64_t> best;
+  for (uint64_t i = 0; i < groups_.size(); ++i) {
+    const uint64_t group = (stream_groups_[stream] + i) % groups_.size();
+    if (groups_[group].free <= 0 || exhausted.contains(group)) {
+      continue;
+    }
+    if (groups_[group].longest >= whole) {
+      return group;
+    }
+    if (!best || groups_[group].longest > groups_[*best].longest) {
+      best = group;
+    }
+  }
+  return best;
+}
+
+uint32_t Allocator::NextIn(uint64_t group) const {
+  MutexLock lock(mutex_);
+  return groups_[group].next;
+}
+
+void Allocator::Publish(const std::map<uint64_t, Effect>& effects, int64_t pending, std::optional<size_t> stream) {
+  MutexLock lock(mutex_);
+  for (const auto& [group, effect] : effects) {
+    groups_[group].free -= effect.taken;
+    groups_[group].longest = effect.longest;
+    free_ -= effect.taken;
+    if (effect.taken > 0) {
+      groups_[group].next = effect.next;
+      if (stream) {
+        stream_groups_[*stream] = group;
+      }
+    }
+  }
+  pending_ += pending;
+}
+
+Result<GroupBitmap*> SpaceChange::Open(uint64_t group) {
+  const auto it = groups_.find(group);
+  if (it != groups_.end()) {
+    return &it->second;
+  }
+  ASSIGN_OR_RETURN(const auto value, transaction_.GetForUpdate(GroupKey(allocator_.server(), group)));
+  ASSIGN_OR_RETURN(const GroupBitmap bitmap, DecodeGroup(capacity_, group, value));
+  return &groups_.emplace(group, bitmap).first->second;
+}
+
+RegionRange SpaceChange::Mark(uint64_t group, GroupBitmap& bitmap, PageRun run) {
+  bitmap.Take(run);
+  Allocator::Effect& effect = effects_[group];
+  effect.taken += run.pages;
+  effect.next = run.first + run.pages;
+  return {allocator_.server(), {group * kGroupPages + run.first}, run.pages};
+}
+
+Result<RegionRange> SpaceChange::TakeOne(size_t stream, uint64_t pages, std::optional<PageIndex> goal) {
+  const auto want = static_cast<uint32_t>(std::min(pages, kGroupPages));
+  if (goal && goal->value < capacity_) {
+    const uint64_t group = GroupOf(*goal);
+    const auto first = static_cast<uint32_t>(goal->value % kGroupPages);
+    ASSIGN_OR_RETURN(GroupBitmap* const bitmap, Open(group));
+    PageRun run = bitmap->NextFree(first);
+    if (run.pages != 0 && run.first == first) {
+      run.pages = std::min(run.pages, want);
+      return Mark(group, *bitmap, run);
+    }
+  }
+  while (true) {
+    const std::optional<uint64_t> group = allocator_.Choose(stream, want, full_);
+    if (!group) {
+      return Status::Error(ENOSPC, "no free pages left");
+    }
+    ASSIGN_OR_RETURN(GroupBitmap* const bitmap, Open(*group));
+    const auto effect = effects_.find(*group);
+    const uint32_t from = effect != effects_.end() ? effect->second.next : allocator_.NextIn(*group);
+    PageRun run = bitmap->FindFree(from, want);
+    if (run.pages == 0) {
+      full_.insert(*group);
+      continue;
+    }
+    run.pages = std::min(run.pages, want);
+    return Mark(*group, *bitmap, run);
+  }
+}
+
+Result<std::vector<RegionRange>> SpaceChange::Take(InodeNumber ino, uint64_t pages, std::optional<PageIndex> goal) {
+  stream_ = ino % Allocator::kStreams;
+  std::vector<RegionRange> ranges;
+  while (pages > 0) {
+    ASSIGN_OR_RETURN(const RegionRange range, TakeOne(*stream_, pages, goal));
+    ranges.push_back(range);
+    pages -= range.pages;
+    goal.reset();
+  }
+  return ranges;
+}
+
+Status SpaceChange::Free(const RegionRange& range) {
+  pending_ += static_cast<int64_t>(range.pages);
+  return transaction_.Put(PendingKey(range.server, range.first), EncodeNumber(range.pages));
+}
+
+Status SpaceChange::Reclaim(const RegionRange& range) {
+  const std::string key = PendingKey(range.server, range.first);
+  ASSIGN_OR_RETURN(const auto value, transaction_.GetForUpdate(key));
+  if (!value || value != EncodeNumber(range.pages) || range.server != allocator_.server()) {
+    return Status::Error(EINVAL, "not a pending-free range");
+  }
+  if (range.first.value >= capacity_ || range.pages > capacity_ - range.first.value) {
+    return Status::Error(EIO, "a pending-free range lies outside of the region: run termfs fsck");
+  }
+  RETURN_IF_ERROR(transaction_.Delete(key));
+  pending_ -= static_cast<int64_t>(range.pages);
+  const uint64_t end = range.first.value + range.pages;
+  for (uint64_t page = range.first.value; page < end;) {
+    const uint64_t group = page / kGroupPages;
+    const PageRun run{static_cast<uint32_t>(page % kGroupPages),
+                      static_cast<uint32_t>(std::min(end, (group + 1) * kGroupPages) - page)};
+    ASSIGN_OR_RETURN(GroupBitmap* const bitmap, Open(group));
+    if (!bitmap->AllTaken(run)) {
+      return Status::Error(EIO, "a pending-free range is free already: run termfs fsck");
+    }
+    bitmap->Release(run);
+    effects_[group].taken -= run.pages;
+    page += run.pages;
+  }
+  return Status::Ok();
+}
+
+Status SpaceChange::Flush() {
+  for (auto& [group, effect] : effects_) {
+    const GroupBitmap& bitmap = groups_.at(group);
+    effect.longest = bitmap.LongestFree();
+    RETURN_IF_ERROR(transaction_.Put(GroupKey(allocator_.server(), group), bitmap.Encode()));
+  }
+  return Status::Ok();
+}
+
+void SpaceChange::Publish() { allocator_.Publish(effects_, pending_, stream_); }
+
+}  // namespace termfs::metadata

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metadata/check_state.h"
+#include "metadata/keys.h"
+
+namespace termfs::metadata {
+
+namespace {
+
+Status CheckKeyTypes(CheckState& state) {
+  static constexpr std::string_view kTypes = "SNCRIDEXOTAGP";
+  for (int byte = 0; byte < 255; ++byte) {
+    const char type = static_cast<char>(byte);
+    if (kTypes.find(type) == kTypes.npos) {
+      ASSIGN_OR_RETURN(const auto pairs, state.reader.Scan(std::string(1, type), EndOfType(type), 1));
+      if (!pairs.empty()) {
+        state.Problem("keys of unknown type {:#04x}", byte);
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+Status CheckCounters(CheckState& state) {
+  uint64_t sum = 0;
+  RETURN_IF_ERROR(ForEachOfType(state.reader, 'C', [&](const KeyValue& pair) {
+    const Result<uint64_t> count = DecodeNumber(pair.value);
+    if (!count.ok()) {
+      state.Problem("inode count: damaged record");
+    }
+    sum += count.ok() ? *count : 0;
+  }));
+  if (sum != state.inodes.size()) {
+    state.Problem("inode count is {}, but there are {} inodes", sum, state.inodes.size());
+  }
+  ASSIGN_OR_RETURN(const auto next, state.reader.Get(NextInodeKey()));
+  const Result<uint64_t> number = DecodeNumber(next.value_or(""));
+  if (!number.ok()) {
+    state.Problem("next inode number: missing or damaged record");
+    return Status::Ok();
+  }
+  for (const auto& [ino, inode] : state.inodes) {
+    if (ino >= *number) {
+      state.Problem("inode {}: its number was never given out (next is {})", ino, *number);
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status ForEachOfType(Reader& reader, char type, const std::function<void(const KeyValue&)>& visit) {
+  constexpr size_t kPortion = 1000;
+  std::string begin(1, type);
+  while (true) {
+    ASSIGN_OR_RETURN(const auto pairs, reader.Scan(begin, EndOfType(type), kPortion));
+    for (const KeyValue& pair : pairs) {
+      visit(pair);
+    }
+    if (pairs.size() < kPortion) {
+      return Status::Ok();
+    }
+    begin = pairs.back().key + '\0';
+  }
+}
+
+Result<CheckReport> Check(KeyValueStore& store, const CheckOptions& options) {
+  const std::unique_ptr<Reader> reader = store.Snapshot();
+  ASSIGN_OR_RETURN(const auto value, reader->Get(SuperblockKey()));
+  if (!value) {
+    return Status::Error(ENOENT, "the metadata store holds no volume");
+  }
+  ASSIGN_OR_RETURN(const Superblock superblock, DecodeSuperblock(*value));
+  CheckState state{*reader, superblock, NameHash(superblock.uuid, superblock.name_hash_bits), options.max_problems, {},
+                   {},      {}};
+  RETURN_IF_ERROR(CheckKeyTypes(state));
+  RETURN_IF_ERROR(CheckInodes(state));
+  RETURN_IF_ERROR(CheckDentries(state));
+  RETURN_IF_ERROR(CheckXattrs(state));
+  RETURN_IF_ERROR(CheckOrphansAndTruncations(state));
+  RETURN_IF_ERROR(CheckExtents(state));
+  CompareTree(state);
+  RETURN_IF_ERROR(CheckAhead(state));
+  RETURN_IF_ERROR(CheckPendingFree(state));
+  RETURN_IF_ERROR(CompareSpace(state));
+  RETURN_IF_ERROR(CheckCounters(state));
+  return std::move(state.report);
+}
+
+}  // namespace termfs::metadata

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// New names: Create makes an inode for one, Link gives an inode another.
+#include "metadata/namespace.h"
+#include "metadata/operation.h"
+#include "metadata/records.h"
+
+namespace termfs::metadata {
+
+namespace {
+
+Status CheckNewInode(const NewInode& inode) {
+  switch (TypeOfMode(inode.mode)) {
+    case FileType::kSymlink:
+      if (inode.symlink_target.empty()) {
+        return Status::Error(ENOENT, "empty target of a symbolic link");
+      }
+      return inode.symlink_target.size() > kMaxSymlink ? Status::Error(ENAMETOOLONG, "target longer than 4095 bytes")
+                                                       : Status::Ok();
+    case FileType::kFifo:
+    case FileType::kCharacter:
+    case FileType::kDirectory:
+    case FileType::kBlock:
+    case FileType::kRegular:
+    case FileType::kSocket:
+      return inode.symlink_target.empty() ? Status::Ok() : Status::Error(EINVAL, "a target, but no symbolic link");
+  }
+  return Status::Error(EINVAL, "not a file type");
+}
+
+InodeRecord MakeInode(InodeNumber ino, const NewInode& wanted, const Attributes& parent, Caller caller,
+                      Nanoseconds now) {
+  InodeRecord inode;
+  Attributes& a = inode.attributes;
+  a.ino = ino;
+  a.generation = 1;
+  a.mode = wanted.mode;
+  a.nlink = 1;
+  a.uid = caller.uid;
+  a.gid = caller.gid;
+  a.atime = a.mtime = a.ctime = a.btime = now;
+  if ((parent.mode & S_ISGID) != 0) {
+    a.gid = parent.gid;
+  }
+  if (a.is_directory()) {
+    a.nlink = 2;
+    a.mode |= parent.mode & S_ISGID;
+    inode.parent = parent.ino;
+  }
+  if (a.type() == FileType::kCharacter || a.type() == FileType::kBlock) {
+    a.rdev = wanted.rdev;
+  }
+  if (a.type() == FileType::kSymlink) {
+    inode.symlink_target = wanted.symlink_target;
+    a.size = wanted.symlink_target.size();
+  }
+  return inode;
+}
+
+}  // namespace
+
+Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, const NewInode& inode, Caller caller,
+                                     Nanoseconds now) {
+  RETURN_IF_ERROR(CheckName(name));
+  NewInode wanted = inode;
+  if ((wanted.mode & S_IFMT) == 0) {
+    wanted.mode |= S_IFREG;
+  }
+  wanted.mode &= S_IFMT | 07777;
+  RETURN_IF_ERROR(CheckNewInode(wanted));
+  Attributes created;
+  const Status status = Run([&](Operation& op) -> Status {
+    ASSIGN_OR_RETURN(InodeRecord* const dir, op.ClaimDirectory(parent));
+    ASSIGN_OR_RETURN(const InodeNumber ino, NextInode());
+    InodeRecord record = MakeInode(ino, wanted, dir->attributes, caller, now);
+    RETURN_IF_ERROR(op.transaction().Grows());
+    RETURN_IF_ERROR(op.AddDentry(*dir, name, {ino, record.attributes.type()}));
+    dir->attributes.mtime = dir->attributes.ctime = now;
+    dir->attributes.nlink += record.attributes.is_directory() ? 1 : 0;
+    created = op.Insert(std::move(record))->attributes;
+    return Status::Ok();
+  });
+  RETURN_IF_ERROR(status);
+  return created;
+}
+
+Result<Attributes> Namespace::Link(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now) {
+  RETURN_IF_ERROR(CheckName(name));
+  Attributes linked;
+  const Status status = Run([&](Operation& op) -> Status {
+    ASSIGN_OR_RETURN(InodeRecord* const dir, op.ClaimDirectory(parent));
+    ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
+    Attributes& a = inode->attributes;
+    if (a.is_directory()) {
+      return Status::Error(EPERM, "a directory has one name");
+    }
+    if (a.nlink == 0) {
+      return Status::Error(ENOENT, "the file was unlinked");
+    }
+    if (a.nlink >= kMaxLinks) {
+      return Status::Error(EMLINK, "too many links");
+    }
+    RETURN_IF_ERROR(op.transaction().Grows());
+    RETURN_IF_ERROR(op.AddDentry(*dir, name, {ino, a.type()}));
+    ++a.nlink;
+    a.ctime = now;
+    dir->attributes.mtime = dir->attributes.ctime = now;
+    linked = a;
+    return Status::Ok();
+  });
+  RETURN_IF_ERROR(status);
+  return linked;
+}
+
+}  // namespace termfs::metadata

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Namespace: the tree of inodes and names, the map from file pages to region pages, and the region's free space, over
+// a KeyValueStore. Every operation is one transaction, except where it says *steps*: then the first transaction makes
+// the change visible and the rest free space, each leaving a state that Check finds sound and from which they go on.
+//
+// Invariants, between any two transactions:
+//   1. Every dentry names an inode; an inode that is no orphan is named by exactly nlink dentries (a directory: by one,
+//      and nlink is 2 plus its subdirectories). An orphan has nlink 0 and an orphan key.
+//   2. A region page is free (bit clear), in one extent, or in one pending-free range (bit set); never in two.
+//   3. Attributes.blocks is the number of pages in the inode's extents.
+//
+// Freed space takes this way: Unlink, Truncate, ... put it into pending-free ranges, durable and not allocatable.
+// The caller takes some (ListPendingFree), waits until no I/O and no client can name them, makes them durable zero
+// pages, and calls CommitFree. So a free page is always a zero page.
+//
+// Open files: pass keep_open to the operations that remove a name unless the inode surely is not open. Removed then
+// says `orphaned`, and the caller calls ReleaseOrphan when it sees no opener left. At start-up ReleaseOrphan all of
+// ListOrphans and finish all of ListTruncations. The inode number of an orphan stays valid until then.
+//
+// Thread-safety: every method from any number of threads. They block for the store; call them on threads of their own.
+// Ownership:     the store is borrowed and must outlive the Namespace; it has one Namespace at a time.
+// Errors:        ESTALE: an inode number that does not exist. ENOENT, ENOTDIR, ...: as in POSIX, listed where not
+//                obvious. EBUSY: conflicts went on too long. EIO: the store failed, or holds what no Namespace wrote
+//                (run Check). After an error nothing has changed, except in steps already committed.
+// Names:         1 to 255 bytes, neither '/' nor NUL, not "." or "..": else EINVAL; longer ENAMETOOLONG; empty ENOENT.
+// Durability:    what returned survives a crash of the process; after Sync also power loss.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "metadata/key_value_store.h"
+#include "metadata/name_hash.h"
+#include "metadata/types.h"
+
+namespace termfs::metadata {
+
+class Allocator;
+class Operation;
+
+struct FormatOptions {
+  Uuid uuid{};
+  uint64_t capacity_pages = 0;  // of the region; at least 1
+  uint32_t region_server = 0;   // the server whose region it is
+  Nanoseconds now{0};
+  uint32_t root_mode = 0755;
+  Caller root_owner;
+  // Bits of a name's hash that order a directory, 1 to 55. Fewer than 55 is for tests of collisions.
+  uint32_t name_hash_bits = 55;
+};
+
+struct Superblock {
+  uint32_t format_version = 0;
+  Uuid uuid{};
+  // Features that a program which does not know them may ignore, must not write under, must not open.
+  uint64_t compatible = 0;
+  uint64_t read_only_compatible = 0;
+  uint64_t incompatible = 0;
+  uint64_t capacity_pages = 0;
+  uint32_t region_server = 0;
+  uint32_t name_hash_bits = 0;
+  Nanoseconds created{0};
+};
+
+enum class RenameMode { kReplace, kNoReplace, kExchange };
+enum class XattrMode { kEither, kCreate, kReplace };
+enum class SizeRule { kIfLarger, kExact };
+
+class Namespace {
+ public:
+  // Makes an empty volume. EEXIST when the store holds one, EINVAL for bad options.
+  static Status Format(KeyValueStore& store, const FormatOptions& options);
+  // ENOENT: no volume in the store. EPROTONOSUPPORT: of a version or with features that this program does not know.
+  static Result<std::unique_ptr<Namespace>> Open(KeyValueStore& store);
+  ~Namespace();
+  Namespace(const Namespace&) = delete;
+  Namespace& operator=(const Namespace&) = delete;
+
+  Superblock superblock() const EXCLUDES(superblock_mutex_);
+
+  // --- Names (lookup.cc, create.cc, unlink.cc, rename.cc) ---
+
+  // "." and ".." are understood here.
+  Result<Attributes> Lookup(InodeNumber parent, std::string_view name);
+  // The same by what is in memory, without waiting for anything: EAGAIN when that does not tell.
+  Result<Attributes> LookupInMemory(InodeNumber parent, std::string_view name);
+  Result<Attributes> Create(InodeNumber parent, std::string_view name, const NewInode& inode, Caller caller,
+                            Nanoseconds now);
+  Result<std::string> Readlink(InodeNumber ino);
+  // EPERM for a directory, EMLINK beyond kMaxLinks, ENOENT when the inode is an orphan.
+  Result<Attributes> Link(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now);
+  Result<Removed> Unlink(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now);
+  Result<Removed> Rmdir(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now);
+  Result<Renamed> Rename(InodeNumber old_parent, std::string_view old_name, InodeNumber new_parent,
+                         std::string_view new_name, RenameMode mode, bool keep_open, Nanoseconds now);
+
+  // --- Directories (readdir.cc) ---
+
+  // Up to `limit` (at least 1) entries after `cursor`, 0 for the start; empty means the end. Without "." and "..";
+  // cursors 1 and 2 are never given out, for a caller that puts those two in front (both read on from the start).
+  // A cursor stays good for ever: an entry that exists throughout is seen exactly once. Cursors are below 2^63.
+  Result<std::vector<DirectoryEntry>> ReadDir(InodeNumber dir, uint64_t cursor, size_t limit);
+  Result<std::vector<DirectoryEntryPlus>> ReadDirPlus(InodeNumber dir, uint64_t cursor, size_t limit);
+  // What ".." names; the root's is the root, that of a removed directory is ESTALE.
+  Result<InodeNumber> Parent(InodeNumber dir);
+
+  // --- Attributes (attributes.cc, xattr.cc) ---
+
+  Result<Attributes> GetAttr(InodeNumber ino);
+  Result<Attributes> GetAttrInMemory(InodeNumber ino);  // as LookupInMemory
+  // Sets what `change` names, and ctime. The size: Truncate.
+  Result<Attributes> SetAttr(InodeNumber ino, const AttributeChange& change, Nanoseconds now);
+  // After a write: one small transaction. kExact refuses (EINVAL) to shrink, which is Truncate's.
+  Result<Attributes> SetSizeAndTimes(InodeNumber ino, uint64_t size, SizeRule rule, Nanoseconds mtime,
+                                     Nanoseconds ctime);
+
+  // EEXIST with kCreate, ENODATA with kReplace; E2BIG: value too long; ERANGE: name empty or too long; ENOSPC: list.
+  Status SetXattr(InodeNumber ino, std::string_view name, std::string_view value, XattrMode mode, Nanoseconds now);
+  // ENODATA: no such attribute.
+  Result<std::string> GetXattr(InodeNumber ino, std::string_view name);
+  Result<std::vector<std::string>> ListXattr(InodeNumber ino);
+  Status RemoveXattr(InodeNumber ino, std::string_view name, Nanoseconds now);
+
+  // --- Data space (extents.cc, truncate.cc, space.cc) ---
+
+  // Gives every hole in [file_page, file_page + count) space, near `goal` if there is one, else after the file's
+  // preceding extent. Returns the extents of the whole range, ascending, cut to it, the new ones `fresh`. All or
+  // nothing: ENOSPC. EINVAL: not a regular file, or count is 0 or above kMaxAllocation; EFBIG.
+  // `ahead`: the last so many pages are for growth to come and nobody's wish: noted, so that TrimAhead finds them also
+  // after a crash.
+  Result<std::vector<Extent>> AllocateExtents(InodeNumber ino, uint64_t file_page, uint64_t count,
+                                              std::optional<PageIndex> goal, Nanoseconds now, uint64_t ahead = 0);
+  // Up to `limit` extents that overlap the range, ascending, cut to it. What is not covered is a hole.
+  Result<std::vector<Extent>> GetExtents(InodeNumber ino, uint64_t file_page, uint64_t count, size_t limit);
+
+  struct Truncated {
+    Attributes attributes;
+    bool more = false;  // extents past the end are left: call TruncateStep until it returns false
+  };
+  // Sets the size, up or down, with mtime and ctime; frees whole pages past the end, in steps. What is left to free is
+  // no longer part of the file. The caller zeroes the rest of the last page.
+  Result<Truncated> Truncate(InodeNumber ino, uint64_t new_size, Nanoseconds now);
+  // Frees a bounded number of extents; false when nothing is left (also for an inode that is gone).
+  Result<bool> TruncateStep(InodeNumber ino);
+  // Makes the range a hole, in steps: true means call again with the same arguments.
+  Result<bool> PunchExtents(InodeNumber ino, uint64_t file_page, uint64_t count, Nanoseconds now);
+  // Frees what was allocated ahead and lies past the end still, in steps: true means call again. Nothing to do, or no
+  // such inode: false.
+  Result<bool> TrimAhead(InodeNumber ino);
+  // What lies past the end now is there on purpose.
+  Status ForgetAhead(InodeNumber ino);
+  // Up to `limit` inodes after `after` that something was allocated ahead for.
+  Result<std::vector<InodeNumber>> ListAhead(InodeNumber after, size_t limit);
+  // Up to `limit` inodes after `after` whose truncation is unfinished.
+  Result<std::vector<InodeNumber>> ListTruncations(InodeNumber after, size_t limit);
+
+  // --- Orphans (orphan.cc) ---
+
+  // Removes the inode with all it holds, in steps. ESTALE: gone already; EINVAL: not an orphan.
+  Status ReleaseOrphan(InodeNumber ino);
+  // Up to `limit` orphans after `after` (0: from the start).
+  Result<std::vector<InodeNumber>> ListOrphans(InodeNumber after, size_t limit);
+
+  // --- Free space (space.cc) ---
+
+  // Up to `limit` pending-free ranges, from the first.
+  Result<std::vector<RegionRange>> ListPendingFree(size_t limit);
+  // Makes ranges that ListPendingFree returned allocatable; EINVAL, and nothing done, if one is not such a range.
+  Status CommitFree(std::span<const RegionRange> ranges);
+  // Up to `limit` runs of free pages that begin at `from` or after it, ascending; empty: there are no more.
+  Result<std::vector<RegionRange>> ListFree(PageIndex from, size_t limit);
+  SpaceUse StatFs() const;
+  // EINVAL when smaller than now.
+  Status Grow(uint64_t new_capacity_pages);
+
+  // --- After a crash (recover.cc) ---
+
+  struct Recovered {
+    uint64_t orphans = 0;
+    uint64_t truncations = 0;
+    uint64_t trimmed = 0;  // files that had space allocated ahead
+  };
+  // Ends what a crash has cut short: with `orphans`, removes those (nobody has them open by now); ends truncations;
+  // gives back what was allocated ahead. What is freed is pending. REQUIRES: nobody uses the namespace.
+  Result<Recovered> Recover(bool orphans);
+
+  // What returned before survives power loss.
+  Status Sync() { return store_.SyncWal(); }
+
+ private:
+  Namespace(KeyValueStore& store, const Superblock& superblock);
+
+  // Runs `body` in a transaction, again on conflicts, and publishes what it changed to the sums in memory.
+  Status Run(const std::function<Status(Operation&)>& body);
+  Result<Attributes> LookupBy(Reader& reader, InodeNumber parent, std::string_view name) const;
+  Result<InodeNumber> NextInode() EXCLUDES(inode_mutex_);
+
+  KeyValueStore& store_;
+  mutable Mutex superblock_mutex_;
+  Superblock superblock_ GUARDED_BY(superblock_mutex_);
+  const NameHash hash_;
+  const std::unique_ptr<Allocator> allocator_;
+  // Inode numbers are reserved in blocks; what is left of one at a restart is not used.
+  Mutex inode_mutex_;
+  InodeNumber next_inode_ GUARDED_BY(inode_mutex_) = 0;
+  InodeNumber end_inode_ GUARDED_BY(inode_mutex_) = 0;
+};
+
+struct CheckReport {
+  std::vector<std::string> problems;  // one line each, at most CheckOptions::max_problems
+  uint64_t problem_count = 0;         // all of them
+  uint64_t inodes = 0;
+  uint64_t directories = 0;
+  uint64_t dentries = 0;
+  uint64_t extents = 0;
+  uint64_t orphans = 0;
+  uint64_t used_pages = 0;
+  uint64_t pending_pages = 0;
+};
+
+struct CheckOptions {
+  size_t max_problems = 1000;
+};
+
+// Reads all of the store, as of one instant, and reports whatever breaks the invariants above or cannot be decoded.
+// Changes nothing. Errors: as Namespace::Open, and EIO; problems are not errors. Memory: about 200 bytes per inode.
+Result<CheckReport> Check(KeyValueStore& store, const CheckOptions& options = {});
+
+}  // namespace termfs::metadata

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metadata/operation.h"
+
+#include <bitset>
+
+#include "metadata/keys.h"
+
+namespace termfs::metadata {
+
+namespace {
+constexpr size_t kDentryKeyPrefix = 1 + 8 + 8;
+constexpr size_t kMaxSameHash = size_t{1} << kIndexBits;
+
+Status Stale() { return Status::Error(ESTALE, "no such inode"); }
+}  // namespace
+
+Result<InodeRecord> ReadInode(Reader& reader, InodeNumber ino) {
+  ASSIGN_OR_RETURN(const auto value, reader.Get(InodeKey(ino)));
+  if (!value) {
+    return Stale();
+  }
+  return DecodeInode(ino, *value);
+}
+
+Result<std::optional<Dentry>> ReadDentry(Reader& reader, InodeNumber dir, uint64_t hash, std::string_view name) {
+  ASSIGN_OR_RETURN(const auto value, reader.Get(DentryKey(dir, hash, name)));
+  if (!value) {
+    return std::optional<Dentry>();
+  }
+  ASSIGN_OR_RETURN(const Dentry dentry, DecodeDentry(*value));
+  return std::optional<Dentry>(dentry);
+}
+
+Status CheckName(std::string_view name) {
+  if (name.empty()) {
+    return Status::Error(ENOENT, "empty name");
+  }
+  if (name.size() > kMaxName) {
+    return Status::Error(ENAMETOOLONG, "name longer than 255 bytes");
+  }
+  if (name == "." || name == ".." || name.find('/') != name.npos || name.find('\0') != name.npos) {
+    return Status::Error(EINVAL, "not a name");
+  }
+  return Status::Ok();
+}
+
+std::optional<std::string_view> NameOfDentryKey(std::string_view key) {
+  if (key.size() <= kDentryKeyPrefix) {
+    return std::nullopt;
+  }
+  return key.substr(kDentryKeyPrefix);
+}
+
+Result<InodeRecord*> Operation::Claim(InodeNumber ino) {
+  const auto it = inodes_.find(ino);
+  if (it != inodes_.end()) {
+    return it->second.removed ? Result<InodeRecord*>(Stale()) : &it->second.inode;
+  }
+  ASSIGN_OR_RETURN(auto value, transaction_.GetForUpdate(InodeKey(ino)));
+  if (!value) {
+    return Stale();
+  }
+  ASSIGN_OR_RETURN(InodeRecord inode, DecodeInode(ino, *value));
+  return &inodes_.emplace(ino, Held{std::move(inode), std::move(*value)}).first->second.inode;
+}
+
+Result<InodeRecord*> Operation::ClaimDirectory(InodeNumber ino) {
+  ASSIGN_OR_RETURN(InodeRecord* const dir, Claim(ino));
+  if (!dir->attributes.is_directory()) {
+    return Status::Error(ENOTDIR, "not a directory");
+  }
+  if (dir->attributes.nlink == 0) {
+    return Status::Error(ENOENT, "the directory was removed");
+  }
+  return dir;
+}
+
+InodeRecord* Operation::Insert(InodeRecord inode) {
+  const InodeNumber ino = inode.attributes.ino;
+  ++inode_counts_[ino % kInodeCountShards];
+  return &inodes_.emplace(ino, Held{std::move(inode), {}}).first->second.inode;
+}
+
+Status Operation::Remove(InodeNumber ino) {
+  inodes_.at(ino).removed = true;
+  --inode_counts_[ino % kInodeCountShards];
+  return transaction_.Delete(InodeKey(ino));
+}
+
+Result<std::optional<Dentry>> Operation::FindDentry(const InodeRecord& dir, std::string_view name) {
+  return ReadDentry(transaction_, dir.attributes.ino, hash_(name), name);
+}
+
+Status Operation::AddDentry(InodeRecord& dir, std::string_view name, Dentry dentry) {
+  const InodeNumber parent = dir.attributes.ino;
+  const uint64_t hash = hash_(name);
+  const std::string key = DentryKey(parent, hash, name);
+  ASSIGN_OR_RETURN(const auto same_hash,
+                   transaction_.Scan(DentryKey(parent, hash, ""), DentryKey(parent, hash + 1, ""), kMaxSameHash));
+  std::bitset<kMaxSameHash> used;
+  for (const KeyValue& pair : same_hash) {
+    if (pair.key == key) {
+      return Status::Error(EEXIST, "the name exists");
+    }
+    ASSIGN_OR_RETURN(const Dentry other, DecodeDentry(pair.value));
+    used.set(other.index);
+  }
+  if (used.all()) {
+    return Status::Error(ENOSPC, "too many names of the directory have the same hash");
+  }
+  size_t index = 0;
+  while (used[index]) {
+    ++index;
+  }
+  dentry.index = static_cast<uint8_t>(index);
+  ++dir.attributes.size;
+  return transaction_.Put(key, EncodeDentry(dentry));
+}
+
+Status Operation::ReplaceDentry(const InodeRecord& dir, std::string_view name, const Dentry& dentry) {
+  return transaction_.Put(DentryKey(dir.attributes.ino, hash_(name), name), EncodeDentry(dentry));
+}
+
+Status Operation::DeleteDentry(InodeRecord& dir, std::string_view name) {
+  --dir.attributes.size;
+  return transaction_.Delete(DentryKey(dir.attributes.ino, hash_(name), name));
+}
+
+Status Operation::Finish() {
+  for (const auto& [ino, held] : inodes_) {
+    if (held.removed) {
+      continue;
+    }
+    const std::string bytes = EncodeInode(held.inode);
+    if (bytes != held.stored) {
+      RETURN_IF_ERROR(transaction_.Put(InodeKey(ino), bytes));
+    }
+  }
+  RETURN_IF_ERROR(space_.Flush());
+  // Last: all operations share the shards, and one that holds a shard waits for nothing any more.
+  for (const auto& [shard, delta] : inode_counts_) {
+    const std::string key = InodeCountKey(shard);
+    ASSIGN_OR_RETURN(const auto value, transaction_.GetForUpdate(key));
+    uint64_t count = 0;
+    if (value) {
+      ASSIGN_OR_RETURN(count, DecodeNumber(*value));
+    }
+    RETURN_IF_ERROR(transaction_.Put(key, EncodeNumber(count + static_cast<uint64_t>(delta))));
+  }
+  return Status::Ok();
+}
+
+void Operation::Publish() {
+  space_.Publish();
+  int64_t inodes = 0;
+  for (const auto& [shard, delta] : inode_counts_) {
+    inodes += delta;
+  }
+  if (inodes != 0) {
+    allocator_.AddInodes(inodes);
+  }
+}
+
+}  // namespace termfs::metadata

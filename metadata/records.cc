@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metadata/records.h"
+
+#include "metadata/coding.h"
+
+namespace termfs::metadata {
+
+namespace {
+
+constexpr uint8_t kValueVersion = 1;
+constexpr std::string_view kMagic = "termfsmd";
+
+Status Damaged(const char* what) { return Status::Error(EIO, std::string(what) + ": damaged record, run termfs fsck"); }
+
+// Without it nothing can be checked either.
+Status DamagedSuperblock() {
+  return Status::Error(EUCLEAN, "the superblock is damaged: restore the volume's directory from a backup");
+}
+
+bool IsFileType(uint8_t type) {
+  switch (static_cast<FileType>(type)) {
+    case FileType::kFifo:
+    case FileType::kCharacter:
+    case FileType::kDirectory:
+    case FileType::kBlock:
+    case FileType::kRegular:
+    case FileType::kSymlink:
+    case FileType::kSocket:
+      return true;
+  }
+  return false;
+}
+
+Encoder Value() { return Encoder(kValueVersion); }
+
+// A decoder behind the version byte; of an unknown version nothing decodes.
+Decoder Open(std::string_view bytes) {
+  Decoder decoder(bytes);
+  if (decoder.U8() != kValueVersion) {
+    Decoder nothing("");
+    nothing.U8();
+    return nothing;
+  }
+  return decoder;
+}
+
+uint64_t Count(Nanoseconds time) { return static_cast<uint64_t>(time.count()); }
+Nanoseconds Time(uint64_t count) { return Nanoseconds(static_cast<int64_t>(count)); }
+
+}  // namespace
+
+// The version and the feature masks come first and never move, so that any program can tell why it cannot go on.
+std::string EncodeSuperblock(const Superblock& s) {
+  return Value()
+      .Bytes(kMagic)
+      .U32(s.format_version)
+      .U64(s.compatible)
+      .U64(s.read_only_compatible)
+      .U64(s.incompatible)
+      .Bytes({reinterpret_cast<const char*>(s.uuid.data()), s.uuid.size()})
+      .U64(s.capacity_pages)
+      .U32(s.region_server)
+      .U32(s.name_hash_bits)
+      .U64(Count(s.created))
+      .Take();
+}
+
+Result<Superblock> DecodeSuperblock(std::string_view bytes) {
+  Decoder d(bytes);
+  d.U8();  // what it guards is the format version's to say here
+  Superblock s;
+  if (d.Bytes(kMagic.size()) != kMagic) {
+    return Status::Error(EPROTONOSUPPORT, "the metadata directory holds no termfs volume");
+  }
+  s.format_version = d.U32();
+  s.compatible = d.U64();
+  s.read_only_compatible = d.U64();
+  s.incompatible = d.U64();
+  if (!d.ok()) {
+    return DamagedSuperblock();
+  }
+  if (s.format_version != kFormatVersion) {
+    return Status::Error(EPROTONOSUPPORT, "volume has format version " + std::to_string(s.format_version) +
+                                              ", this program knows version " + std::to_string(kFormatVersion) +
+                                              ": use the termfs that made it, or a newer one");
+  }
+  if (s.incompatible != 0 || s.read_only_compatible != 0) {
+    char text[120];
+    snprintf(text, sizeof(text), "volume has features unknown to this program (incompat %#llx, ro-compat %#llx)",
+             static_cast<unsigned long long>(s.incompatible), static_cast<unsigned long long>(s.read_only_compatible));
+    return Status::Error(EPROTONOSUPPORT, std::string(text) + ": use a newer termfs");
+  }
+  const std::string_view uuid = d.Bytes(s.uuid.size());
+  uuid.copy(reinterpret_cast<char*>(s.uuid.data()), uuid.size());
+  s.capacity_pages = d.U64();
+  s.region_server = d.U32();
+  s.name_hash_bits = d.U32();
+  s.created = Time(d.U64());
+  if (!d.Finished() || s.capacity_pages == 0 || s.name_hash_bits < 1 || s.name_hash_bits > 55) {
+    return DamagedSuperblock();
+  }
+  return s;
+}
+
+std::string EncodeInode(const InodeRecord& inode) {
+  const Attributes& a = inode.attributes;
+  return Value()
+      .U32(a.mode)
+      .U32(a.nlink)
+      .U32(a.uid)
+      .U32(a.gid)
+      .U64(a.generation)
+      .U64(a.rdev)
+      .U64(a.size)
+      .U64(a.blocks)
+      .U64(Count(a.atime))
+      .U64(Count(a.mtime))
+      .U64(Count(a.ctime))
+      .U64(Count(a.btime))
+      .U64(inode.parent)
+      .U64(inode.trim_page)
+      .U32(inode.xattr_bytes)
+      .Bytes(inode.symlink_target)
+      .Take();
+}
+
+Result<InodeRecord> DecodeInode(InodeNumber ino, std::string_view bytes) {
+  Decoder d = Open(bytes);
+  InodeRecord inode;
+  Attributes& a = inode.attributes;
+  a.ino = ino;
+  a.mode = d.U32();
+  a.nlink = d.U32();
+  a.uid = d.U32();
+  a.gid = d.U32();
+  a.generation = d.U64();
+  a.rdev = d.U64();
+  a.size = d.U64();
+  a.blocks = d.U64();
+  a.atime = Time(d.U64());
+  a.mtime = Time(d.U64());
+  a.ctime = Time(d.U64());
+  a.btime = Time(d.U64());
+  inode.parent = d.U64();
+  inode.trim_page = d.U64();
+  inode.xattr_bytes = d.U32();
+  inode.symlink_target = d.Rest();
+  const bool symlink = a.type() == FileType::kSymlink;
+  if (!d.Finished() || !IsFileType(static_cast<uint8_t>(a.type())) || symlink == inode.symlink_target.empty()) {
+    return Damaged("inode");
+  }
+  return inode;
+}
+
+std::string EncodeDentry(const Dentry& dentry) {
+  return Value().U64(dentry.ino).U8(static_cast<uint8_t>(dentry.type)).U8(dentry.index).Take();
+}
+
+Result<Dentry> DecodeDentry(std::string_view bytes) {
+  Decoder d = Open(bytes);
+  const InodeNumber ino = d.U64();
+  const uint8_t type = d.U8();
+  const uint8_t index = d.U8();
+  if (!d.Finished() || !IsFileType(type)) {
+    return Damaged("directory entry");
+  }
+  return Dentry{ino, static_cast<FileType>(type), index};
+}
+
+std::string EncodeExtent(const Extent& extent) {
+  return Value().U64(extent.pages).U32(extent.server).U64(extent.region_page.value).Take();
+}
+
+Result<Extent> DecodeExtent(uint64_t file_page, std::string_view bytes) {
+  Decoder d = Open(bytes);
+  Extent extent;
+  extent.file_page = file_page;
+  extent.pages = d.U64();
+  extent.server = d.U32();
+  extent.region_page.value = d.U64();
+  constexpr uint64_t kLimit = uint64_t{1} << 52;  // pages; so that no sum below overflows
+  if (!d.Finished() || extent.pages == 0 || extent.pages > kLimit || extent.region_page.value > kLimit ||
+      file_page > kLimit) {
+    return Damaged("extent");
+  }
+  return extent;
+}
+
+std::string EncodeNumber(uint64_t number) { return Value().U64(number).Take(); }
+
+Result<uint64_t> DecodeNumber(std::string_view bytes) {
+  Decoder d = Open(bytes);
+  const uint64_t number = d.U64();
+  if (!d.Finished()) {
+    return Damaged("number");
+  }
+  return number;
+}
+
+std::string EncodeBytes(std::string_view payload) { return Value().Bytes(payload).Take(); }
+
+Result<std::string> DecodeBytes(std::string_view bytes) {
+  Decoder d = Open(bytes);
+  std::string payload(d.Rest());
+  if (!d.ok()) {
+    return Damaged("value");
+  }
+  return payload;
+}
+
+}  // namespace termfs::metadata

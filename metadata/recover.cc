@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a crash can leave is said by lists: orphans, truncations, space allocated ahead. This walks them to their ends.
+#include "metadata/namespace.h"
+
+namespace termfs::metadata {
+
+namespace {
+
+constexpr size_t kBatch = 256;
+
+// Calls `end` for every inode that `list` names.
+template <typename List, typename End>
+Result<uint64_t> ForEachListed(const List& list, const End& end) {
+  uint64_t count = 0;
+  for (InodeNumber after = 0;;) {
+    ASSIGN_OR_RETURN(const std::vector<InodeNumber> inodes, list(after));
+    if (inodes.empty()) {
+      return count;
+    }
+    for (const InodeNumber ino : inodes) {
+      RETURN_IF_ERROR(end(ino));
+      ++count;
+    }
+    after = inodes.back();
+  }
+}
+
+template <typename Step>
+Status RepeatUntilDone(const Step& step) {
+  for (bool more = true; more;) {
+    ASSIGN_OR_RETURN(more, step());
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<Namespace::Recovered> Namespace::Recover(bool orphans) {
+  Recovered done;
+  if (orphans) {
+    ASSIGN_OR_RETURN(done.orphans, ForEachListed([&](InodeNumber after) { return ListOrphans(after, kBatch); },
+                                                 [&](InodeNumber ino) { return ReleaseOrphan(ino); }));
+  }
+  ASSIGN_OR_RETURN(done.truncations,
+                   ForEachListed([&](InodeNumber after) { return ListTruncations(after, kBatch); },
+                                 [&](InodeNumber ino) { return RepeatUntilDone([&] { return TruncateStep(ino); }); }));
+  ASSIGN_OR_RETURN(done.trimmed,
+                   ForEachListed([&](InodeNumber after) { return ListAhead(after, kBatch); },
+                                 [&](InodeNumber ino) { return RepeatUntilDone([&] { return TrimAhead(ino); }); }));
+  return done;
+}
+
+}  // namespace termfs::metadata

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Transactions take no snapshot: they lock the keys they name and read the latest committed data, so that a contended
+// key is waited for instead of conflicting. Lock waits end by deadlock detection or by lock_timeout, as EAGAIN.
+#include "metadata/rocksdb_store.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+#include <rocksdb/utilities/transaction.h>
+#include <rocksdb/utilities/transaction_db.h>
+
+#include <atomic>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "metadata/disk_room.h"
+#include "metadata/torn_logs.h"
+
+namespace termfs::metadata {
+
+namespace {
+
+rocksdb::Slice ToSlice(std::string_view bytes) { return {bytes.data(), bytes.size()}; }
+
+Status FromRocks(const rocksdb::Status& status, const char* what) {
+  if (status.ok()) {
+    return Status::Ok();
+  }
+  // Busy: deadlock; TimedOut: a lock; TryAgain, Expired: as the names say; Incomplete: not in memory.
+  const bool conflict =
+      status.IsBusy() || status.IsTimedOut() || status.IsTryAgain() || status.IsExpired() || status.IsIncomplete();
+  const int code = conflict ? EAGAIN : status.IsNoSpace() ? ENOSPC : EIO;
+  return Status::Error(code, std::string("metadata store: ") + what + ": " + status.ToString());
+}
+
+Result<std::optional<std::string>> ToValue(const rocksdb::Status& status, std::string&& value, const char* what) {
+  if (status.IsNotFound()) {
+    return std::optional<std::string>();
+  }
+  RETURN_IF_ERROR(FromRocks(status, what));
+  return std::optional<std::string>(std::move(value));
+}
+
+// `iterator` was made with the bounds; they are checked here too, since a transaction's own writes may ignore them.
+Result<std::vector<KeyValue>> Collect(rocksdb::Iterator& iterator, std::string_view begin, std::string_view end,
+                                      size_t limit, ScanOrder order) {
+  std::vector<KeyValue> result;
+  const bool ascending = order == ScanOrder::kAscending;
+  if (ascending) {
+    iterator.Seek(ToSlice(begin));
+  } else {
+    iterator.SeekForPrev(ToSlice(end));
+    if (iterator.Valid() && iterator.key() == ToSlice(end)) {
+      iterator.Prev();
+    }
+  }
+  while (result.size() < limit && iterator.Valid()) {
+    const std::string_view key(iterator.key().data(), iterator.key().size());
+    if (key < begin || key >= end) {
+      break;
+    }
+    result.push_back({std::string(key), iterator.value().ToString()});
+    if (ascending) {
+      iterator.Next();
+    } else {
+      iterator.Prev();
+    }
+  }
+  RETURN_IF_ERROR(FromRocks(iterator.status(), "scan"));
+  return result;
+}
+
+class RocksReader : public Reader {
+ public:
+  RocksReader(rocksdb::DB& db, rocksdb::ReadTier tier) : db_(db), snapshot_(db.GetSnapshot()) {
+    options_.snapshot = snapshot_;
+    options_.read_tier = tier;
+  }
+  ~RocksReader() override { db_.ReleaseSnapshot(snapshot_); }
+
+  Result<std::optional<std::string>> Get(std::string_view key) override {
+    std::string value;
+    const rocksdb::Status status = db_.Get(options_, ToSlice(key), &value);
+    return ToValue(status, std::move(value), "get");
+  }
+
+  Result<std::vector<KeyValue>> Scan(std::string_view begin, std::string_view end, size_t limit,
+                                     ScanOrder order) override {
+    const rocksdb::Slice lower = ToSlice(begin);
+    const rocksdb::Slice upper = ToSlice(end);
+    rocksdb::ReadOptions options = options_;
+    options.iterate_lower_bound = &lower;
+    options.iterate_upper_bound = &upper;
+    const std::unique_ptr<rocksdb::Iterator> iterator(db_.NewIterator(options));
+    return Collect(*iterator, begin, end, limit, order);
+  }
+
+ private:
+  rocksdb::DB& db_;
+  const rocksdb::Snapshot* const snapshot_;
+  rocksdb::ReadOptions options_;
+};
+
+// The engine stops writing when an append to its log, or a flush, failed; reads go on. What it says then must be
+// heeded: to synchronise a log whose append failed is, for the engine, a programmer's error, which ends the process.
+//
+// Thread-safety: any thread.
+class EngineHealth {
+ public:
+  explicit EngineHealth(rocksdb::DB& db) : db_(db) {}
+
+  // Brings a stopped engine back, tried now and then: else the error that stopped it.
+  Status BeforeWrite() EXCLUDES(mutex_) {
+    if (!stopped_.load(std::memory_order_acquire)) {
+      return Status::Ok();
+    }
+    MutexLock lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    if (!stopped_.load(std::memory_order_relaxed) || now < next_try_) {
+      return why_;
+    }
+    next_try_ = now + kBetweenTries;
+    why_ = FromRocks(db_.Resume(), "resume after an error");
+    if (why_.ok()) {
+      stopped_.store(false, std::memory_order_release);
+      LOG_INFO("the metadata store writes again");
+    }
+    return why_;
+  }
+
+  Status AfterWrite(const rocksdb::Status& status, const char* what) EXCLUDES(mutex_) {
+    Status result = FromRocks(status, what);
+    if (result.code() == EIO || result.code() == ENOSPC) {
+      MutexLock lock(mutex_);
+      why_ = result;
+      if (!stopped_.exchange(true, std::memory_order_release)) {  // pairs with BeforeWrite
+        LOG_ERROR("{}: it is read only until it can write again", result.ToString());
+      }
+    }
+    return result;
+  }
+
+ private:
+  static constexpr std::chrono::seconds kBetweenTries{1};
+
+  rocksdb::DB& db_;
+  std::atomic<bool> stopped_{false};
+  Mutex mutex_;
+  Status why_ GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point next_try_ GUARDED_BY(mutex_){};
+};
+
+class RocksTransaction : public Transaction {
+ public:
+  RocksTransaction(std::unique_ptr<rocksdb::Transaction> transaction, EngineHealth& health, const DiskRoom& room)
+      : transaction_(std::move(transaction)), health_(health), room_(room) {}
+
+  Result<std::optional<std::string>> Get(std::string_view key) override {
+    std::string value;
+    const rocksdb::Status status = transaction_->Get(read_options_, ToSlice(key), &value);
+    return ToValue(status, std::move(value), "get");
+  }
+
+  Result<std::vector<KeyValue>> Scan(std::string_view begin, std::string_view end, size_t limit,
+                                     ScanOrder order) override {
+    const rocksdb::Slice lower = ToSlice(begin);
+    const rocksdb::Slice upper = ToSlice(end);
+    rocksdb::ReadOptions options = read_options_;
+    options.iterate_lower_bound = &lower;
+    options.iterate_upper_bound = &upper;
+    const std::unique_ptr<rocksdb::Iterator> iterator(transaction_->GetIterator(options));
+    return Collect(*iterator, begin, end, limit, order);
+  }
+
+  Result<std::optional<std::string>> GetForUpdate(std::string_view key) override {
+    std::string value;
+    const rocksdb::Status status = transaction_->GetForUpdate(read_options_, ToSlice(key), &value);
+    return ToValue(status, std::move(value), "get for update");
+  }
+
+  Status Grows() override { return room_.CheckGrowth(); }
+  Status Put(std::string_view key, std::string_view value) override {
+    writes_ = true;
+    return FromRocks(transaction_->Put(ToSlice(key), ToSlice(value)), "put");
+  }
+  Status Delete(std::string_view key) override {
+    writes_ = true;
+    return FromRocks(transaction_->Delete(ToSlice(key)), "delete");
+  }
+  Status Commit() override {
+    if (!writes_) {
+      return FromRocks(transaction_->Commit(), "commit");
+    }
+    RETURN_IF_ERROR(room_.CheckChange());
+    RETURN_IF_ERROR(health_.BeforeWrite());
+    return health_.AfterWrite(transaction_->Commit(), "commit");
+  }
+
+ private:
+  const std::unique_ptr<rocksdb::Transaction> transaction_;
+  EngineHealth& health_;
+  const DiskRoom& room_;
+  bool writes_ = false;
+  const rocksdb::ReadOptions read_options_;
+};
+
+class RocksStore : public KeyValueStore {
+ public:
+  RocksStore(std::unique_ptr<rocksdb::TransactionDB> db, const std::string& path, const RocksDbOptions& options)
+      : db_(std::move(db)), health_(*db_), room_(path, options.wal_bytes, kRoomForChanges) {
+    transaction_options_.deadlock_detect = true;
+  }
+
+  std::unique_ptr<Transaction> Begin() override {
+    return std::make_unique<RocksTransaction>(
+        std::unique_ptr<rocksdb::Transaction>(db_->BeginTransaction(write_options_, transaction_options_)), health_,
+        room_);
+  }
+  std::unique_ptr<Reader> Snapshot() override { return std::make_unique<RocksReader>(*db_, rocksdb::kReadAllTier); }
+  std::unique_ptr<Reader> MemorySnapshot() override {
+    return std::make_unique<RocksReader>(*db_, rocksdb::kBlockCacheTier);
+  }
+  Status SyncWal() override {
+    RETURN_IF_ERROR(health_.BeforeWrite());
+    return health_.AfterWrite(db_->SyncWAL(), "sync the log");
+  }
+  Status Health() override {
+    RETURN_IF_ERROR(health_.BeforeWrite());
+    return room_.CheckGrowth();
+  }
+
+ private:
+  static constexpr uint64_t kRoomForChanges = uint64_t{8} << 20;
+
+  const std::unique_ptr<rocksdb::TransactionDB> db_;
+  EngineHealth health_;
+  const DiskRoom room_;
+  const rocksdb::WriteOptions write_options_;
+  rocksdb::TransactionOptions transaction_options_;
+};
+
+// Tuned for small records, most of them read again soon: a filter spares the look-up of names that do not exist.
+rocksdb::Options EngineOptions(const RocksDbOptions& options) {
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = rocksdb::NewLRUCache(options.block_cache_bytes);
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10, false));
+  table.cache_index_and_filter_blocks = true;
+  table.pin_l0_filter_and_index_blocks_in_cache = true;
+
+  rocksdb::Options engine;
+  engine.create_if_missing = options.create_if_missing;
+  engine.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  engine.write_buffer_size = options.wal_bytes / 2;
+  engine.max_write_buffer_number = 3;
+  engine.max_total_wal_size = options.wal_bytes;
+  engine.recycle_log_file_num = 0;  // recycled logs cannot be replayed up to a torn tail
+  engine.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  engine.max_background_jobs = 2;
+  engine.max_open_files = options.open_files;
+  engine.bytes_per_sync = size_t{1} << 20;
+  engine.keep_log_file_num = 2;
+  engine.max_log_file_size = size_t{4} << 20;
+  engine.stats_dump_period_sec = 0;
+  return engine;
+}
+
+}  // namespace
+
+namespace {
+
+// A TransactionDB keeps every log, and reads it at each start, until a table is written that has something new in it.
+// A deletion of the empty key, which no record has, is.
+rocksdb::Status ForgetLogs(rocksdb::DB& db) {
+  const rocksdb::Status written = db.Delete(rocksdb::WriteOptions(), rocksdb::Slice());
+  return written.ok() ? db.Flush(rocksdb::FlushOptions()) : written;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, const RocksDbOptions& options) {
+  rocksdb::TransactionDBOptions transactions;
+  transactions.transaction_lock_timeout = options.lock_timeout.count();
+  transactions.default_lock_timeout = options.lock_timeout.count();
+  ASSIGN_OR_RETURN(const size_t logs, CutTornLogs(path));
+  rocksdb::TransactionDB* db = nullptr;
+  rocksdb::Status status = rocksdb::TransactionDB::Open(EngineOptions(options), transactions, path, &db);
+  std::unique_ptr<rocksdb::TransactionDB> opened(db);
+  if (status.ok() && logs > 0) {
+    status = ForgetLogs(*db);
+  }
+  if (status.ok()) {
+    return std::unique_ptr<KeyValueStore>(std::make_unique<RocksStore>(std::move(opened), path, options));
+  }
+  const std::string text = "metadata store " + path + ": " + status.ToString();
+  if (status.IsInvalidArgument() && text.find("does not exist") != std::string::npos) {
+    return Status::Error(ENOENT, text);
+  }
+  if (status.IsCorruption()) {
+    return Status::Error(EUCLEAN, text);
+  }
+  if (status.IsNoSpace()) {
+    return Status::Error(ENOSPC, text);
+  }
+  if (status.IsIOError() && text.find("lock") != std::string::npos) {
+    return Status::Error(EBUSY, text);
+  }
+  return Status::Error(EIO, text);
+}
+
+}  // namespace termfs::metadata

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A KeyValueStore on RocksDB: pessimistic transactions, so that a contended key is waited for and seldom a conflict.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "metadata/key_value_store.h"
+
+namespace termfs::metadata {
+
+struct RocksDbOptions {
+  bool create_if_missing = false;
+  size_t block_cache_bytes = size_t{64} << 20;
+  size_t wal_bytes = size_t{64} << 20;  // about; more is flushed to tables. As much disk is kept free (disk_room.h)
+  int open_files = 200;
+  std::chrono::milliseconds lock_timeout{1000};  // a key waited for so long is a conflict
+};
+
+// Opens the store in the directory `path`. ENOENT: none there (and not create_if_missing). EBUSY: another process has
+// it open. EUCLEAN: damaged. ENOSPC, EIO: the disk. Blocks while it replays its log.
+Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, const RocksDbOptions& options = {});
+
+}  // namespace termfs::metadata

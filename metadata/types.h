@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the namespace speaks of: inodes, directory entries, extents.
+//
+// Thread-safety: values. Units: times are nanoseconds since the epoch; blocks and extents count pages of 4 KiB.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/page.h"
+
+namespace termfs::metadata {
+
+// Never used twice in the life of a volume.
+using InodeNumber = uint64_t;
+inline constexpr InodeNumber kRootInode = 1;
+
+using Uuid = std::array<uint8_t, 16>;
+
+inline constexpr size_t kMaxName = 255;                            // bytes, of a directory entry or of an attribute
+inline constexpr size_t kMaxSymlink = 4095;                        // bytes
+inline constexpr size_t kMaxXattrValue = 64 << 10;                 // bytes
+inline constexpr size_t kMaxXattrList = 64 << 10;                  // bytes: all names of an inode, each with its NUL
+inline constexpr uint32_t kMaxLinks = 65000;                       // of a file that is no directory
+inline constexpr uint64_t kMaxFileSize = (uint64_t{1} << 60) - 1;  // bytes
+inline constexpr uint64_t kMaxAllocation = uint64_t{1} << 15;      // pages, of one AllocateExtents
+
+// The values of d_type, which are mode >> 12.
+enum class FileType : uint8_t {
+  kFifo = 1,
+  kCharacter = 2,
+  kDirectory = 4,
+  kBlock = 6,
+  kRegular = 8,
+  kSymlink = 10,
+  kSocket = 12,
+};
+
+inline constexpr FileType TypeOfMode(uint32_t mode) { return static_cast<FileType>((mode & S_IFMT) >> 12); }
+
+struct Attributes {
+  InodeNumber ino = 0;
+  uint64_t generation = 0;  // of the inode number; constant as long as numbers are not reused
+  uint32_t mode = 0;        // type and permission bits
+  uint32_t nlink = 0;       // 0: unlinked, kept as an orphan
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  uint64_t rdev = 0;
+  uint64_t size = 0;    // bytes; of a directory: how many entries it has
+  uint64_t blocks = 0;  // pages allocated
+  Nanoseconds atime{0};
+  Nanoseconds mtime{0};
+  Nanoseconds ctime{0};
+  Nanoseconds btime{0};
+
+  FileType type() const { return TypeOfMode(mode); }
+  bool is_directory() const { return type() == FileType::kDirectory; }
+  friend bool operator==(const Attributes&, const Attributes&) = default;
+};
+
+// Who asks: the owner of new inodes. Permission checks are the kernel's.
+struct Caller {
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+};
+
+// What SetAttr changes. `mode` gives the 12 permission bits; its type bits are ignored.
+struct AttributeChange {
+  std::optional<uint32_t> mode;
+  std::optional<uint32_t> uid;
+  std::optional<uint32_t> gid;
+  std::optional<Nanoseconds> atime;
+  std::optional<Nanoseconds> mtime;
+};
+
+// A new inode. `mode` has type bits and permission bits (umask applied by the caller; 0 type bits mean regular).
+struct NewInode {
+  uint32_t mode = S_IFREG;
+  uint64_t rdev = 0;           // of a character or block device
+  std::string symlink_target;  // of a symlink, 1 to kMaxSymlink bytes
+};
+
+struct DirectoryEntry {
+  std::string name;
+  InodeNumber ino = 0;
+  FileType type = FileType::kRegular;
+  uint64_t cursor = 0;  // reading goes on after this entry from here
+};
+
+struct DirectoryEntryPlus {
+  DirectoryEntry entry;
+  Attributes attributes;
+};
+
+// The inode behind a name that was removed or replaced.
+struct Removed {
+  InodeNumber ino = 0;  // 0: no inode lost a name
+  FileType type = FileType::kRegular;
+  bool last_link = false;
+  // The inode stays as an orphan: ReleaseOrphan it when nobody has it open (at once, if so now).
+  bool orphaned = false;
+};
+
+struct Renamed {
+  InodeNumber ino = 0;  // what moved; 0 when both names were links of one inode and nothing was done
+  Removed replaced;
+};
+
+struct Extent {
+  uint64_t file_page = 0;  // first page in the file
+  uint64_t pages = 0;
+  uint32_t server = 0;  // region server
+  PageIndex region_page;
+  bool fresh = false;  // AllocateExtents gave it just now (its pages are zero pages)
+  friend bool operator==(const Extent&, const Extent&) = default;
+};
+
+struct RegionRange {
+  uint32_t server = 0;
+  PageIndex first;
+  uint64_t pages = 0;
+  friend bool operator==(const RegionRange&, const RegionRange&) = default;
+};
+
+struct SpaceUse {
+  uint64_t total_pages = 0;
+  uint64_t free_pages = 0;     // allocatable
+  uint64_t pending_pages = 0;  // freed, waiting for CommitFree
+  uint64_t inodes = 0;         // in use, the root and orphans included
+  friend bool operator==(const SpaceUse&, const SpaceUse&) = default;
+};
+
+}  // namespace termfs::metadata

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a signal is about to do to a thread that waits in a system call. The kernel interrupts a FUSE request for every
+// signal; but a program that handles a signal does not expect calls on files to fail with EINTR (on a local disk they
+// never do), so only one that ends the program may end its call.
+//
+// Thread-safety: any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string_view>
+
+namespace termfs::mount {
+
+// `status`: what /proc/TID/status says. True: a signal is pending that will end the process.
+bool EndingByStatus(std::string_view status);
+
+// The same of a thread, by its id. True also when there is no such thread any more.
+bool IsEnding(pid_t thread);
+
+}  // namespace termfs::mount

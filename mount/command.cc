@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/command.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace termfs::mount {
+
+int Failed(const Status& status) {
+  std::fprintf(stderr, "termfs: %s\n", status.ToString().c_str());
+  return kExitFailed;
+}
+
+int BadUsage(const Status& status) {
+  std::fprintf(stderr, "termfs: %s\nSee termfs --help.\n", std::string(status.message()).c_str());
+  return kExitUsage;
+}
+
+int Print(const std::string& text) {
+  const bool printed = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  return printed ? kExitOk : Failed(ErrnoStatus("write to standard output"));
+}
+
+Result<std::string> VolumePath(const std::string& address) {
+  const std::unique_ptr<char, void (*)(void*)> path(realpath(address.c_str(), nullptr), &free);
+  if (path == nullptr) {
+    if (address.find('/') == std::string::npos && address.find(':') != std::string::npos) {
+      return Status::Error(EOPNOTSUPP,
+                           address + ": this version reaches volumes on this host only, by their directory");
+    }
+    return ErrnoStatus(address);
+  }
+  struct stat st {};
+  if (stat(path.get(), &st) != 0) {
+    return ErrnoStatus(address);
+  }
+  if (!S_ISDIR(st.st_mode)) {
+    return Status::Error(ENOTDIR, address + ": a volume is a directory");
+  }
+  const std::string lock = std::string(path.get()) + "/lock";
+  if (access(lock.c_str(), F_OK) != 0 && errno == ENOENT) {
+    return Status::Error(EUCLEAN, address + " is not a termfs volume (no file 'lock' in it); termfs format makes one");
+  }
+  return std::string(path.get());
+}
+
+Result<std::string> AbsolutePath(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const std::unique_ptr<char, void (*)(void*)> resolved(realpath(folder.c_str(), nullptr), &free);
+  if (resolved == nullptr) {
+    return ErrnoStatus(path);
+  }
+  const std::string name = path.substr(slash == std::string::npos ? 0 : slash + 1);
+  const std::string base(resolved.get());
+  return (base == "/" ? base : base + "/") + name;
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The subcommands of termfs, each in a file of its own: what they are asked (still as text where a person wrote it) and
+// a function that does it and returns the exit code: 0 ok, 1 failed, 2 bad usage.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "fs/client/file_system.h"
+
+namespace termfs::mount {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+
+// What main decides: the concrete objects.
+struct Program {
+  std::function<Result<std::unique_ptr<driver::Nic>>()> open_nic;
+};
+
+struct FormatArguments {
+  std::string directory;
+  std::string capacity;
+  std::string dram_ratio;
+  std::string device;
+  bool force = false;
+};
+struct ServeArguments {
+  std::string directory;
+  std::string dram_ratio;  // empty: as in termfs.toml; so are the others
+  std::string kind;
+  std::string promoter;
+  std::string workers;
+  std::string memory_directory;
+  bool foreground = false;
+  bool verbose = false;
+};
+struct MountArguments {
+  std::string address;
+  std::string mountpoint;
+  std::vector<std::string> options;
+  std::string log;  // file for the messages of a mount in the background
+  bool foreground = false;
+  bool verbose = false;
+};
+struct UmountArguments {
+  std::string mountpoint;
+  bool lazily = false;
+};
+struct StatusArguments {
+  std::string address;
+  bool json = false;
+};
+struct StatsArguments {
+  std::string source;  // a volume's address or a mount point
+  bool json = false;
+  std::string interval = "1";  // seconds
+  std::string count;           // samples; empty: until interrupted
+};
+struct SetArguments {
+  std::string address;
+  std::vector<std::string> settings;  // key=value
+};
+struct FsckArguments {
+  std::string directory;
+  bool repair = false;
+  bool json = false;
+};
+
+int RunFormat(const FormatArguments& arguments);
+int RunServe(const Program& program, const ServeArguments& arguments);
+int RunMount(const Program& program, const MountArguments& arguments);
+int RunUmount(const UmountArguments& arguments);
+int RunStatus(const StatusArguments& arguments);
+int RunStats(const StatsArguments& arguments);
+int RunSet(const SetArguments& arguments);
+int RunFsck(const FsckArguments& arguments);
+
+// Parses the command line and runs what it says.
+int RunCommandLine(const Program& program, int argc, char** argv);
+// The same for mount.termfs, called by mount(8): ADDR MNT [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS].
+int RunMountHelper(const Program& program, int argc, char** argv);
+
+// Print the error, and return the exit code for it.
+int Failed(const Status& status);
+int BadUsage(const Status& status);
+// Prints `text` to standard output; the exit code says whether it got there.
+int Print(const std::string& text);
+
+// The absolute path of a volume's directory. EUCLEAN for a directory that is none, EOPNOTSUPP for a network address,
+// which this version does not serve.
+Result<std::string> VolumePath(const std::string& address);
+// Of a file that need not exist, in a directory that does.
+Result<std::string> AbsolutePath(const std::string& path);
+
+}  // namespace termfs::mount

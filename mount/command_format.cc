@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "fs/server/settings.h"
+#include "fs/server/volume.h"
+#include "mount/command.h"
+#include "mount/size.h"
+
+namespace termfs::mount {
+namespace {
+
+void ShowProgress(uint64_t done, uint64_t all) {
+  const uint64_t percent =
+      all == 0 ? 100 : static_cast<uint64_t>(100.0 * static_cast<double>(done) / static_cast<double>(all));
+  std::fprintf(stderr, "\rpreparing %s of %s (%lu%%)%s", FormatSize(done).c_str(), FormatSize(all).c_str(),
+               static_cast<unsigned long>(percent), done >= all ? "\n" : "");
+}
+
+}  // namespace
+
+int RunFormat(const FormatArguments& arguments) {
+  fs::server::FormatOptions options;
+  const Result<uint64_t> capacity = ParseSize(arguments.capacity);
+  if (!capacity.ok()) {
+    return BadUsage(capacity.status().WithContext("--capacity"));
+  }
+  options.settings.capacity_bytes = *capacity;
+  if (!arguments.dram_ratio.empty()) {
+    const Result<double> ratio = ParseRatio(arguments.dram_ratio);
+    if (!ratio.ok()) {
+      return BadUsage(ratio.status().WithContext("--dram-ratio"));
+    }
+    options.settings.dram_ratio = *ratio;
+  }
+  if (!arguments.device.empty()) {
+    const Result<std::string> device = AbsolutePath(arguments.device);  // the server has another working directory
+    if (!device.ok()) {
+      return Failed(device.status());
+    }
+    options.settings.device = *device;
+  }
+  if (const Status allowed = fs::server::CheckSettings(options.settings); !allowed.ok()) {
+    return BadUsage(allowed);
+  }
+  options.overwrite = arguments.force;
+  if (isatty(STDERR_FILENO) != 0) {
+    options.progress = &ShowProgress;
+  }
+  if (const Status formatted = fs::server::FormatVolume(arguments.directory, options); !formatted.ok()) {
+    return Failed(formatted);
+  }
+  return Print(
+      fmt::format("{}: a volume of {}, {} of it in memory at a time\n", arguments.directory, FormatSize(*capacity),
+                  FormatSize(static_cast<uint64_t>(static_cast<double>(*capacity) * options.settings.dram_ratio))));
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "base/page.h"
+#include "fs/server/volume.h"
+#include "mount/command.h"
+#include "mount/json.h"
+#include "mount/size.h"
+
+namespace termfs::mount {
+namespace {
+
+std::string ForPeople(const std::string& directory, const fs::server::CheckReport& report) {
+  std::string text;
+  auto out = std::back_inserter(text);
+  for (const std::string& problem : report.problems) {
+    fmt::format_to(out, "problem: {}\n", problem);
+  }
+  fmt::format_to(out, "{}: {} inodes, {} directories, {} extents, {} in use: ", directory, report.inodes,
+                 report.directories, report.extents, FormatSize(report.pages_used * kPageSize));
+  if (report.repaired > 0) {
+    fmt::format_to(out, "{} files repaired, ", report.repaired);
+  }
+  if (report.problems.empty()) {
+    text += "sound\n";
+  } else {
+    fmt::format_to(out, "{} problems\n", report.problems.size());
+  }
+  return text;
+}
+
+std::string ForPrograms(const fs::server::CheckReport& report) {
+  JsonWriter json;
+  json.BeginObject()
+      .Member("inodes", report.inodes)
+      .Member("directories", report.directories)
+      .Member("extents", report.extents)
+      .Member("used_bytes", report.pages_used * kPageSize)
+      .Member("repaired", report.repaired)
+      .Key("problems")
+      .BeginArray();
+  for (const std::string& problem : report.problems) {
+    json.String(problem);
+  }
+  json.EndArray().EndObject();
+  return json.text() + "\n";
+}
+
+}  // namespace
+
+int RunFsck(const FsckArguments& arguments) {
+  const Result<std::string> directory = VolumePath(arguments.directory);
+  if (!directory.ok()) {
+    return Failed(directory.status());
+  }
+  const Result<fs::server::CheckReport> report = fs::server::CheckVolume(*directory, arguments.repair);
+  if (!report.ok()) {
+    return Failed(report.status());
+  }
+  const int printed = Print(arguments.json ? ForPrograms(*report) : ForPeople(*directory, *report));
+  return report->problems.empty() ? printed : kExitFailed;
+}
+
+}  // namespace termfs::mount

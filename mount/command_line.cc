@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The only file that sees CLI11. Values stay text here: the commands parse sizes and numbers themselves.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "mount/command.h"
+#include "mount/mount_config.h"
+
+namespace termfs::mount {
+namespace {
+
+using Action = std::function<int()>;
+
+// An empty word is a variable that a script left unset, not a wish for the default. Mount options may be empty.
+void RefuseEmptyWords(CLI::App& app) {
+  const CLI::Validator not_empty([](const std::string& word) { return word.empty() ? "is empty" : std::string(); }, "");
+  for (CLI::App* command : app.get_subcommands({})) {
+    for (CLI::Option* option : command->get_options()) {
+      if (option->get_items_expected_max() > 0 && option->get_name() != "-o") {
+        option->check(not_empty);
+      }
+    }
+  }
+}
+
+void AddFormat(CLI::App& app, FormatArguments& arguments, Action& action) {
+  CLI::App* command = app.add_subcommand("format", "Make a volume; all its state is in DIR");
+  command->add_option("DIR", arguments.directory, "a directory that is empty or does not exist")->required();
+  command->add_option("--capacity", arguments.capacity, "size of the SSD-extended region, such as 8G")->required();
+  command->add_option("--dram-ratio", arguments.dram_ratio, "part of it kept in memory, 0.01 to 1 (default 0.5)");
+  command->add_option("--device", arguments.device, "block device or file for the data (default: a file in DIR)");
+  command->add_flag("--force", arguments.force, "overwrite what the block device holds");
+  command->callback([&] { action = [&] { return RunFormat(arguments); }; });
+}
+
+void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, Action& action) {
+  CLI::App* command = app.add_subcommand("serve", "Serve a volume; returns when clients can connect");
+  command->add_option("DIR", arguments.directory, "the volume")->required();
+  command->add_option("--dram-ratio", arguments.dram_ratio, "this time, instead of the volume's setting");
+  command->add_option(
+      "--kind", arguments.kind,
+      "memory region: term (default), or for comparison pin, odp, rpc, rpc_buffer, rpc_direct, rpc_tiering");
+  command->add_option("--promoter", arguments.promoter, "what stays in memory: heat (default), recent, static");
+  command->add_option("--workers", arguments.workers, "threads that serve requests");
+  command->add_option("--memory-directory", arguments.memory_directory,
+                      "a tmpfs where memory outlives a killed server, instead of the volume's setting; none: nowhere");
+  command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error instead of DIR/log");
+  command->add_flag("--verbose", arguments.verbose, "log more");
+  command->callback([&] { action = [&] { return RunServe(program, arguments); }; });
+}
+
+void AddMount(CLI::App& app, const Program& program, MountArguments& arguments, Action& action) {
+  CLI::App* command = app.add_subcommand("mount", "Mount a served volume; returns when it is usable");
+  command->add_option("ADDR", arguments.address, "the volume's directory")->required();
+  command->add_option("MOUNTPOINT", arguments.mountpoint, "an empty directory")->required();
+  command->add_option("-o", arguments.options, "mount options, see below")->allow_extra_args(false);
+  command->add_option("--log", arguments.log,
+                      "file for messages (default in the background: /var/log/termfs-mount.log)");
+  command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error");
+  command->add_flag("--verbose", arguments.verbose, "log more");
+  command->footer(MountOptionsHelp());
+  command->callback([&] { action = [&] { return RunMount(program, arguments); }; });
+}
+
+void AddUmount(CLI::App& app, UmountArguments& arguments, Action& action) {
+  CLI::App* command = app.add_subcommand("umount", "Unmount; returns when the mount's process has ended");
+  command->add_option("MOUNTPOINT", arguments.mountpoint, "where it is mounted")->required();
+  command->add_flag("--lazy", arguments.lazily, "detach it although it is in use");
+  command->callback([&] { action = [&] { return RunUmount(arguments); }; });
+}
+
+void AddStatus(CLI::App& app, StatusArguments& arguments, Action& action) {
+  CLI::App* command = app.add_subcommand("status", "Capacity, DRAM tier, sessions, transport and health of a server");
+  command->add_option("ADDR", arguments.address, "the volume's directory")->required();
+  command->add_flag("--json", arguments.json, "for programs");
+  command->callback([&] { action = [&] { return RunStatus(arguments); }; });
+}
+
+void AddStats(CLI::App& app, StatsArguments& arguments, Action& action) {
+  CLI::App* command = app.add_subcommand("stats", "Live view: operations, hits by READ, misses, promotions, latency");
+  command->add_option("ADDR|MNT", arguments.source, "a volume's directory or a mount point")->required();
+  command->add_flag("--json", arguments.json, "one object with all counters per sample");
+  command->add_option("--interval", arguments.interval, "seconds between samples (default 1)");
+  command->add_option("--count", arguments.count, "end after so many samples");
+  command->footer(
+      "Rates are per second: requests from the kernel; pages read one-sidedly; pages known absent by the bitmap and "
+      "by\n"
+      "the magic pattern; RPC reads; pages promoted and evicted; reads of the SSD. Percentiles count from the start.\n"
+      "A column that the source does not know shows -.\n");
+  command->callback([&] { action = [&] { return RunStats(arguments); }; });
+}
+
+void AddSet(CLI::App& app, SetArguments& arguments, Action& action) {
+  CLI::App* command = app.add_subcommand("set", "Change settings of a running server");
+  command->add_option("ADDR", arguments.address, "the volume's directory")->required();
+  command
+      ->add_option("KEY=VALUE", arguments.settings,
+                   "dram-ratio=0.3, promoter=heat|recent|static, pattern=random (a new magic pattern)")
+      ->required();
+  command->callback([&] { action = [&] { return RunSet(arguments); }; });
+}
+
+void AddFsck(CLI::App& app, FsckArguments& arguments, Action& action) {
+  CLI::App* command = app.add_subcommand("fsck", "Check a volume that is not served");
+  command->add_option("DIR", arguments.directory, "the volume")->required();
+  command->add_flag("--json", arguments.json, "for programs");
+  command->add_flag("--repair", arguments.repair,
+                    "end what a crash has cut short, on a volume that is sound otherwise; without it nothing changes");
+  command->callback([&] { action = [&] { return RunFsck(arguments); }; });
+}
+
+std::vector<std::string> Subcommands(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+}  // namespace
+
+int RunCommandLine(const Program& program, int argc, char** argv) {
+  FormatArguments format;
+  ServeArguments serve;
+  MountArguments mount;
+  UmountArguments umount;
+  StatusArguments status;
+  StatsArguments stats;
+  SetArguments set;
+  FsckArguments fsck;
+  Action action;
+  CLI::App app("termfs: a distributed file system whose servers expose more memory than they have", "termfs");
+  app.set_version_flag("--version", "termfs " TERMFS_VERSION);
+  app.require_subcommand(1);
+  app.footer("Exit codes: 0 ok, 1 failed, 2 bad usage. termfs COMMAND --help says more.\n");
+  AddFormat(app, format, action);
+  AddServe(app, program, serve, action);
+  AddMount(app, program, mount, action);
+  AddUmount(app, umount, action);
+  AddStatus(app, status, action);
+  AddStats(app, stats, action);
+  AddSet(app, set, action);
+  AddFsck(app, fsck, action);
+  RefuseEmptyWords(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    const std::vector<std::string> known = Subcommands(app);
+    if (argc > 1 && argv[1][0] != '-' && std::find(known.begin(), known.end(), argv[1]) == known.end()) {
+      std::fputs(
+          fmt::format("termfs: there is no subcommand '{}'; there are {}\n", argv[1], fmt::join(known, ", ")).c_str(),
+          stderr);
+      return kExitUsage;
+    }
+    app.exit(error);
+    return kExitUsage;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  return action();
+}
+
+}  // namespace termfs::mount

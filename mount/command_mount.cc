@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <getopt.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "mount/command.h"
+#include "mount/mount_service.h"
+
+namespace termfs::mount {
+namespace {
+
+constexpr char kDefaultLog[] = "/var/log/termfs-mount.log";
+
+// In the foreground standard error; in the background the file that was named, or root's usual place.
+Result<std::string> LogPath(const MountArguments& arguments) {
+  if (!arguments.log.empty()) {
+    return AbsolutePath(arguments.log);  // the mount has another working directory
+  }
+  if (arguments.foreground) {
+    return std::string();
+  }
+  return std::string(geteuid() == 0 ? kDefaultLog : "/dev/null");
+}
+
+Status Serve(const Program& program, const MountRequest& request, Readiness& readiness) {
+  ASSIGN_OR_RETURN(const UniqueFd signals, BlockEndSignals());  // before any thread
+  ASSIGN_OR_RETURN(const auto nic, program.open_nic());
+  KernelCacheNotifier cache;
+  ASSIGN_OR_RETURN(const auto file_system,
+                   fs::client::FileSystem::Connect(*nic, request.address, ToClientOptions(request.config), &cache));
+  return ServeFileSystem(*file_system, cache, request, signals, readiness);
+}
+
+// The directory's absolute path, without asking a file system that may be mounted on it.
+Result<std::string> MountPointPath(const std::string& path) {
+  const std::unique_ptr<char, void (*)(void*)> resolved(realpath(path.c_str(), nullptr), &free);
+  if (resolved == nullptr) {
+    return ErrnoStatus("mount point " + path);
+  }
+  return std::string(resolved.get());
+}
+
+}  // namespace
+
+int RunMount(const Program& program, const MountArguments& arguments) {
+  MountRequest request;
+  for (const std::string& options : arguments.options) {
+    if (const Status applied = ApplyMountOptions(options, request.config); !applied.ok()) {
+      return BadUsage(applied);
+    }
+  }
+  const Result<std::string> address = VolumePath(arguments.address);
+  if (!address.ok()) {
+    return Failed(address.status());
+  }
+  request.address = *address;
+  const Result<std::string> mountpoint = MountPointPath(arguments.mountpoint);
+  if (!mountpoint.ok()) {
+    return Failed(mountpoint.status());
+  }
+  request.mountpoint = *mountpoint;
+  if (const Status usable = CheckMountPoint(request.mountpoint); !usable.ok()) {
+    return Failed(usable);
+  }
+  const Result<std::string> log = LogPath(arguments);
+  if (!log.ok()) {
+    return Failed(log.status().WithContext("--log"));
+  }
+  return RunService(arguments.foreground, [&](Readiness& readiness) {
+    const LogLevel level = arguments.verbose ? LogLevel::kDebug : LogLevel::kInfo;
+    RETURN_IF_ERROR(StartLog(level, *log));
+    return Serve(program, request, readiness);
+  });
+}
+
+int RunMountHelper(const Program& program, int argc, char** argv) {
+  MountArguments arguments;
+  bool sloppy = false;
+  bool fake = false;
+  int option = 0;
+  while ((option = getopt(argc, argv, "sfnvN:t:o:")) != -1) {
+    switch (option) {
+      case 's':
+        sloppy = true;
+        break;
+      case 'f':
+        fake = true;
+        break;
+      case 'v':
+        arguments.verbose = true;
+        break;
+      case 'n':  // no mtab: there is none
+      case 'N':  // mount(8) has entered the name space
+      case 't':
+        break;
+      case 'o':
+        arguments.options.emplace_back(optarg);
+        break;
+      default:
+        return kExitUsage;  // getopt has said why
+    }
+  }
+  if (argc - optind != 2) {
+    return BadUsage(Status::Error(EINVAL, "usage: mount.termfs ADDR MOUNTPOINT [-o OPTIONS]"));
+  }
+  arguments.address = argv[optind];
+  arguments.mountpoint = argv[optind + 1];
+  if (sloppy) {
+    return BadUsage(
+        Status::Error(EINVAL, "sloppy mounts (-s) are not done: an option that is not understood is an error"));
+  }
+  return fake ? kExitOk : RunMount(program, arguments);
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+#include <sys/signalfd.h>
+
+#include "base/log.h"
+#include "fs/server/settings.h"
+#include "fs/server/volume.h"
+#include "mount/command.h"
+#include "mount/daemon.h"
+#include "mount/size.h"
+
+namespace termfs::mount {
+namespace {
+
+constexpr int kWaitMs = 60 * 1000;  // one turn of an endless wait
+constexpr uint64_t kMaxWorkers = 64;
+
+// What the command line says goes before the volume's file.
+Status Override(const ServeArguments& arguments, fs::server::VolumeSettings& settings) {
+  if (!arguments.dram_ratio.empty()) {
+    Result<double> ratio = ParseRatio(arguments.dram_ratio);
+    if (!ratio.ok()) {
+      return std::move(ratio).status().WithContext("--dram-ratio");
+    }
+    settings.dram_ratio = *ratio;
+  }
+  if (!arguments.workers.empty()) {
+    Result<uint64_t> workers = ParseCount(arguments.workers, 1, kMaxWorkers);
+    if (!workers.ok()) {
+      return std::move(workers).status().WithContext("--workers");
+    }
+    settings.workers = static_cast<uint32_t>(*workers);
+  }
+  if (!arguments.kind.empty()) {
+    settings.kind = arguments.kind;
+  }
+  if (!arguments.memory_directory.empty()) {
+    settings.memory_directory = arguments.memory_directory;
+  }
+  if (!arguments.promoter.empty()) {
+    settings.promoter = arguments.promoter;
+  }
+  return fs::server::CheckSettings(settings);
+}
+
+void WaitForSignal(const UniqueFd& signals) {
+  pollfd ready{.fd = signals.get(), .events = POLLIN, .revents = 0};
+  while (poll(&ready, 1, kWaitMs) <= 0) {
+  }
+}
+
+Status Serve(const Program& program, const std::string& directory, const fs::server::VolumeSettings& settings,
+             Readiness& readiness) {
+  ASSIGN_OR_RETURN(const UniqueFd signals, BlockEndSignals());  // before any thread
+  ASSIGN_OR_RETURN(const auto nic, program.open_nic());
+  ASSIGN_OR_RETURN(const auto server, fs::server::VolumeServer::Start(*nic, directory, settings));
+  LOG_INFO("serving {}", directory);
+  readiness.Ok();
+  WaitForSignal(signals);
+  LOG_INFO("told to end");
+  RETURN_IF_ERROR(server->Stop());
+  LOG_INFO("ended, everything is on the SSD");
+  return Status::Ok();
+}
+
+}  // namespace
+
+int RunServe(const Program& program, const ServeArguments& arguments) {
+  const Result<std::string> directory = VolumePath(arguments.directory);
+  if (!directory.ok()) {
+    return Failed(directory.status());
+  }
+  Result<fs::server::VolumeSettings> settings = fs::server::LoadSettings(*directory);
+  if (!settings.ok()) {
+    return Failed(settings.status());
+  }
+  if (const Status overridden = Override(arguments, *settings); !overridden.ok()) {
+    return BadUsage(overridden);
+  }
+  return RunService(arguments.foreground, [&](Readiness& readiness) {
+    const LogLevel level = arguments.verbose ? LogLevel::kDebug : LogLevel::kInfo;
+    RETURN_IF_ERROR(StartLog(level, arguments.foreground ? "" : *directory + "/log"));
+    return Serve(program, *directory, *settings, readiness);
+  });
+}
+
+}  // namespace termfs::mount

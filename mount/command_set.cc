@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include "fs/client/admin.h"
+#include "mount/command.h"
+#include "mount/size.h"
+
+namespace termfs::mount {
+namespace {
+
+using Setting = std::pair<std::string, std::string>;
+
+Result<Setting> ParseSetting(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return Status::Error(EINVAL, "'" + text + "': a setting is KEY=VALUE, such as dram-ratio=0.3");
+  }
+  Setting setting(text.substr(0, equals), text.substr(equals + 1));
+  const auto& [key, value] = setting;
+  if (key == "dram-ratio") {
+    if (Result<double> ratio = ParseRatio(value); !ratio.ok()) {
+      return std::move(ratio).status().WithContext(key);
+    }
+  } else if (key == "promoter") {
+    if (value != "heat" && value != "recent" && value != "static") {
+      return Status::Error(EINVAL, "promoter: '" + value + "' is none of heat, recent, static");
+    }
+  } else if (key == "pattern") {
+    if (value != "random") {
+      return Status::Error(EINVAL, "pattern: '" + value + "' is not random, which makes up a new one");
+    }
+  } else {
+    return Status::Error(EINVAL, "'" + key + "' is not a setting; those are dram-ratio, promoter, pattern");
+  }
+  return setting;
+}
+
+}  // namespace
+
+// Everything is looked at before anything is changed.
+int RunSet(const SetArguments& arguments) {
+  std::vector<Setting> settings;
+  for (const std::string& text : arguments.settings) {
+    Result<Setting> setting = ParseSetting(text);
+    if (!setting.ok()) {
+      return BadUsage(setting.status());
+    }
+    settings.push_back(std::move(*setting));
+  }
+  const Result<std::string> address = VolumePath(arguments.address);
+  if (!address.ok()) {
+    return Failed(address.status());
+  }
+  for (const auto& [key, value] : settings) {
+    if (const Status changed = fs::client::ChangeSetting(*address, key, value); !changed.ok()) {
+      return Failed(changed);
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace termfs::mount

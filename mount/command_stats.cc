@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <charconv>
+#include <cstdio>
+#include <limits>
+#include <thread>
+
+#include "mount/command.h"
+#include "mount/size.h"
+#include "mount/stats_sample.h"
+
+namespace termfs::mount {
+namespace {
+
+constexpr uint64_t kLinesPerHeader = 20;
+
+Result<std::chrono::duration<double>> ParseInterval(const std::string& text) {
+  double seconds = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (text.empty() || parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() ||
+      !(seconds >= 0.05 && seconds <= 86400)) {
+    return Status::Error(EINVAL, "--interval: '" + text + "' is not a number of seconds from 0.05 to 86400");
+  }
+  return std::chrono::duration<double>(seconds);
+}
+
+// The live view needs two samples for its first line; JSON shows the first as it is.
+int Show(const StatsArguments& arguments, std::chrono::duration<double> interval, uint64_t count) {
+  Status server_error;
+  Result<StatsSample> before = TakeSample(arguments.source, server_error);
+  if (!before.ok()) {
+    return Failed(before.status());
+  }
+  if (!server_error.ok()) {
+    std::fprintf(stderr, "termfs: the server's own counters are not shown: %s\n", server_error.ToString().c_str());
+  }
+  auto next = std::chrono::steady_clock::now();
+  for (uint64_t shown = 0; shown < count; shown++) {
+    if (!arguments.json || shown > 0) {
+      next += std::chrono::duration_cast<std::chrono::steady_clock::duration>(interval);
+      std::this_thread::sleep_until(next);
+    }
+    Result<StatsSample> now = TakeSample(arguments.source, server_error);
+    if (!now.ok()) {
+      return Failed(now.status());
+    }
+    const std::string header = !arguments.json && shown % kLinesPerHeader == 0 ? StatsHeader() : "";
+    const std::string line = arguments.json ? StatsJson(*now) : StatsLine(*before, *now);
+    if (const int printed = Print(header + line); printed != kExitOk) {
+      return printed;
+    }
+    before = std::move(now);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+int RunStats(const StatsArguments& arguments) {
+  const auto interval = ParseInterval(arguments.interval);
+  if (!interval.ok()) {
+    return BadUsage(interval.status());
+  }
+  uint64_t count = std::numeric_limits<uint64_t>::max();
+  if (!arguments.count.empty()) {
+    const Result<uint64_t> parsed = ParseCount(arguments.count, 1, count);
+    if (!parsed.ok()) {
+      return BadUsage(parsed.status().WithContext("--count"));
+    }
+    count = *parsed;
+  }
+  return Show(arguments, *interval, count);
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iterator>
+
+#include "fs/client/admin.h"
+#include "mount/command.h"
+#include "mount/json.h"
+#include "mount/mount_point.h"
+#include "mount/size.h"
+
+namespace termfs::mount {
+namespace {
+
+using fs::client::SessionStatus;
+using fs::client::VolumeStatus;
+
+constexpr std::chrono::seconds kMountPatience{2};
+constexpr uint64_t kMinute = 60;
+constexpr uint64_t kHour = 60 * kMinute;
+constexpr uint64_t kDay = 24 * kHour;
+
+std::string FormatTime(uint64_t seconds) {
+  if (seconds < 2 * kMinute) {
+    return fmt::format("{} s", seconds);
+  }
+  if (seconds < 2 * kHour) {
+    return fmt::format("{} min", seconds / kMinute);
+  }
+  return seconds < 2 * kDay ? fmt::format("{} h", seconds / kHour) : fmt::format("{} days", seconds / kDay);
+}
+
+using Mounts = std::vector<std::pair<std::string, MountDescription>>;
+
+// The mount on this host that the session is of; null when there is none.
+const std::pair<std::string, MountDescription>* MountOf(const Mounts& mounts, const SessionStatus& session) {
+  for (const auto& mount : mounts) {
+    if (static_cast<uint32_t>(mount.second.pid) == session.pid) {
+      return &mount;
+    }
+  }
+  return nullptr;
+}
+
+std::string ForPeople(const std::string& address, const VolumeStatus& status, const Mounts& mounts) {
+  std::string text;
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "volume     {}  {} (format {})\n", address, status.uuid, status.format);
+  fmt::format_to(out, "health     {}\n", status.health);
+  fmt::format_to(out, "server     termfs {}, up {}\n", status.version, FormatTime(status.uptime_seconds));
+  fmt::format_to(out, "transport  {}, memory region {}\n", status.transport, status.kind);
+  fmt::format_to(out, "space      {} of {} free, {} inodes\n", FormatSize(status.space.free_bytes),
+                 FormatSize(status.space.capacity_bytes), status.space.inodes_used);
+  fmt::format_to(out, "DRAM tier  {} (ratio {}), {} used, {} dirty\n", FormatSize(status.tier_bytes), status.dram_ratio,
+                 FormatSize(status.tier_used_bytes), FormatSize(status.dirty_bytes));
+  fmt::format_to(out, "sessions   {}\n", status.sessions.size());
+  for (const SessionStatus& session : status.sessions) {
+    fmt::format_to(out, "  {:<4} {} (pid {}, uid {}), {}, bitmap {}, {} queue pairs, for {}\n", session.id,
+                   session.program, session.pid, session.uid, session.transport, session.bitmap, session.queue_pairs,
+                   FormatTime(session.seconds));
+    if (const auto* mount = MountOf(mounts, session); mount != nullptr) {
+      fmt::format_to(out, "       on {}, fuse: {}, libfuse {}\n", mount->first, mount->second.fuse,
+                     mount->second.libfuse);
+    }
+  }
+  return text;
+}
+
+std::string ForPrograms(const VolumeStatus& status, const Mounts& mounts) {
+  JsonWriter json;
+  json.BeginObject()
+      .Member("uuid", status.uuid)
+      .Member("health", status.health)
+      .Member("version", status.version)
+      .Member("format", uint64_t{status.format})
+      .Member("kind", status.kind)
+      .Member("transport", status.transport)
+      .Member("uptime_seconds", status.uptime_seconds)
+      .Member("dram_ratio", status.dram_ratio)
+      .Member("tier_bytes", status.tier_bytes)
+      .Member("tier_used_bytes", status.tier_used_bytes)
+      .Member("dirty_bytes", status.dirty_bytes)
+      .Member("capacity_bytes", status.space.capacity_bytes)
+      .Member("free_bytes", status.space.free_bytes)
+      .Member("inodes_used", status.space.inodes_used)
+      .Member("inodes_free", status.space.inodes_free)
+      .Key("sessions")
+      .BeginArray();
+  for (const SessionStatus& session : status.sessions) {
+    json.BeginObject()
+        .Member("id", session.id)
+        .Member("program", session.program)
+        .Member("transport", session.transport)
+        .Member("bitmap", session.bitmap)
+        .Member("uid", uint64_t{session.uid})
+        .Member("pid", uint64_t{session.pid})
+        .Member("queue_pairs", uint64_t{session.queue_pairs})
+        .Member("seconds", session.seconds);
+    if (const auto* mount = MountOf(mounts, session); mount != nullptr) {
+      json.Member("mountpoint", mount->first)
+          .Member("fuse", mount->second.fuse)
+          .Member("libfuse", mount->second.libfuse);
+    }
+    json.EndObject();
+  }
+  json.EndArray().EndObject();
+  return json.text() + "\n";
+}
+
+}  // namespace
+
+int RunStatus(const StatusArguments& arguments) {
+  const Result<std::string> address = VolumePath(arguments.address);
+  if (!address.ok()) {
+    return Failed(address.status());
+  }
+  Result<VolumeStatus> status = fs::client::GetStatus(*address);
+  if (!status.ok()) {
+    return Failed(status.status());
+  }
+  // The connection that asks is none of those that are asked for.
+  std::erase_if(status->sessions, [](const SessionStatus& s) { return s.pid == static_cast<uint32_t>(getpid()); });
+  const Result<Mounts> mounts = DescribeMountsOf(*address, kMountPatience);
+  if (!mounts.ok()) {
+    return Failed(mounts.status());
+  }
+  return Print(arguments.json ? ForPrograms(*status, *mounts) : ForPeople(*address, *status, *mounts));
+}
+
+}  // namespace termfs::mount

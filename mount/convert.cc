@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/convert.h"
+
+#include <limits>
+
+#include "mount/errno.h"
+#include "mount/front_end.h"
+
+namespace termfs::mount {
+namespace {
+
+constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
+// What st_blksize recommends. Reads and writes are direct, so programs should come with more than a page at a time.
+constexpr blksize_t kPreferredIo = 128 << 10;
+
+}  // namespace
+
+timespec ToTimespec(int64_t nanoseconds) {
+  int64_t seconds = nanoseconds / kNanosecondsPerSecond;
+  int64_t rest = nanoseconds % kNanosecondsPerSecond;
+  if (rest < 0) {
+    seconds--;
+    rest += kNanosecondsPerSecond;
+  }
+  return {.tv_sec = seconds, .tv_nsec = rest};
+}
+
+int64_t ToNanoseconds(const timespec& time) {
+  int64_t result = 0;
+  if (__builtin_mul_overflow(int64_t{time.tv_sec}, kNanosecondsPerSecond, &result) ||
+      __builtin_add_overflow(result, int64_t{time.tv_nsec}, &result)) {
+    return time.tv_sec < 0 ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
+  }
+  return result;
+}
+
+struct stat ToStat(const fs::Attributes& attributes) {
+  struct stat st {};
+  st.st_ino = attributes.ino;
+  st.st_mode = attributes.mode;
+  st.st_nlink = attributes.nlink;
+  st.st_uid = attributes.uid;
+  st.st_gid = attributes.gid;
+  st.st_rdev = attributes.rdev;
+  st.st_size = static_cast<off_t>(attributes.size);
+  st.st_blocks = static_cast<blkcnt_t>(attributes.blocks);
+  st.st_blksize = kPreferredIo;
+  st.st_atim = ToTimespec(attributes.atime);
+  st.st_mtim = ToTimespec(attributes.mtime);
+  st.st_ctim = ToTimespec(attributes.ctime);
+  return st;
+}
+
+fuse_entry_param ToEntry(const fs::Attributes& attributes) {
+  fuse_entry_param entry{};
+  entry.ino = attributes.ino;
+  entry.generation = attributes.generation;
+  entry.attr = ToStat(attributes);
+  entry.attr_timeout = FrontEnd::kKernelCacheSeconds;
+  entry.entry_timeout = FrontEnd::kKernelCacheSeconds;
+  return entry;
+}
+
+fs::client::Caller CallerOf(fuse_req_t request) {
+  const fuse_ctx* context = fuse_req_ctx(request);
+  return {.uid = context->uid, .gid = context->gid};
+}
+
+void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made) {
+  if (!made.ok()) {
+    return Reply(request, made.status());
+  }
+  const fuse_entry_param entry = ToEntry(*made);
+  fuse_reply_entry(request, &entry);
+}
+
+}  // namespace termfs::mount

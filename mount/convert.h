@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Between the file system's types and those of libfuse.
+#pragma once
+
+#include <fuse_lowlevel.h>
+#include <sys/stat.h>
+
+#include "fs/client/file_system.h"
+
+namespace termfs::mount {
+
+struct stat ToStat(const fs::Attributes& attributes);
+fuse_entry_param ToEntry(const fs::Attributes& attributes);
+// Nanoseconds since the epoch, saturating at the ends of the type.
+int64_t ToNanoseconds(const timespec& time);
+timespec ToTimespec(int64_t nanoseconds);
+fs::client::Caller CallerOf(fuse_req_t request);
+
+// The handle as fuse_file_info carries it: the pointer that Open gave, in the kernel's 64 bits.
+inline fs::client::OpenFile* FileOf(const fuse_file_info* info) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return info == nullptr ? nullptr : reinterpret_cast<fs::client::OpenFile*>(info->fh);
+}
+
+// Answers with an entry, or with the error.
+void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made);
+
+}  // namespace termfs::mount

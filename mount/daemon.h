@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Programs that go to the background only once they really serve. The command's process waits for the word of the one
+// that stays, prints its error if that is what comes, and ends with the matching exit code.
+//
+// Thread-safety: called from main, before any thread exists.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace termfs::mount {
+
+// How the one that serves says so.
+class Readiness {
+ public:
+  Readiness() = default;  // in the foreground: nobody waits
+  explicit Readiness(UniqueFd pipe) : pipe_(std::move(pipe)) {}
+  virtual ~Readiness() = default;
+  // It serves. Lets the waiting command go, and lets go of the terminal. At most once.
+  virtual void Ok();
+  void Failed(const Status& status);
+  bool pending() const { return pipe_.valid(); }
+
+ private:
+  UniqueFd pipe_;
+};
+
+// Runs `body` here, or in a process of its own. Returns the exit code for the calling process: in the foreground when
+// `body` has ended, otherwise when it has said that it serves or has failed.
+int RunService(bool foreground, const std::function<Status(Readiness&)>& body);
+
+// SIGINT, SIGTERM and SIGHUP as a descriptor (signalfd), blocked for this thread and those that it starts from now on.
+Result<UniqueFd> BlockEndSignals();
+
+}  // namespace termfs::mount

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/ending.h"
+
+#include <utility>
+
+namespace termfs::mount {
+
+using std::chrono::steady_clock;
+
+Ending::Ending(std::chrono::milliseconds patience, std::function<uint64_t()> progress, std::function<void()> give_up)
+    : patience_(patience), progress_(std::move(progress)), give_up_(std::move(give_up)), thread_([this] { Run(); }) {}
+
+Ending::~Ending() {
+  {
+    MutexLock lock(mutex_);
+    over_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void Ending::Run() {
+  constexpr int kLooks = 10;  // per patience
+  uint64_t seen = progress_();
+  auto since = steady_clock::now();
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (!over_) {
+        changed_.WaitFor(mutex_, patience_ / kLooks);
+      }
+      if (over_) {
+        return;
+      }
+    }
+    if (const uint64_t now = progress_(); now != seen) {
+      seen = now;
+      since = steady_clock::now();
+    } else if (steady_clock::now() - since >= patience_) {
+      give_up_();
+      return;
+    }
+  }
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/front_end.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <iterator>
+#include <vector>
+
+namespace termfs::mount {
+
+void FrontEnd::RememberOpen(fs::client::OpenFile* file) {
+  MutexLock lock(mutex_);
+  open_.insert(file);
+}
+
+void FrontEnd::Release(fs::client::Lane& lane, fs::client::OpenFile* file) {
+  {
+    MutexLock lock(mutex_);
+    open_.erase(file);
+  }
+  file_system_.Release(lane, file);
+}
+
+void FrontEnd::ReleaseAll(fs::client::Lane& lane) {
+  std::unordered_set<fs::client::OpenFile*> left;
+  {
+    MutexLock lock(mutex_);
+    left.swap(open_);
+  }
+  for (fs::client::OpenFile* file : left) {
+    file_system_.Release(lane, file);
+  }
+}
+
+Status FrontEnd::ClearPrivileges(uint64_t ino) {
+  ASSIGN_OR_RETURN(const fs::Attributes now, file_system_.GetAttributes(lane(), ino));
+  const uint32_t mode = fs::WithoutPrivileges(now.mode);
+  if (mode == now.mode) {
+    return Status::Ok();
+  }
+  fs::client::SetAttributes set;
+  set.mode = mode & 07777;
+  return file_system_.Set(lane(), ino, set, nullptr).status();
+}
+
+std::string FrontEnd::Describe() const {
+  std::string text;
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "pid {}\naddress {}\ntransport {}\n", getpid(), address_, file_system_.transport());
+  if (server_ != nullptr) {
+    fmt::format_to(out, "fuse {}\nlibfuse {}\nfuse_requests_total {}\nfuse_ring_requests_total {}\n",
+                   server_->transport(), fuse_pkgversion(), server_->requests(), server_->ring_requests());
+  }
+  for (const std::vector<MetricValue>& values : {file_system_.Metrics(), metrics_.Snapshot()}) {
+    for (const MetricValue& value : values) {
+      fmt::format_to(out, "{} {}\n", value.name, value.value);
+    }
+  }
+  return text;
+}
+
+}  // namespace termfs::mount

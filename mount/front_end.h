@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FrontEnd: a FileSystem behind FUSE callbacks. The node id of an inode is its number, so there is no table of inodes
+// and nothing to count for FORGET; what is kept is the set of open files, to release those the kernel does not when a
+// busy mount goes away.
+//
+// Thread-safety: the callbacks run on FuseServer's threads, each with a FrontEndThread (its lane) of its own.
+// Ownership:     the file system outlives the front end; lanes belong to the threads.
+#pragma once
+
+#include <fuse_lowlevel.h>
+
+#include <memory>
+#include <string>
+#include <unordered_set>
+
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "fs/client/file_system.h"
+#include "mount/fuse_server.h"
+
+namespace termfs::mount {
+
+// A serving thread's way to the servers. Requests are received into the lane's memory.
+class FrontEndThread : public FuseThread {
+ public:
+  explicit FrontEndThread(std::unique_ptr<fs::client::Lane> lane) : lane_(std::move(lane)) {}
+  std::span<std::byte> buffer() override { return lane_->buffer(); }
+  Interruption* interruption() override { return &lane_->interruption(); }
+  fs::client::Lane& lane() { return *lane_; }
+
+ private:
+  std::unique_ptr<fs::client::Lane> lane_;
+};
+
+class FrontEnd {
+ public:
+  // How long the kernel may use entries and attributes without asking. Zero: there are no leases on them, and what
+  // another mount changed must be seen at once.
+  static constexpr double kKernelCacheSeconds = 0;
+
+  FrontEnd(fs::client::FileSystem& file_system, std::string address)
+      : file_system_(file_system), address_(std::move(address)) {}
+
+  // The callback table; their userdata is the FrontEnd.
+  static fuse_lowlevel_ops Operations();
+
+  fs::client::FileSystem& file_system() { return file_system_; }
+  // The lane of the serving thread that calls.
+  static fs::client::Lane& lane() { return static_cast<FrontEndThread&>(FuseServer::thread()).lane(); }
+  static FrontEnd& Of(fuse_req_t request) { return *static_cast<FrontEnd*>(fuse_req_userdata(request)); }
+
+  void RememberOpen(fs::client::OpenFile* file) EXCLUDES(mutex_);
+  // Ends an open file, remembered or not.
+  void Release(fs::client::Lane& lane, fs::client::OpenFile* file) EXCLUDES(mutex_);
+  // After the serving threads have ended: releases what the kernel left open.
+  void ReleaseAll(fs::client::Lane& lane) EXCLUDES(mutex_);
+
+  // Clears set-user-id and set-group-id bits of `ino` the way Linux does when its contents change: the latter only
+  // where the group may execute.
+  Status ClearPrivileges(uint64_t ino);
+
+  // What `termfs stats` and `termfs umount` ask the mount itself, as lines "name value": pid, address, transport,
+  // metrics.
+  std::string Describe() const;
+  void CountRequests(const FuseServer* server) { server_ = server; }  // before it starts
+
+  MetricsRegistry& metrics() { return metrics_; }
+  Histogram& read_latency() { return read_latency_; }
+  Histogram& write_latency() { return write_latency_; }
+
+ private:
+  fs::client::FileSystem& file_system_;
+  const std::string address_;
+  const FuseServer* server_ = nullptr;
+  MetricsRegistry metrics_;
+  Histogram& read_latency_ = metrics_.histogram("fuse_read");
+  Histogram& write_latency_ = metrics_.histogram("fuse_write");
+  mutable Mutex mutex_;
+  std::unordered_set<fs::client::OpenFile*> open_ GUARDED_BY(mutex_);
+};
+
+// The extended attribute of a mount's root that Describe answers. In the "system." class, because reading it needs no
+// attributes of the root: it works when the server is gone.
+inline constexpr char kDescriptionXattr[] = "system.termfs.mount";
+
+}  // namespace termfs::mount

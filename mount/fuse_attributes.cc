@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/statvfs.h>
+
+#include "base/page.h"
+#include "mount/convert.h"
+#include "mount/errno.h"
+#include "mount/front_end.h"
+#include "mount/fuse_operations.h"
+
+namespace termfs::mount {
+namespace {
+
+void ReplyAttributes(fuse_req_t request, const Result<fs::Attributes>& attributes) {
+  if (!attributes.ok()) {
+    return Reply(request, attributes.status());
+  }
+  const struct stat st = ToStat(*attributes);
+  fuse_reply_attr(request, &st, FrontEnd::kKernelCacheSeconds);
+}
+
+fs::client::SetAttributes ToSetAttributes(const struct stat& attributes, int which) {
+  fs::client::SetAttributes set;
+  if ((which & FUSE_SET_ATTR_MODE) != 0) {
+    set.mode = attributes.st_mode & 07777;
+  }
+  if ((which & FUSE_SET_ATTR_UID) != 0) {
+    set.uid = attributes.st_uid;
+  }
+  if ((which & FUSE_SET_ATTR_GID) != 0) {
+    set.gid = attributes.st_gid;
+  }
+  if ((which & FUSE_SET_ATTR_SIZE) != 0) {
+    set.size = static_cast<uint64_t>(attributes.st_size);
+  }
+  set.atime_now = (which & FUSE_SET_ATTR_ATIME_NOW) != 0;
+  set.mtime_now = (which & FUSE_SET_ATTR_MTIME_NOW) != 0;
+  if ((which & FUSE_SET_ATTR_ATIME) != 0 && !set.atime_now) {
+    set.atime = ToNanoseconds(attributes.st_atim);
+  }
+  if ((which & FUSE_SET_ATTR_MTIME) != 0 && !set.mtime_now) {
+    set.mtime = ToNanoseconds(attributes.st_mtim);
+  }
+  return set;
+}
+
+}  // namespace
+
+void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
+  ReplyAttributes(request, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
+}
+
+void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int which, fuse_file_info* info) {
+  fs::client::FileSystem& file_system = FrontEnd::Of(request).file_system();
+  fs::client::SetAttributes set = ToSetAttributes(*attributes, which);
+  // chown and truncate clear the set-id bits; the kernel says when, and then leaves the mode out.
+  if (FuseServer::request().clears_privileges) {
+    const Result<fs::Attributes> now = file_system.GetAttributes(FrontEnd::lane(), ino);
+    if (!now.ok()) {
+      return Reply(request, now.status());
+    }
+    const uint32_t mode = fs::WithoutPrivileges(set.mode ? (now->mode & S_IFMT) | *set.mode : now->mode);
+    if (set.mode || mode != now->mode) {
+      set.mode = mode & 07777;
+    }
+  }
+  ReplyAttributes(request, file_system.Set(FrontEnd::lane(), ino, set, FileOf(info)));
+}
+
+void OnStatFs(fuse_req_t request, fuse_ino_t) {
+  const Result<fs::FileSystemStatus> status = FrontEnd::Of(request).file_system().StatFs(FrontEnd::lane());
+  if (!status.ok()) {
+    return Reply(request, status.status());
+  }
+  struct statvfs answer {};
+  answer.f_bsize = kPageSize;
+  answer.f_frsize = kPageSize;
+  answer.f_blocks = status->capacity_bytes / kPageSize;
+  answer.f_bfree = status->free_bytes / kPageSize;
+  answer.f_bavail = answer.f_bfree;
+  answer.f_files = status->inodes_used + status->inodes_free;
+  answer.f_ffree = status->inodes_free;
+  answer.f_favail = status->inodes_free;
+  answer.f_namemax = fs::kMaxName;
+  fuse_reply_statfs(request, &answer);
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+
+#include <chrono>
+
+#include "mount/convert.h"
+#include "mount/errno.h"
+#include "mount/front_end.h"
+#include "mount/fuse_operations.h"
+
+namespace termfs::mount {
+namespace {
+
+uint64_t NanosecondsSinceReceived() {
+  return static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - FuseServer::received()).count());
+}
+
+// O_SYNC and O_DSYNC come with each write, so that RWF_DSYNC and a later fcntl count too.
+Status SyncAsAsked(fs::client::FileSystem& file_system, const fuse_file_info* info) {
+  if ((info->flags & O_DSYNC) == 0) {  // O_SYNC includes the bit
+    return Status::Ok();
+  }
+  return file_system.Sync(FrontEnd::lane(), FileOf(info), (info->flags & O_SYNC) != O_SYNC);
+}
+
+}  // namespace
+
+void OnRead(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* info) {
+  FrontEnd& front = FrontEnd::Of(request);
+  const auto data =
+      front.file_system().Read(FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), std::min(size, kMaxIo));
+  if (!data.ok()) {
+    return Reply(request, data.status());
+  }
+  fuse_reply_buf(request, reinterpret_cast<const char*>(data->data()), data->size());
+  front.read_latency().Record(NanosecondsSinceReceived());
+}
+
+void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_t offset, fuse_file_info* info) {
+  FrontEnd& front = FrontEnd::Of(request);
+  const std::span<const std::byte> bytes = FuseServer::Written(data, size);
+  Status status = front.file_system().Write(FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), bytes,
+                                            FuseServer::request().clears_privileges);
+  if (status.ok()) {
+    status = SyncAsAsked(front.file_system(), info);
+  }
+  if (!status.ok()) {
+    return Reply(request, status);
+  }
+  fuse_reply_write(request, size);
+  front.write_latency().Record(NanosecondsSinceReceived());
+}
+
+void OnSeek(fuse_req_t request, fuse_ino_t, off_t offset, int whence, fuse_file_info* info) {
+  if (offset < 0) {
+    return Reply(request, Status::Error(ENXIO, "seek before the start"));
+  }
+  const Result<uint64_t> found =
+      FrontEnd::Of(request).file_system().Seek(FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), whence);
+  if (!found.ok()) {
+    return Reply(request, found.status());
+  }
+  fuse_reply_lseek(request, static_cast<off_t>(*found));
+}
+
+void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info* info) {
+  FrontEnd& front = FrontEnd::Of(request);
+  Status status = front.file_system().Allocate(FrontEnd::lane(), FileOf(info), mode, static_cast<uint64_t>(offset),
+                                               static_cast<uint64_t>(length));
+  if (status.ok() && fuse_req_ctx(request)->uid != 0) {
+    status = front.ClearPrivileges(ino);  // the kernel does not say for this one; root may keep the bits
+  }
+  Reply(request, status);
+}
+
+}  // namespace termfs::mount

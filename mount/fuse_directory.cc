@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+
+#include "mount/convert.h"
+#include "mount/errno.h"
+#include "mount/front_end.h"
+#include "mount/fuse_operations.h"
+
+namespace termfs::mount {
+namespace {
+
+// Appends the entry in the kernel's layout; returns its size, more than `room` when it did not fit.
+size_t AddEntry(fuse_req_t request, char* place, size_t room, const fs::DirectoryEntry& entry, bool plus) {
+  const auto cursor = static_cast<off_t>(entry.cursor);
+  if (!plus) {
+    struct stat st {};
+    st.st_ino = entry.ino;
+    st.st_mode = entry.type;
+    return fuse_add_direntry(request, place, room, entry.name.c_str(), &st, cursor);
+  }
+  fuse_entry_param parameters = ToEntry(entry.attributes);
+  if (entry.name == "." || entry.name == ".." || entry.attributes.ino != entry.ino) {
+    parameters = {};  // node id 0: the kernel takes the name and looks it up itself when it is asked for
+    parameters.attr.st_ino = entry.ino;
+    parameters.attr.st_mode = entry.type;
+  }
+  return fuse_add_direntry_plus(request, place, room, entry.name.c_str(), &parameters, cursor);
+}
+
+void ReadDirectory(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor, bool plus) {
+  size = std::min(size, kMaxIo);
+  const auto entries = FrontEnd::Of(request).file_system().ReadDirectory(FrontEnd::lane(), ino,
+                                                                         static_cast<uint64_t>(cursor), size, plus);
+  if (!entries.ok()) {
+    return Reply(request, entries.status());
+  }
+  const auto buffer = std::make_unique_for_overwrite<char[]>(size);
+  size_t used = 0;
+  for (const fs::DirectoryEntry& entry : *entries) {
+    const size_t took = AddEntry(request, buffer.get() + used, size - used, entry, plus);
+    if (took > size - used) {
+      break;  // the kernel asks again, from the last cursor it got
+    }
+    used += took;
+  }
+  fuse_reply_buf(request, buffer.get(), used);
+}
+
+}  // namespace
+
+// Nothing is held: a cursor says all. Without FOPEN_CACHE_DIR the kernel asks for every listing.
+void OnOpenDirectory(fuse_req_t request, fuse_ino_t, fuse_file_info* info) { fuse_reply_open(request, info); }
+
+void OnReadDirectory(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor, fuse_file_info*) {
+  ReadDirectory(request, ino, size, cursor, false);
+}
+
+void OnReadDirectoryPlus(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor, fuse_file_info*) {
+  ReadDirectory(request, ino, size, cursor, true);
+}
+
+void OnSyncDirectory(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
+  Reply(request, FrontEnd::Of(request).file_system().SyncDirectory(FrontEnd::lane(), ino));
+}
+
+}  // namespace termfs::mount

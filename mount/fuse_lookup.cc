@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/convert.h"
+#include "mount/errno.h"
+#include "mount/front_end.h"
+#include "mount/fuse_operations.h"
+
+namespace termfs::mount {
+
+void OnLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  ReplyEntry(request, FrontEnd::Of(request).file_system().Lookup(FrontEnd::lane(), parent, name));
+}
+
+// A node id is the inode's number and names it for as long as it exists: there is no count to give back.
+void OnForget(fuse_req_t request, fuse_ino_t, uint64_t) { fuse_reply_none(request); }
+void OnForgetMany(fuse_req_t request, size_t, fuse_forget_data*) { fuse_reply_none(request); }
+
+void OnReadLink(fuse_req_t request, fuse_ino_t ino) {
+  const Result<std::string> target = FrontEnd::Of(request).file_system().ReadLink(FrontEnd::lane(), ino);
+  if (!target.ok()) {
+    return Reply(request, target.status());
+  }
+  fuse_reply_readlink(request, target->c_str());
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/convert.h"
+#include "mount/errno.h"
+#include "mount/front_end.h"
+#include "mount/fuse_operations.h"
+
+namespace termfs::mount {
+
+void OnCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info) {
+  FrontEnd& front = FrontEnd::Of(request);
+  const auto made = front.file_system().Create(FrontEnd::lane(), CallerOf(request), parent, name, mode, info->flags);
+  if (!made.ok()) {
+    return Reply(request, made.status());
+  }
+  const auto& [attributes, file] = *made;
+  front.RememberOpen(file);
+  info->fh = reinterpret_cast<uint64_t>(file);
+  MakeDirect(info);
+  const fuse_entry_param entry = ToEntry(attributes);
+  if (fuse_reply_create(request, &entry, info) != 0) {
+    front.Release(FrontEnd::lane(), file);  // the caller was interrupted: no release will come
+  }
+}
+
+void OnMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
+  ReplyEntry(request, FrontEnd::Of(request).file_system().MakeNode(FrontEnd::lane(), CallerOf(request), parent, name,
+                                                                   mode, static_cast<uint32_t>(device)));
+}
+
+void OnMakeDirectory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
+  ReplyEntry(request, FrontEnd::Of(request).file_system().MakeDirectory(FrontEnd::lane(), CallerOf(request), parent,
+                                                                        name, mode));
+}
+
+void OnSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
+  ReplyEntry(request,
+             FrontEnd::Of(request).file_system().Symlink(FrontEnd::lane(), CallerOf(request), parent, name, target));
+}
+
+void OnLink(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name) {
+  ReplyEntry(request, FrontEnd::Of(request).file_system().Link(FrontEnd::lane(), ino, new_parent, new_name));
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+
+#include "mount/convert.h"
+#include "mount/errno.h"
+#include "mount/front_end.h"
+#include "mount/fuse_operations.h"
+
+namespace termfs::mount {
+
+void OnOpen(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
+  FrontEnd& front = FrontEnd::Of(request);
+  if ((info->flags & O_TRUNC) != 0 && FuseServer::request().clears_privileges) {
+    if (Status cleared = front.ClearPrivileges(ino); !cleared.ok()) {
+      return Reply(request, cleared);
+    }
+  }
+  const Result<fs::client::OpenFile*> file = front.file_system().Open(FrontEnd::lane(), ino, info->flags);
+  if (!file.ok()) {
+    return Reply(request, file.status());
+  }
+  front.RememberOpen(*file);
+  info->fh = reinterpret_cast<uint64_t>(*file);
+  MakeDirect(info);  // the page cache is for mappings only: two mounts see each other's writes at once
+  if (fuse_reply_open(request, info) != 0) {
+    front.Release(FrontEnd::lane(), *file);  // the caller was interrupted: no release will come
+  }
+}
+
+void OnFlush(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  Reply(request, FrontEnd::Of(request).file_system().Flush(FrontEnd::lane(), FileOf(info)));
+}
+
+void OnSync(fuse_req_t request, fuse_ino_t, int data_only, fuse_file_info* info) {
+  Reply(request, FrontEnd::Of(request).file_system().Sync(FrontEnd::lane(), FileOf(info), data_only != 0));
+}
+
+void OnRelease(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  FrontEnd::Of(request).Release(FrontEnd::lane(), FileOf(info));
+  Reply(request, Status::Ok());
+}
+
+}  // namespace termfs::mount

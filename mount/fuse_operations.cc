@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/fuse_operations.h"
+
+#include "mount/front_end.h"
+
+namespace termfs::mount {
+
+// Not here, and why: access (the kernel checks permissions: default_permissions); flock, getlk and setlk (the kernel's
+// own, per host); copy_file_range (the kernel falls back to read and write); poll, ioctl and bmap (nothing to say).
+fuse_lowlevel_ops FrontEnd::Operations() {
+  fuse_lowlevel_ops table{};
+  table.init = &OnInit;
+  table.lookup = &OnLookup;
+  table.forget = &OnForget;
+  table.forget_multi = &OnForgetMany;
+  table.readlink = &OnReadLink;
+  table.getattr = &OnGetAttributes;
+  table.setattr = &OnSetAttributes;
+  table.statfs = &OnStatFs;
+  table.create = &OnCreate;
+  table.mknod = &OnMakeNode;
+  table.mkdir = &OnMakeDirectory;
+  table.symlink = &OnSymlink;
+  table.link = &OnLink;
+  table.unlink = &OnUnlink;
+  table.rmdir = &OnRemoveDirectory;
+  table.rename = &OnRename;
+  table.open = &OnOpen;
+  table.flush = &OnFlush;
+  table.fsync = &OnSync;
+  table.release = &OnRelease;
+  table.read = &OnRead;
+  table.write = &OnWrite;
+  table.lseek = &OnSeek;
+  table.fallocate = &OnAllocate;
+  table.opendir = &OnOpenDirectory;
+  table.readdir = &OnReadDirectory;
+  table.readdirplus = &OnReadDirectoryPlus;
+  table.fsyncdir = &OnSyncDirectory;
+  table.setxattr = &OnSetXattr;
+  table.getxattr = &OnGetXattr;
+  table.listxattr = &OnListXattr;
+  table.removexattr = &OnRemoveXattr;
+  return table;
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The FUSE callbacks, by the file that has them. Every one answers its request exactly once.
+#pragma once
+
+#include <fuse_lowlevel.h>
+
+namespace termfs::mount {
+
+// fuse_init.cc
+void OnInit(void* userdata, fuse_conn_info* connection);
+
+// fuse_lookup.cc
+void OnLookup(fuse_req_t request, fuse_ino_t parent, const char* name);
+void OnForget(fuse_req_t request, fuse_ino_t ino, uint64_t count);
+void OnForgetMany(fuse_req_t request, size_t count, fuse_forget_data* forgets);
+void OnReadLink(fuse_req_t request, fuse_ino_t ino);
+
+// fuse_attributes.cc
+void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
+void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int which, fuse_file_info* info);
+void OnStatFs(fuse_req_t request, fuse_ino_t ino);
+
+// fuse_make.cc
+void OnCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info);
+void OnMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device);
+void OnMakeDirectory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode);
+void OnSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name);
+void OnLink(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name);
+
+// fuse_remove.cc
+void OnUnlink(fuse_req_t request, fuse_ino_t parent, const char* name);
+void OnRemoveDirectory(fuse_req_t request, fuse_ino_t parent, const char* name);
+void OnRename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
+              unsigned flags);
+
+// fuse_open.cc
+void OnOpen(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
+void OnFlush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
+void OnSync(fuse_req_t request, fuse_ino_t ino, int data_only, fuse_file_info* info);
+void OnRelease(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
+
+// fuse_data.cc
+void OnRead(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info* info);
+void OnWrite(fuse_req_t request, fuse_ino_t ino, const char* data, size_t size, off_t offset, fuse_file_info* info);
+void OnSeek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* info);
+void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info* info);
+
+// fuse_directory.cc
+void OnOpenDirectory(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
+void OnReadDirectory(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor, fuse_file_info* info);
+void OnReadDirectoryPlus(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor, fuse_file_info* info);
+void OnSyncDirectory(fuse_req_t request, fuse_ino_t ino, int data_only, fuse_file_info* info);
+
+// fuse_xattr.cc
+void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char* value, size_t size, int flags);
+void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size);
+void OnListXattr(fuse_req_t request, fuse_ino_t ino, size_t size);
+void OnRemoveXattr(fuse_req_t request, fuse_ino_t ino, const char* name);
+
+}  // namespace termfs::mount

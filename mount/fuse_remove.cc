@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/errno.h"
+#include "mount/front_end.h"
+#include "mount/fuse_operations.h"
+
+namespace termfs::mount {
+
+void OnUnlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  Reply(request, FrontEnd::Of(request).file_system().Unlink(FrontEnd::lane(), parent, name));
+}
+
+void OnRemoveDirectory(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  Reply(request, FrontEnd::Of(request).file_system().RemoveDirectory(FrontEnd::lane(), parent, name));
+}
+
+void OnRename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
+              unsigned flags) {
+  Reply(request,
+        FrontEnd::Of(request).file_system().Rename(FrontEnd::lane(), parent, name, new_parent, new_name, flags));
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/fuse_server.h"
+
+#include <sys/eventfd.h>
+#include <sys/mount.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/mutex.h"
+
+namespace termfs::mount {
+namespace {
+
+// What libfuse said last, for the text of an error: it reports details only through its log.
+class LibraryLog {
+ public:
+  static LibraryLog& Get() {
+    static LibraryLog log;
+    return log;
+  }
+  std::string Take() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return std::exchange(last_, {});
+  }
+  static void Line(fuse_log_level level, const char* format, va_list arguments) {
+    char text[512];
+    std::vsnprintf(text, sizeof(text), format, arguments);
+    std::string_view line(text);
+    while (!line.empty() && line.back() == '\n') {
+      line.remove_suffix(1);
+    }
+    if (level <= FUSE_LOG_ERR) {
+      LOG_INFO("libfuse: {}", line);
+      MutexLock lock(Get().mutex_);
+      Get().last_ = line;
+    } else {
+      LOG_DEBUG("libfuse: {}", line);
+    }
+  }
+
+ private:
+  Mutex mutex_;
+  std::string last_ GUARDED_BY(mutex_);
+};
+
+Status LibraryError(int code, const std::string& what) {
+  const std::string said = LibraryLog::Get().Take();
+  return Status::Error(code, said.empty() ? what : what + " (" + said + ")");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FuseServer>> FuseServer::Create(const fuse_lowlevel_ops& operations, void* userdata,
+                                                       const Options& options) {
+  fuse_set_log_func(&LibraryLog::Line);
+  std::unique_ptr<FuseServer> server(new FuseServer);
+  server->options_ = options;
+  server->ended_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!server->ended_.valid()) {
+    return ErrnoStatus("create an eventfd");
+  }
+  fuse_args arguments = FUSE_ARGS_INIT(0, nullptr);
+  bool added = fuse_opt_add_arg(&arguments, "termfs") == 0;
+  for (const std::string& option : options.mount_options) {
+    added = added && fuse_opt_add_arg(&arguments, "-o") == 0 && fuse_opt_add_arg(&arguments, option.c_str()) == 0;
+  }
+  if (added) {
+    server->session_ = fuse_session_new(&arguments, &operations, sizeof(operations), userdata);
+  }
+  fuse_opt_free_args(&arguments);
+  if (server->session_ == nullptr) {
+    return LibraryError(EINVAL, "set up the FUSE session");
+  }
+  return server;
+}
+
+FuseServer::~FuseServer() {
+  if (session_ == nullptr) {
+    return;
+  }
+  if (mounted_) {
+    const Status stopped = Stop(std::chrono::seconds(60));
+    TERMFS_CHECK(stopped.ok());
+    if (!detached_) {
+      fuse_session_unmount(session_);  // closes the session's descriptor; detaches what is still mounted
+    }
+  }
+  fuse_session_destroy(session_);
+}
+
+Status FuseServer::Mount() {
+  if (access("/dev/fuse", F_OK) != 0) {
+    return ErrnoStatus("no /dev/fuse: the kernel's FUSE is not available here");
+  }
+  if (fuse_session_mount(session_, options_.mountpoint.c_str()) != 0) {
+    return LibraryError(EIO, "mount on " + options_.mountpoint);
+  }
+  mounted_ = true;
+  fuse_custom_io io{};
+  io.writev = &FuseServer::WriteReply;
+  io.read = &FuseServer::ReadRequest;
+  const int error = fuse_session_custom_io(session_, &io, fuse_session_fd(session_));
+  if (error != 0) {
+    return LibraryError(error < -1 ? -error : EIO, "take over the FUSE session's transfers");
+  }
+  return Status::Ok();
+}
+
+Status FuseServer::Unmount(bool lazily) {
+  if (umount2(options_.mountpoint.c_str(), UMOUNT_NOFOLLOW) == 0 || errno == EINVAL || errno == ENOENT) {
+    detached_ = true;  // EINVAL: somebody else has unmounted it
+    return Status::Ok();
+  }
+  if (errno == EPERM) {
+    return Status::Ok();  // not root: the destructor's fusermount3 does it
+  }
+  if (!lazily) {
+    return ErrnoStatus("unmount " + options_.mountpoint);
+  }
+  LOG_WARNING("{} is in use ({}); it is detached, programs that use it get errors from now on", options_.mountpoint,
+              std::strerror(errno));
+  if (umount2(options_.mountpoint.c_str(), UMOUNT_NOFOLLOW | MNT_DETACH) != 0) {
+    return ErrnoStatus("detach " + options_.mountpoint);
+  }
+  detached_ = true;
+  return Status::Ok();
+}
+
+uint64_t FuseServer::requests() const {
+  uint64_t sum = 0;
+  for (const auto& worker : workers_) {
+    sum += worker->requests.value();
+  }
+  return sum;
+}
+
+uint64_t FuseServer::ring_requests() const {
+  uint64_t sum = 0;
+  for (const auto& worker : workers_) {
+    sum += worker->ring_requests.value();
+  }
+  return sum;
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FuseServer: from requests to replies, on both transports.
+#include <linux/fuse.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/page.h"
+#include "mount/fuse_server.h"
+
+namespace termfs::mount {
+namespace {
+
+constexpr std::chrono::seconds kTurn{1};  // of a wait in a loop
+
+void IgnoreSignal(int) {}
+
+void LetWake() {
+  sigset_t wake;
+  sigemptyset(&wake);
+  sigaddset(&wake, kWakeSignal);
+  pthread_sigmask(SIG_UNBLOCK, &wake, nullptr);
+}
+
+// To the CPU whose requests it answers. One that is not ours to run on (or is not there now) has to come to us.
+void BindTo(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  if (pthread_setaffinity_np(pthread_self(), sizeof(set), &set) != 0) {
+    LOG_DEBUG("CPU {} is not for this process; its FUSE requests are answered by another", cpu);
+  }
+}
+
+}  // namespace
+
+thread_local FuseServer::Worker* FuseServer::current_ = nullptr;
+
+FuseThread& FuseServer::thread() {
+  TERMFS_CHECK(current_ != nullptr);
+  return *current_->state;
+}
+
+const RequestFacts& FuseServer::request() {
+  TERMFS_CHECK(current_ != nullptr);
+  return current_->facts;
+}
+
+std::chrono::steady_clock::time_point FuseServer::received() {
+  TERMFS_CHECK(current_ != nullptr);
+  return current_->received;
+}
+
+std::span<const std::byte> FuseServer::Written(const char* data, size_t size) {
+  TERMFS_CHECK(current_ != nullptr);
+  if (current_->over_ring) {
+    return current_->state->buffer().first(size);
+  }
+  return {reinterpret_cast<const std::byte*>(data), size};
+}
+
+Status FuseServer::PrepareSignals() {
+  struct sigaction action {};
+  action.sa_handler = &IgnoreSignal;  // without SA_RESTART: calls end with EINTR
+  return sigaction(kWakeSignal, &action, nullptr) == 0 ? Status::Ok() : ErrnoStatus("install the wake-up signal");
+}
+
+void FuseServer::Serve(Worker& worker) {
+  current_ = &worker;
+  pthread_setname_np(pthread_self(), worker.cpu < 0 ? "termfs-fuse" : "termfs-ring");
+  LetWake();
+  if (worker.cpu >= 0 && AwaitRegistration(worker, PrepareRing(worker))) {
+    ServeRing(worker);
+  } else {
+    ServeDevice(worker);
+  }
+  worker.ring.reset();
+  current_ = nullptr;
+  worker.finished.store(true, std::memory_order_release);  // pairs with Stop's load
+}
+
+Status FuseServer::PrepareRing(Worker& worker) {
+  BindTo(worker.cpu);
+  ASSIGN_OR_RETURN(worker.ring, FuseRing::Create(fuse_session_fd(session_), static_cast<unsigned>(worker.cpu), kMaxIo));
+  return worker.ring->UseBuffer(worker.state->buffer());
+}
+
+bool FuseServer::AwaitRegistration(Worker& worker, Status prepared) {
+  {
+    MutexLock lock(mutex_);
+    agreement_.prepared++;
+    if (!prepared.ok()) {
+      agreement_.why_not = std::move(prepared);
+    }
+    changed_.NotifyAll();
+    while (!agreement_.answered && !stopping_.load(std::memory_order_relaxed)) {
+      changed_.WaitFor(mutex_, kTurn);
+    }
+    if (!agreement_.rings) {
+      return false;
+    }
+  }
+  Status registered = worker.ring->Register();
+  MutexLock lock(mutex_);
+  agreement_.registered++;
+  changed_.NotifyAll();
+  if (registered.ok()) {
+    return true;
+  }
+  agreement_.refused++;
+  agreement_.why_not = std::move(registered);
+  return false;
+}
+
+void FuseServer::ServeDevice(Worker& worker) {
+  readers_.fetch_add(1, std::memory_order_seq_cst);
+  while (!stopping_.load(std::memory_order_relaxed) && ServeOne(worker)) {
+  }
+}
+
+bool FuseServer::ServeOne(Worker& worker) {
+  if (!backlog_.empty() && ServeBacklog(worker)) [[unlikely]] {
+    return true;
+  }
+  // The payload of a write starts on the buffer's second page, all other requests are short.
+  const std::span<std::byte> place = worker.state->buffer().subspan(kPageSize - kWriteHeaderBytes);
+  const ssize_t got = read(worker.device.get(), place.data(), kMaxIo + kWriteHeaderBytes);
+  if (got < 0 && (errno == EINTR || errno == ENOENT || errno == EAGAIN)) {
+    return true;  // ENOENT: the caller gave up before the request was received
+  }
+  if (got <= 0) {
+    NoteEnd(got);
+    return false;
+  }
+  worker.received = std::chrono::steady_clock::now();
+  worker.reply_fd = worker.device.get();
+  AnswerDevice(worker, place.first(static_cast<size_t>(got)));
+  return true;
+}
+
+bool FuseServer::ServeBacklog(Worker& worker) {
+  const std::optional<FuseBacklog::Item> item = backlog_.Pop();
+  if (!item.has_value()) {
+    return false;
+  }
+  const std::span<std::byte> place =
+      worker.state->buffer().subspan(kPageSize - kWriteHeaderBytes).first(std::min(item->size, kMaxIo));
+  std::memcpy(place.data(), item->bytes.get(), item->size);
+  worker.received = item->received;
+  worker.reply_fd = item->fd;
+  AnswerDevice(worker, place.first(item->size));
+  return true;
+}
+
+void FuseServer::NoteEnd(ssize_t got) {
+  if (got == 0 || (errno != ENODEV && errno != ECONNABORTED && errno != ENOTCONN)) {  // these: unmounted
+    LOG_ERROR("receiving FUSE requests failed: {}", got == 0 ? "end of file" : std::strerror(errno));
+  }
+  if (!stopping_.load(std::memory_order_relaxed)) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t put = write(ended_.get(), &one, sizeof(one));  // full: known already
+  }
+}
+
+void FuseServer::AnswerDevice(Worker& worker, std::span<std::byte> request) {
+  worker.facts = Examine(request);
+  if (worker.facts.interrupts != 0) {
+    Interrupt(worker.facts.interrupts);
+    return;
+  }
+  std::byte* bytes = request.data();
+  if (!IsWrite(worker.facts) && !IsHousekeeping(worker.facts)) {
+    bytes = worker.aside.get();
+    std::memcpy(bytes, request.data(), request.size());
+  }
+  if (worker.facts.opcode == FUSE_INIT) {
+    MutexLock lock(mutex_);
+    worker.facts.takes_ring = agreement_.offer;
+  }
+  EnterBusy();
+  Process(worker, bytes, request.size());
+  LeaveBusy();
+}
+
+void FuseServer::Process(Worker& worker, std::byte* message, size_t length) {
+  fuse_buf buffer{};
+  buffer.size = length;
+  buffer.mem = message;
+  if (worker.interruption != nullptr) {
+    worker.caller.store(worker.facts.caller, std::memory_order_relaxed);
+    worker.interruption->Begin(worker.facts.unique);  // after the caller: pairs with LookAtCallers
+  }
+  fuse_session_process_buf(session_, &buffer);
+  if (worker.interruption != nullptr) {
+    worker.interruption->End();
+  }
+  worker.requests.Add();
+}
+
+void FuseServer::ServeRing(Worker& worker) {
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    if (const Status usable = worker.ring->UseBuffer(worker.state->buffer()); !usable.ok()) {
+      errno = usable.code();
+      NoteEnd(-1);
+      return;
+    }
+    const Result<FuseRing::Event> event = worker.ring->Next();
+    if (!event.ok() || *event == FuseRing::Event::kEnded) {
+      errno = event.ok() ? ENOTCONN : event.status().code();
+      NoteEnd(-1);
+      return;
+    }
+    if (*event == FuseRing::Event::kRequest) {
+      worker.received = std::chrono::steady_clock::now();
+      worker.ring_requests.Add();
+      AnswerRing(worker);
+    }
+  }
+}
+
+// The request comes in three pieces; libfuse wants one. The payload of a write stays where it is.
+void FuseServer::AnswerRing(Worker& worker) {
+  std::byte* message = worker.aside.get();
+  size_t length = sizeof(fuse_in_header);
+  std::memcpy(message, worker.ring->header().data(), length);
+  worker.facts = Examine({message, length});
+  worker.over_ring = true;
+  worker.answered = false;
+  const std::optional<size_t> operation = OperationBytes(worker.facts.opcode);
+  if (operation) {
+    std::memcpy(message + length, worker.ring->operation().data(), *operation);
+    length += *operation;
+    worker.facts = Examine({message, length});
+    if (!IsWrite(worker.facts)) {
+      const size_t payload = worker.ring->payload_bytes();
+      std::memcpy(message + length, worker.state->buffer().data(), payload);
+      length += payload;
+    } else if (WriteBytes({message, length}) != worker.ring->payload_bytes()) {
+      length = 0;
+    }
+  }
+  if (operation && length != 0) {
+    Process(worker, message, length);
+  }
+  if (!worker.answered) {
+    fuse_out_header out{.len = sizeof(out), .error = operation ? -EIO : -ENOSYS, .unique = worker.facts.unique};
+    const iovec part{.iov_base = &out, .iov_len = sizeof(out)};
+    worker.ring->Put({&part, 1});
+  }
+  worker.over_ring = false;
+}
+
+ssize_t FuseServer::WriteReply(int fd, iovec* parts, int count, void*) {
+  const std::span<iovec> reply(parts, static_cast<size_t>(count));
+  // A request is answered where it came from; a notification goes to the session's own descriptor.
+  return current_ == nullptr ? writev(fd, parts, count) : current_->server->Reply(*current_, reply);
+}
+
+ssize_t FuseServer::ReadRequest(int fd, void* buffer, size_t size, void*) { return read(fd, buffer, size); }
+
+ssize_t FuseServer::Reply(Worker& worker, std::span<iovec> parts) {
+  fuse_out_header header{};
+  std::memcpy(&header, parts[0].iov_base, sizeof(header));
+  AmendReply(worker.facts, parts);
+  if (worker.over_ring && header.unique == worker.facts.unique) {
+    // The buffer can have become another one in the meantime.
+    const Status usable = worker.ring->UseBuffer(worker.state->buffer());
+    worker.answered = usable.ok();
+    errno = usable.ok() ? EINVAL : usable.code();
+    return usable.ok() && worker.ring->Put(parts) ? static_cast<ssize_t>(header.len) : -1;
+  }
+  const int fd = header.unique == worker.facts.unique && !worker.over_ring ? worker.reply_fd : worker.device.get();
+  const ssize_t sent = writev(fd, parts.data(), static_cast<int>(parts.size()));
+  if (worker.facts.opcode == FUSE_INIT && header.unique == worker.facts.unique) {
+    const int error = errno;
+    MutexLock lock(mutex_);
+    agreement_.answered = true;
+    agreement_.rings = sent >= 0 && header.error == 0 && agreement_.offer && OffersRing(worker.facts.offered);
+    changed_.NotifyAll();
+    errno = error;
+  }
+  return sent;
+}
+
+Status FuseServer::Stop(std::chrono::milliseconds limit) {
+  stopping_.store(true, std::memory_order_relaxed);
+  {
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  }
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  for (auto& worker : workers_) {
+    // The signal can arrive just before the call; so it is sent until the thread is seen to have ended.
+    while (worker->thread.joinable() && !worker->finished.load(std::memory_order_acquire)) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        return Status::Error(ETIMEDOUT, "a FUSE thread did not end");
+      }
+      pthread_kill(worker->thread.native_handle(), kWakeSignal);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    if (worker->thread.joinable()) {
+      worker->thread.join();
+    }
+  }
+  StopWatch();
+  for (auto& worker : workers_) {
+    worker->state.reset();  // the watch has looked at its interruption
+  }
+  return Status::Ok();
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the FUSE wire can say and an older libfuse does not pass on: whether a request asks to clear set-user-id and
+// set-group-id bits, and the flags of the INIT and OPEN replies that came with later kernels. Works on the raw bytes,
+// so that the same code runs with every libfuse 3.
+//
+// Thread-safety: functions without state.
+// Errors:        a request too short for what its opcode promises yields no facts; libfuse refuses such a one itself.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace termfs::mount {
+
+// Bytes in front of a write's payload. A request buffer that starts this far before a page has its payload on the page.
+extern const size_t kWriteHeaderBytes;
+
+struct RequestFacts {
+  uint32_t opcode = 0;
+  uint64_t unique = 0;
+  uint32_t caller = 0;             // thread that waits for the answer; 0: none, or none that we can name
+  bool clears_privileges = false;  // of write, setattr, open, create: the caller may not keep set-id bits
+  uint64_t offered = 0;            // of INIT: the kernel's capabilities, both words
+  uint64_t interrupts = 0;         // of INTERRUPT: the number of the request that is meant; else 0
+  bool takes_ring = false;         // of INIT, set by who answers it: io_uring is taken where it is offered
+};
+
+// Bytes of the argument struct that follows the header in requests of `opcode`, without the names and data behind it.
+// Absent for what no libfuse answers here.
+std::optional<size_t> OperationBytes(uint32_t opcode);
+
+RequestFacts Examine(std::span<const std::byte> request);
+bool IsWrite(const RequestFacts& request);
+// The length of the payload that a write announces; 0 for others.
+size_t WriteBytes(std::span<const std::byte> request);
+// Requests that are answered without the file system, so that their bytes may stay where they were received.
+bool IsHousekeeping(const RequestFacts& request);
+
+// Whether this kernel speaks io_uring with us (6.14 and later, where the administrator allows it).
+bool OffersRing(uint64_t offered);
+// Whether MAP_SHARED works together with direct I/O on this kernel (6.6 and later).
+bool OffersDirectMmap(uint64_t offered);
+
+// Completes the reply `parts` (header first) of `request` before it goes to the kernel: INIT takes, of what is offered,
+// shared mappings of direct-I/O files, the duty to clear set-id bits, and io_uring if the request says so; OPEN and
+// CREATE allow parallel direct writes.
+void AmendReply(const RequestFacts& request, std::span<iovec> parts);
+
+}  // namespace termfs::mount

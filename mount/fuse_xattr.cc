@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <string_view>
+
+#include "mount/errno.h"
+#include "mount/front_end.h"
+#include "mount/fuse_operations.h"
+
+namespace termfs::mount {
+namespace {
+
+// Attributes that promise something to the kernel which termfs does not keep are refused rather than stored: access
+// control lists are not enforced, and file capabilities would survive a write.
+Status Admit(std::string_view name) {
+  if (name.starts_with("system.") || name == "security.capability") {
+    return Status::Error(EOPNOTSUPP, "extended attribute " + std::string(name));
+  }
+  return Status::Ok();
+}
+
+// The value, or how long it is when the caller asks with no room.
+void ReplyValue(fuse_req_t request, const char* value, size_t length, size_t room) {
+  if (room == 0) {
+    fuse_reply_xattr(request, length);
+  } else if (length > room) {
+    Reply(request, Status::Error(ERANGE, "extended attribute"));
+  } else {
+    fuse_reply_buf(request, value, length);
+  }
+}
+
+}  // namespace
+
+void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char* value, size_t size, int flags) {
+  Status status = Admit(name);
+  if (status.ok()) {
+    const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value), size);
+    status = FrontEnd::Of(request).file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags);
+  }
+  Reply(request, status);
+}
+
+void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size) {
+  FrontEnd& front = FrontEnd::Of(request);
+  if (ino == fs::kRootInode && std::string_view(name) == kDescriptionXattr) {
+    const std::string text = front.Describe();
+    return ReplyValue(request, text.data(), text.size(), size);
+  }
+  if (const Status admitted = Admit(name); !admitted.ok()) {
+    return Reply(request, admitted);
+  }
+  const auto value = front.file_system().GetXattr(FrontEnd::lane(), ino, name);
+  if (!value.ok()) {
+    return Reply(request, value.status());
+  }
+  ReplyValue(request, reinterpret_cast<const char*>(value->data()), value->size(), size);
+}
+
+void OnListXattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
+  const auto names = FrontEnd::Of(request).file_system().ListXattr(FrontEnd::lane(), ino);
+  if (!names.ok()) {
+    return Reply(request, names.status());
+  }
+  std::string list;
+  for (const std::string& name : *names) {
+    list.append(name).push_back('\0');
+  }
+  ReplyValue(request, list.data(), list.size(), size);
+}
+
+void OnRemoveXattr(fuse_req_t request, fuse_ino_t ino, const char* name) {
+  Status status = Admit(name);
+  if (status.ok()) {
+    status = FrontEnd::Of(request).file_system().RemoveXattr(FrontEnd::lane(), ino, name);
+  }
+  Reply(request, status);
+}
+
+}  // namespace termfs::mount

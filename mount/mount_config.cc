@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/mount_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "mount/size.h"
+
+namespace termfs::mount {
+namespace {
+
+// Handed on: they are flags of the kernel's mount, or libfuse's.
+constexpr std::array<std::string_view, 15> kKernelOptions = {"ro",    "rw",   "suid",    "nosuid",     "dev",
+                                                             "nodev", "exec", "noexec",  "atime",      "noatime",
+                                                             "async", "sync", "dirsync", "nodiratime", "allow_other"};
+// Accepted, since fstab and mount(8) bring them along; they are not meant for a file system, or are what it does
+// anyway.
+constexpr std::array<std::string_view, 10> kForOthers = {
+    "defaults", "auto", "noauto", "_netdev", "nofail", "nouser", "relatime", "default_permissions", "loud", "silent"};
+
+template <size_t kCount>
+bool Contains(const std::array<std::string_view, kCount>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+Status ApplyBitmap(std::string_view value, MountConfig& config) {
+  if (value == "live") {
+    config.bitmap = tlib::client::BitmapMode::kLive;
+  } else if (value == "pulled") {
+    config.bitmap = tlib::client::BitmapMode::kPulled;
+  } else if (value == "off") {
+    config.bitmap = tlib::client::BitmapMode::kOff;
+  } else {
+    return Status::Error(EINVAL, fmt::format("bitmap={}: it is live, pulled or off", value));
+  }
+  return Status::Ok();
+}
+
+Status ApplyOne(std::string_view option, MountConfig& config) {
+  const size_t equals = option.find('=');
+  const std::string_view name = option.substr(0, equals);
+  const std::string_view value = equals == std::string_view::npos ? std::string_view() : option.substr(equals + 1);
+  if (equals == std::string_view::npos && Contains(kKernelOptions, name)) {
+    config.kernel.emplace_back(name);
+    return Status::Ok();
+  }
+  if (equals == std::string_view::npos && Contains(kForOthers, name)) {
+    return Status::Ok();
+  }
+  if (name.starts_with("x-") || name == "comment") {
+    return Status::Ok();  // remarks for other programs
+  }
+  if (equals != std::string_view::npos && name == "bitmap") {
+    return ApplyBitmap(value, config);
+  }
+  if (equals != std::string_view::npos && name == "fuse") {
+    return ParseTransport(value, config.fuse)
+               ? Status::Ok()
+               : Status::Error(EINVAL, fmt::format("fuse={}: it is auto, io_uring or device", value));
+  }
+  if (equals != std::string_view::npos && name == "threads") {
+    Result<uint64_t> threads = ParseCount(value, 1, 256);
+    if (!threads.ok()) {
+      return std::move(threads).status().WithContext("threads");
+    }
+    config.threads = static_cast<unsigned>(*threads);
+    return Status::Ok();
+  }
+  if (equals != std::string_view::npos && name == "timeout") {
+    Result<uint64_t> seconds = ParseCount(value, 1, 3600);
+    if (!seconds.ok()) {
+      return std::move(seconds).status().WithContext("timeout");
+    }
+    config.timeout = std::chrono::seconds(*seconds);
+    return Status::Ok();
+  }
+  return Status::Error(EINVAL, fmt::format("unknown mount option '{}'", option));
+}
+
+}  // namespace
+
+Status ApplyMountOptions(std::string_view options, MountConfig& config) {
+  while (!options.empty()) {
+    const size_t comma = options.find(',');
+    const std::string_view option = options.substr(0, comma);
+    if (!option.empty()) {
+      RETURN_IF_ERROR(ApplyOne(option, config));
+    }
+    options = comma == std::string_view::npos ? std::string_view() : options.substr(comma + 1);
+  }
+  return Status::Ok();
+}
+
+std::string MountOptionsHelp() {
+  return "Mount options (-o, separated by commas):\n"
+         "  bitmap=live|pulled|off  how pages that are not in memory are known before they are read: from the "
+         "server's\n"
+         "                          own bitmap (one host, the default), from a copy pulled every second, or not at "
+         "all\n"
+         "  threads=N               requests answered at the same time (default 16)\n"
+         "  fuse=auto|io_uring|device\n"
+         "                          how requests come from the kernel: over io_uring where it offers that (the "
+         "default),\n"
+         "                          over io_uring or not at all, over /dev/fuse. Linux 6.14 and later offer it when\n"
+         "                          root has set /sys/module/fuse/parameters/enable_uring to Y\n"
+         "  timeout=SECONDS         longest wait for the server (default 30)\n"
+         "  ro, rw, suid, nosuid, dev, nodev, exec, noexec, noatime, sync, dirsync, allow_other: as mount(8) has "
+         "them;\n"
+         "                          nosuid and nodev are the default, allow_other is for root\n"
+         "  defaults, noauto, nofail, _netdev, x-...: accepted, for fstab\n";
+}
+
+}  // namespace termfs::mount

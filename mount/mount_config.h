@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The options of a mount, as -o and fstab give them.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "fs/client/file_system.h"
+#include "mount/fuse_server.h"
+
+namespace termfs::mount {
+
+struct MountConfig {
+  // How absent pages are recognised before a READ.
+  tlib::client::BitmapMode bitmap = tlib::client::BitmapMode::kLive;
+  // So many misses may wait at once.
+  unsigned threads = 16;
+  FuseTransport fuse = FuseTransport::kAuto;
+  std::chrono::seconds timeout{30};  // of a call to the server
+  std::vector<std::string> kernel;   // what the kernel or libfuse understands, in the order given
+};
+
+// Adds the comma-separated `options` to `config`. EINVAL names an option that is unknown or has a bad value.
+Status ApplyMountOptions(std::string_view options, MountConfig& config);
+// One line per option, for --help.
+std::string MountOptionsHelp();
+
+}  // namespace termfs::mount

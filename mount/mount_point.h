@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What another process can learn of a mount by its mount point, without the server: FrontEnd::Describe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace termfs::mount {
+
+struct MountDescription {
+  int pid = 0;  // of the process that answers
+  std::string address;
+  std::string transport;
+  std::string fuse;     // what its requests come over: "io_uring" or "/dev/fuse"
+  std::string libfuse;  // version
+  std::map<std::string, uint64_t> metrics;
+};
+
+// ENOTCONN: the mount is dead. EINVAL: `path` is not the root of a termfs mount.
+Result<MountDescription> DescribeMount(const std::string& path);
+// The mounts on this host of the volume at `address`: mount point and description. Those that do not answer within
+// `patience` are left out.
+Result<std::vector<std::pair<std::string, MountDescription>>> DescribeMountsOf(const std::string& address,
+                                                                               std::chrono::milliseconds patience);
+// The type that the mount table gives for `path` (its last entry), "" when nothing is mounted there.
+Result<std::string> MountType(const std::string& path);
+
+}  // namespace termfs::mount

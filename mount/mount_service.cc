@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/mount_service.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/log.h"
+#include "mount/ending.h"
+#include "mount/front_end.h"
+#include "mount/fuse_server.h"
+#include "mount/mount_point.h"
+
+namespace termfs::mount {
+namespace {
+
+constexpr std::chrono::seconds kPatience{2};     // with a server that answers nothing while the mount ends
+constexpr std::chrono::seconds kStopMargin{60};  // for the threads to end, on a busy machine
+constexpr int kWaitMs = 60 * 1000;               // one turn of an endless wait
+
+Status CheckEmpty(const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), &closedir);
+  if (directory == nullptr) {
+    return ErrnoStatus("mount point " + path);
+  }
+  while (const dirent* entry = readdir(directory.get())) {
+    if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) {
+      return Status::Error(ENOTEMPTY, "mount point " + path + ": choose an empty directory");
+    }
+  }
+  return Status::Ok();
+}
+
+FuseServer::Options ToServerOptions(const MountRequest& request) {
+  FuseServer::Options options;
+  options.mountpoint = request.mountpoint;
+  options.threads = request.config.threads;
+  options.transport = request.config.fuse;
+  options.mount_options = {"default_permissions", "subtype=termfs"};
+  std::string source;
+  for (const char c : request.address) {
+    if (c == ',' || c == '\\') {
+      source += '\\';  // fsname is one element of a list
+    }
+    source += c;
+  }
+  options.mount_options.push_back("fsname=" + source);
+  if (geteuid() == 0) {
+    options.mount_options.emplace_back("allow_other");
+  }
+  for (const std::string& option : request.config.kernel) {
+    options.mount_options.push_back(option);
+  }
+  return options;
+}
+
+// A request from the kernel through a serving thread to the file system and back.
+Status CheckServed(const std::string& mountpoint) {
+  struct stat st {};
+  if (stat(mountpoint.c_str(), &st) != 0) {
+    return ErrnoStatus("the mount on " + mountpoint + " does not answer");
+  }
+  if (st.st_ino != fs::kRootInode || !S_ISDIR(st.st_mode)) {
+    return Status::Error(EIO, "something else was mounted over " + mountpoint);
+  }
+  return Status::Ok();
+}
+
+// A mount can succeed without the ring that it asked for. What counts is how CheckServed's request has come.
+Status CheckTransport(const FuseServer& server, FuseTransport wanted) {
+  if (wanted == FuseTransport::kRing && server.ring_requests() == 0) {
+    return Status::Error(ENOTSUP, "FUSE over io_uring: the kernel sends its requests over /dev/fuse all the same");
+  }
+  return Status::Ok();
+}
+
+// Pages that were written through mappings go to the file system.
+void FlushMappings(const std::string& mountpoint) {
+  // By a process of its own: one that is killed while it waits for an answer of its own mount is there for ever.
+  const char* const words[] = {"sync", "--file-system", mountpoint.c_str(), nullptr};
+  pid_t child = 0;
+  int status = 0;
+  const int error = posix_spawnp(&child, words[0], nullptr, nullptr, const_cast<char* const*>(words), environ);
+  while (error == 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (error != 0) {
+    LOG_WARNING("flushing {} before it is unmounted: {}", mountpoint, std::strerror(error));
+  } else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    LOG_WARNING("not all of {} could be flushed before it is unmounted", mountpoint);
+  }
+}
+
+// Until the kernel has ended the connection, or a signal came. True for a signal.
+bool WaitForEnd(int ended, int signals) {
+  while (true) {
+    pollfd ready[2] = {{.fd = ended, .events = POLLIN, .revents = 0}, {.fd = signals, .events = POLLIN, .revents = 0}};
+    const int polled = poll(ready, 2, kWaitMs);
+    if (polled > 0) {
+      return (ready[0].revents & POLLIN) == 0;
+    }
+  }
+}
+
+Status Run(fs::client::FileSystem& file_system, FuseServer& server, const FuseServer::ThreadFactory& make_thread,
+           KernelCacheNotifier& cache, const MountRequest& request, const UniqueFd& signals, Readiness& readiness) {
+  RETURN_IF_ERROR(server.Mount());
+  Status status = server.Start(make_thread);
+  if (status.ok()) {
+    cache.Attach(server.session());
+    status = CheckServed(request.mountpoint);
+  }
+  bool told_to_end = false;
+  if (status.ok()) {
+    status = CheckTransport(server, request.config.fuse);
+  }
+  if (status.ok()) {
+    LOG_INFO("{} is mounted on {}; fuse: {}, libfuse {}", request.address, request.mountpoint, server.transport(),
+             fuse_pkgversion());
+    readiness.Ok();
+    told_to_end = WaitForEnd(server.ended_fd(), signals.get());
+  }
+  const Ending ending(
+      kPatience, [&server] { return server.requests(); },
+      [&file_system] { file_system.Abandon("the mount ends, and the server does not answer"); });
+  if (told_to_end) {
+    FlushMappings(request.mountpoint);
+    status = server.Unmount(/*lazily=*/true);
+  }
+  cache.Detach();
+  const Status stopped = server.Stop(kPatience + kStopMargin);
+  TERMFS_CHECK(stopped.ok());  // no call waits for the server any more
+  LOG_INFO("{} is unmounted", request.mountpoint);
+  return status;
+}
+
+}  // namespace
+
+Status CheckMountPoint(const std::string& path) {
+  struct stat st {};
+  if (stat(path.c_str(), &st) != 0) {
+    if (errno == ENOTCONN) {
+      return Status::Error(ENOTCONN, "mount point " + path + ": a dead mount is there, end it with termfs umount");
+    }
+    return ErrnoStatus("mount point " + path);
+  }
+  if (!S_ISDIR(st.st_mode)) {
+    return Status::Error(ENOTDIR, "mount point " + path);
+  }
+  struct stat parent {};
+  if (stat((path + "/..").c_str(), &parent) == 0 && parent.st_dev != st.st_dev) {
+    const Result<std::string> type = MountType(path);
+    return type.ok() && *type == "fuse.termfs"
+               ? Status::Error(EBUSY,
+                               "mount point " + path + ": a termfs is mounted there already, end it with termfs umount")
+               : Status::Error(EBUSY, "mount point " + path + ": something is mounted there already");
+  }
+  return CheckEmpty(path);
+}
+
+fs::client::MountOptions ToClientOptions(const MountConfig& config) {
+  fs::client::MountOptions options;
+  options.session.program = "mount";
+  options.session.bitmap = config.bitmap;
+  options.session.call_timeout = config.timeout;
+  options.max_io_bytes = kMaxIo;
+  return options;
+}
+
+Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, const MountRequest& request,
+                       const UniqueFd& signals, Readiness& readiness) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<fs::client::Lane> last_lane, file_system.OpenLane());
+  const auto make_thread = [&file_system]() -> Result<std::unique_ptr<FuseThread>> {
+    ASSIGN_OR_RETURN(auto lane, file_system.OpenLane());
+    return std::unique_ptr<FuseThread>(std::make_unique<FrontEndThread>(std::move(lane)));
+  };
+  FrontEnd front(file_system, request.address);
+  Status status;
+  {
+    ASSIGN_OR_RETURN(const auto server, FuseServer::Create(FrontEnd::Operations(), &front, ToServerOptions(request)));
+    front.CountRequests(server.get());
+    status = Run(file_system, *server, make_thread, cache, request, signals, readiness);
+  }
+  front.ReleaseAll(*last_lane);
+  return status;
+}
+
+}  // namespace termfs::mount

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a killed server and a loss of power leave. The mounts end with their server here, and new ones look."""
+import hashlib
+import os
+import random
+import shutil
+import sys
+import time
+
+from cases_posix import MIB, read_file, write_file
+from volume import check, eventually
+
+
+def log_of(volume):
+    with open(os.path.join(volume.path, "log"), encoding="utf-8") as lines:
+        return lines.read()
+
+
+def case_killed_server_keeps_what_was_written(site):
+    volume = site.volume("128M", 0.5)
+    m = volume.mount()
+    data = {f"f{i}": os.urandom(i * 150_001 + 5) for i in range(24)}
+    for name, content in data.items():
+        write_file(m / name, content)
+    os.rename(m / "f3", m / "g3")
+    data["g3"] = data.pop("f3")
+    with open(m / "f2", "r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), b"changed", 3)
+    data["f2"] = data["f2"][:3] + b"changed" + data["f2"][10:]
+    volume.kill()
+    volume.abandon(m)
+    check(os.path.isdir(volume.tier()), "the memory is still there")
+    volume.serve()
+    check("its memory is taken over" in log_of(volume), "the log says what was found")
+    m = volume.mount()
+    check(sorted(os.listdir(m.path)) == sorted(data), "the names")
+    wrong = [name for name, content in data.items() if read_file(m / name) != content]
+    check(not wrong, f"contents after a kill: {wrong}")
+    memory = volume.tier()
+    volume.umount(m)
+    volume.stop()
+    check(volume.tier() is None and not os.path.exists(memory), "a clean stop leaves no memory behind")
+
+
+def case_lost_memory_keeps_what_was_synced(site):
+    volume = site.volume("64M", 0.5)
+    m = volume.mount()
+    synced = os.urandom(5 * MIB + 7)
+    write_file(m / "synced", synced)
+    with open(m / "synced", "rb") as file:
+        os.fsync(file.fileno())
+    write_file(m / "not-synced", b"x" * MIB)
+    volume.kill()
+    volume.abandon(m)
+    volume.drop_tier()
+    volume.serve()
+    check("is gone" in log_of(volume), "the log warns")
+    m = volume.mount()
+    check(read_file(m / "synced") == synced, "what was synced")
+    volume.umount(m)
+    volume.stop()
+    eventually(lambda: volume.tier() is None, "a clean stop")
+    volume.fsck()
+
+
+# Writes files, renames them, removes old ones, and says in files of its own how far it came: what a line says has returned.
+WRITER = """
+import hashlib, os, sys
+mount, own, index = sys.argv[1], sys.argv[2], int(sys.argv[3])
+done = os.open(os.path.join(own, f"done{index}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+synced = os.open(os.path.join(own, f"synced{index}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+folder = os.open(mount, os.O_RDONLY)
+for n in range(int(sys.argv[4]), 1000000):
+    content = hashlib.sha256(f"{index}-{n}".encode()).digest() * (n % 1700 + 1)
+    fd = os.open(os.path.join(mount, f"new{index}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    assert os.write(fd, content) == len(content)
+    if n % 7 == 0:
+        os.fsync(fd)
+    os.close(fd)
+    os.rename(os.path.join(mount, f"new{index}"), os.path.join(mount, f"f{index}-{n}"))
+    if n % 7 == 0:
+        os.fsync(folder)
+        os.write(synced, f"{n}\\n".encode())
+    os.write(done, f"{n}\\n".encode())
+    if n % 40 == 39:
+        for old in range(n - 79, n - 39):
+            if old >= int(sys.argv[4]):
+                os.unlink(os.path.join(mount, f"f{index}-{old}"))
+"""
+WRITERS = 3
+
+
+def last_number(path):
+    try:
+        with open(path, encoding="ascii") as lines:
+            return max((int(line) for line in lines), default=-1)
+    except OSError:
+        return -1
+
+
+def expect_files(m, own, firsts, dropped):
+    """The files of the last acknowledged steps that no removal concerns; after lost memory those that were synced."""
+    for index, first in enumerate(firsts):
+        last = last_number(os.path.join(own, f"done{index}"))
+        for n in range(max(first, last // 40 * 40), last + 1):
+            if dropped and (n % 7 != 0 or n > last_number(os.path.join(own, f"synced{index}"))):
+                continue
+            content = hashlib.sha256(f"{index}-{n}".encode()).digest() * (n % 1700 + 1)
+            check(read_file(m / f"f{index}-{n}") == content, f"f{index}-{n}, which was acknowledged")
+
+
+def case_killed_under_load_keeps_what_returned(site):
+    volume = site.volume("128M", 0.2)
+    own = os.path.join(site.scratch, "acknowledged")
+    os.mkdir(own)
+    moments = random.Random(7)
+    for round_number in range(site.size(10, 4)):
+        dropped = round_number % 4 == 3
+        m = volume.mount()
+        firsts = [(last_number(os.path.join(own, f"done{index}")) // 40 + 2) * 40 for index in range(WRITERS)]
+        writers = [site.start(sys.executable, "-c", WRITER, m.path, own, index, first)
+                   for index, first in enumerate(firsts)]
+        eventually(lambda: all(last_number(os.path.join(own, f"done{index}")) >= first
+                               for index, first in enumerate(firsts)), "the writers write")
+        time.sleep(moments.uniform(0.1, 1.0))  # the moment of death, not a wait for anything
+        volume.kill()
+        for writer in writers:
+            writer.kill()
+        volume.abandon(m)
+        for writer in writers:
+            writer.wait(timeout=60)
+        if dropped:
+            volume.drop_tier()
+        volume.fsck()
+        volume.serve()
+        m = volume.mount()
+        expect_files(m, own, firsts, dropped)
+        for name in os.listdir(m.path):
+            os.unlink(m / name)
+        volume.umount(m)
+    shutil.rmtree(own)

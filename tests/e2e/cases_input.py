@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a clumsy or hostile user gives: a clear error, the right exit code, and nothing changed."""
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+
+from cases_posix import MIB, read_file, write_file
+from volume import check, ended, eventually, need, run
+
+
+def refused(site, code, says, *arguments):
+    """`termfs ARGUMENTS` ends with `code` and an error that contains all of `says`; no crash, no stack of messages."""
+    done = subprocess.run([site.termfs, *[str(word) for word in arguments]], capture_output=True, text=True, timeout=60,
+                          check=False)
+    what = f"termfs {' '.join(str(word) for word in arguments)}"
+    check(done.returncode == code, f"{what}: exit code {done.returncode}, not {code}: {done.stderr}")
+    check(done.stdout == "", f"{what}: prints {done.stdout!r}")
+    check(1 <= len(done.stderr.strip().splitlines()) <= 2, f"{what}: {done.stderr!r}")
+    for text in (says,) if isinstance(says, str) else says:
+        check(text in done.stderr, f"{what}: {text!r} is not in {done.stderr!r}")
+
+
+def snapshot(path):
+    """Every file of a volume that a refused command must not change, by content; names only of what RocksDB keeps."""
+    found = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = os.path.join(folder, name)
+            small = os.path.getsize(file) < MIB and "/meta/" not in file and name not in ("log", "lock", "epoch")
+            found[file] = read_file(file) if small else None
+    return {file: text for file, text in found.items() if "/meta/" not in file}
+
+
+SIZE, RANGE, RATIO = "is not a size", "capacity must be from 16 MiB", "is not a ratio from 0.01 to 1"
+
+BAD_FORMATS = (
+    (["--capacity", "abc"], SIZE), (["--capacity", "-1"], SIZE), (["--capacity=-8G"], SIZE), (["--capacity", " "], SIZE),
+    (["--capacity", "1e9"], SIZE), (["--capacity", "0x10"], SIZE), (["--capacity", "nan"], SIZE),
+    (["--capacity", "8E"], "below 8E"), (["--capacity", "99999999999999999999"], SIZE),
+    (["--capacity", ""], "--capacity"), ([], "--capacity"), (["--capacity", "1G", "--capacity", "2G"], "--capacity"),
+    (["--capacity", "0"], RANGE), (["--capacity", "15M"], RANGE), (["--capacity", "16777217"], RANGE),
+    (["--capacity", "16T"], RANGE), (["--capacity", "7E"], RANGE),
+    (["--capacity", "16M", "--dram-ratio", "0"], RATIO), (["--capacity", "16M", "--dram-ratio", "-1"], RATIO),
+    (["--capacity", "16M", "--dram-ratio", "1.01"], RATIO), (["--capacity", "16M", "--dram-ratio", "nan"], RATIO),
+    (["--capacity", "16M", "--dram-ratio", "inf"], RATIO), (["--capacity", "16M", "--dram-ratio", "half"], RATIO),
+    (["--capacity", "16M", "--dram-ratio", ""], "--dram-ratio"), (["--capacity", "16M", "--colour", "red"], "--colour"),
+)
+
+
+def case_unknown_subcommand(site):
+    refused(site, 2, ("'frmat'", "format, serve, mount"), "frmat", site.scratch)
+
+
+def case_format_refuses_bad_arguments(site):
+    path = os.path.join(site.scratch, "new")
+    for arguments, says in BAD_FORMATS:
+        refused(site, 2, says, "format", path, *arguments)
+        check(not os.path.exists(path), f"format {arguments} left something behind")
+    refused(site, 2, "DIR", "format", "", "--capacity", "16M")
+    refused(site, 1, "MiB free", "format", path, "--capacity", "15T")
+    refused(site, 1, "No such file", "format", os.path.join(path, "deeper"), "--capacity", "16M")
+    refused(site, 1, "directory", "format", "/dev/null", "--capacity", "16M")
+    check(not os.path.exists(path), "a format that failed left something behind")
+
+
+def loop_device(site, size):
+    """A loop device over a new sparse file."""
+    need("losetup")
+    need("mkfs.ext4")
+    file = os.path.join(site.scratch, f"disk{site.next_number()}")
+    with open(file, "wb") as disk:
+        disk.truncate(size)
+    return file, run("losetup", "--find", "--show", file).strip()
+
+
+def case_format_refuses_bad_devices(site):
+    path = os.path.join(site.scratch, "new")
+    disk, loop = loop_device(site, 32 * MIB)
+    mount = os.path.join(site.scratch, "ext4")
+    os.mkdir(mount)
+
+    def format_refused(says, device, *more):
+        before = read_file(disk)
+        refused(site, 1, says, "format", path, "--capacity", "16M", "--device", device, *more)
+        check(not os.path.exists(path), f"a format on {device} left something behind")
+        check(read_file(disk) == before, f"a format on {device} changed it")
+
+    try:
+        for device, says in (("/dev/null", "name a block device"), (site.scratch, "name a block device"),
+                             (disk, "name a block device"), ("/nonexistent/disk", "No such file")):
+            format_refused(says, device)
+        refused(site, 1, ("needed", "No space"), "format", path, "--capacity", "64M", "--device", loop)
+        run("mkfs.ext4", "-q", loop)
+        run("mount", loop, mount)
+        format_refused("is mounted", loop, "--force")
+        run("umount", mount)
+        format_refused(("ext4", "--force"), loop)
+        run(site.termfs, "format", path, "--capacity", "16M", "--device", loop, "--force")
+        check(subprocess.run(["mount", loop, mount], stderr=subprocess.DEVNULL, check=False).returncode != 0,
+              "the old file system is still there")
+        other = os.path.join(site.scratch, "other")
+        refused(site, 1, ("region of the termfs volume", "--force"), "format", other, "--capacity", "16M", "--device", loop)
+        run(site.termfs, "format", other, "--capacity", "16M", "--device", loop, "--force")
+        refused(site, 1, "another volume", "serve", path)
+        run(site.termfs, "fsck", other)
+        shutil.rmtree(path)
+        shutil.rmtree(other)
+        entry = struct.pack("<B3sB3sII", 0, b"\0" * 3, 0x83, b"\0" * 3, 2048, 8192)
+        write_file(disk, b"\0" * 446 + entry + b"\0" * 48 + b"\x55\xaa" + b"\0" * (32 * MIB - 512))
+        format_refused(("dos partition table", "--force"), loop)
+    finally:
+        subprocess.run(["umount", "-q", mount], stderr=subprocess.DEVNULL, check=False)
+        run("losetup", "--detach", loop)
+        os.unlink(disk)
+        os.rmdir(mount)
+
+
+def case_format_takes_a_relative_device(site):
+    path = os.path.join(site.scratch, "vol")
+    pages = os.path.join(site.scratch, "pages")
+    run(site.termfs, "format", path, "--capacity", "16M", "--device", "pages", cwd=site.scratch)
+    check(os.path.getsize(pages) > 16 * MIB, "the device that was named")
+    run(site.termfs, "serve", path)
+    server = site.find_process("serve", path)
+    os.kill(server, signal.SIGTERM)
+    eventually(lambda: ended(server), "the server ends")
+    shutil.rmtree(path)
+    os.unlink(pages)
+
+
+def damage(path, how):
+    """Applies one row of DAMAGE to the volume at `path`."""
+    kind, name, *more = how
+    file = os.path.join(path, name)
+    if kind == "remove":
+        shutil.rmtree(file) if os.path.isdir(file) else os.unlink(file)
+    elif kind == "cut":
+        os.truncate(file, more[0])
+    elif kind == "overwrite":
+        with open(file, "r+b") as open_file:
+            open_file.seek(more[0])
+            open_file.write(os.urandom(more[1]))
+    elif kind == "become":
+        write_file(file, more[0])
+    elif kind == "directory":
+        os.unlink(file)
+        os.mkdir(file)
+    elif kind == "setting":
+        text = read_file(file).decode()
+        changed = re.sub(rf"(?m)^{more[0]} = .*$", f"{more[0]} = {more[1]}", text)
+        check(changed != text, f"no setting {more[0]}")
+        write_file(file, changed.encode())
+    elif kind == "append":
+        write_file(file, read_file(file) + more[0])
+    elif kind == "tables":
+        for table in os.listdir(file):
+            if table.endswith((".sst", ".log")):
+                damage(path, ("overwrite", os.path.join(name, table), 0, 2000))
+
+
+# What is done to a volume, and what serve says of it. fsck finds each of them, too.
+DAMAGE = (
+    (("remove", "lock"), "not a termfs volume"),
+    (("remove", "termfs.toml"), ("not whole", "termfs.toml")),
+    (("remove", "epoch"), ("not whole", "epoch")),
+    (("remove", "meta"), ("meta", "backup")),
+    (("remove", "meta/CURRENT"), ("meta", "backup")),
+    (("remove", "region"), ("region", "No such file")),
+    (("remove", "written"), ("written", "No such file")),
+    (("directory", "termfs.toml"), "termfs.toml"),
+    (("directory", "region"), "neither a file nor a block device"),
+    (("cut", "region", 0), ("too short", "backup")),
+    (("cut", "region", 8 * MIB), ("cut short", "backup")),
+    (("cut", "written", 100), "written log"),
+    (("cut", "epoch", 0), "epoch"),
+    (("overwrite", "region", 0, 100), "no region of termfs"),
+    (("overwrite", "region", 30, 8), ("label is damaged", "backup")),
+    (("overwrite", "written", 0, 8192), ("written log", "backup")),
+    (("become", "epoch", b"-1\n"), "epoch"),
+    (("become", "epoch", b"18446744073709551616\n"), "epoch"),
+    (("become", "termfs.toml", b""), "capacity must be"),
+    (("become", "termfs.toml", os.urandom(300)), "termfs.toml"),
+    (("become", "termfs.toml", b"a = 1\n" * 50000), "too long"),
+    (("become", "termfs.toml", b"a = " + b"[" * 60000), "termfs.toml"),
+    (("setting", "termfs.toml", "workers", '"two"'), ("termfs.toml", "workers must be")),
+    (("setting", "termfs.toml", "workers", "0"), "workers must be"),
+    (("setting", "termfs.toml", "dram-ratio", "nan"), "dram-ratio must be"),
+    (("setting", "termfs.toml", "capacity", "33554432"), "capacity"),
+    (("setting", "termfs.toml", "capacity", "-1"), "capacity must be"),
+    (("setting", "termfs.toml", "device", '"/nonexistent"'), "/nonexistent"),
+    (("setting", "termfs.toml", "device", '"relative"'), "absolute"),
+    (("append", "termfs.toml", b"capacity = 3\n"), "line"),
+    (("append", "termfs.toml", b"colour = 3\n"), "unknown key 'colour'"),
+    (("append", "termfs.toml", b"[colours]\n"), "a table"),
+    (("overwrite", "meta/CURRENT", 0, 16), "meta"),
+    (("tables", "meta"), "meta"),
+)
+
+
+def case_damaged_volumes_are_refused(site):
+    volume = site.volume("16M")
+    m = volume.mount()
+    write_file(m / "f", b"precious" * 1000)
+    volume.umount(m)
+    volume.stop()
+    damaged = os.path.join(site.scratch, "damaged")
+    for how, says in DAMAGE:
+        shutil.copytree(volume.path, damaged, symlinks=True)
+        damage(damaged, how)
+        before = snapshot(damaged)
+        try:
+            refused(site, 1, says, "serve", damaged)
+            check(snapshot(damaged) == before, f"serve changed a damaged volume: {how}")
+            done = subprocess.run([site.termfs, "fsck", damaged], capture_output=True, text=True, timeout=60, check=False)
+            check(done.returncode == 1, f"fsck after {how}: {done.returncode} {done.stdout} {done.stderr}")
+        except AssertionError as error:
+            raise AssertionError(f"{how}: {error}") from error
+        shutil.rmtree(damaged)
+    volume.serve()
+    check(read_file(volume.mount() / "f") == b"precious" * 1000, "the volume that was copied from")
+
+
+def case_a_region_of_another_volume_is_refused(site):
+    one, other = site.volume("16M"), site.volume("16M")
+    one.stop()
+    other.stop()
+    region = os.path.join(one.path, "region")
+    os.rename(region, region + ".own")
+    shutil.copy(os.path.join(other.path, "region"), region)
+    refused(site, 1, "another volume", "serve", one.path)
+    os.replace(region + ".own", region)
+    one.serve()
+
+
+def case_serve_refuses(site):
+    volume = site.volume("16M")
+    for arguments, says in ((["--workers", "0"], "workers"), (["--workers", "x"], "workers"),
+                            (["--kind", "magic"], "kind must be"), (["--promoter", "luck"], "promoter must be"),
+                            (["--dram-ratio", "2"], RATIO), (["--kind", ""], "--kind")):
+        refused(site, 2, says, "serve", volume.path, *arguments)
+    for command in ("serve", "fsck"):
+        refused(site, 1, f"is served by process {volume.server}", command, volume.path)
+    refused(site, 1, "empty or does not exist", "format", volume.path, "--capacity", "16M")
+    empty = os.path.join(site.scratch, "empty")
+    os.mkdir(empty)
+    file = os.path.join(site.scratch, "file")
+    write_file(file, b"")
+    for command in (["serve"], ["fsck"], ["status"], ["stats"], ["set", "dram-ratio=0.5"]):
+        name, settings = command[0], command[1:]
+        refused(site, 1, "not a termfs volume", name, empty, *settings)
+        refused(site, 1, "a volume is a directory", name, file, *settings)
+        refused(site, 1, "No such file", name, file + "x", *settings)
+    check(os.listdir(empty) == [], "a directory that is no volume was changed")
+    volume.stop()
+    for command in (["status"], ["stats", "--count", "1"], ["set", "dram-ratio=0.5"]):
+        refused(site, 1, "termfs serve", command[0], volume.path, *command[1:])
+    os.rmdir(empty)
+    volume.serve()
+
+
+def case_set_refuses(site):
+    volume = site.volume("16M", 0.5)
+    for setting, says in (("dram-ratio=nan", RATIO), ("dram-ratio=", RATIO), ("dram-ratio=0", RATIO),
+                          ("dram-ratio", "KEY=VALUE"), ("=1", "KEY=VALUE"), ("promoter=luck", "promoter"),
+                          ("pattern=zeros", "pattern"), ("colour=blue", "'colour' is not a setting")):
+        refused(site, 2, says, "set", volume.path, "dram-ratio=0.25", setting)
+        check(volume.status()["dram_ratio"] == 0.5, f"set dram-ratio=0.25 {setting} did half of it")
+    for arguments, says in ((["--count", "0"], "count"), (["--count", "-1"], "count"), (["--interval", "0"], "interval"),
+                            (["--interval", "nan"], "interval"), (["--interval", "x"], "interval")):
+        refused(site, 2, says, "stats", volume.path, *arguments)
+
+
+def case_mount_refuses(site):
+    volume = site.volume("16M")
+    m = volume.mount()
+    empty = os.path.join(site.scratch, "empty")
+    os.mkdir(empty)
+    file = os.path.join(site.scratch, "file")
+    write_file(file, b"")
+    for option, says in (("wombat", "wombat"), ("threads=0", "threads"), ("threads=x", "threads"),
+                         ("timeout=-1", "timeout"), ("bitmap=perhaps", "bitmap"), ("bitmap", "bitmap"), ("ro=1", "ro=1")):
+        refused(site, 2, says, "mount", volume.path, empty, "-o", option)
+    for address, place, says in ((volume.path, m.path, ("termfs is mounted there", "umount")),
+                                 (volume.path, file, "Not a directory"), (volume.path, file + "x", "No such file"),
+                                 (volume.path, site.scratch, "empty"), (volume.path, "/proc/self", "empty"),
+                                 (volume.path, "/proc", "mounted there"), (empty, empty, "not a termfs volume"),
+                                 (file, empty, "a volume is a directory"), (file + "x", empty, "No such file")):
+        refused(site, 1, says, "mount", address, place)
+    for place, says in ((empty, "nothing is mounted"), (file, "nothing is mounted"), ("/proc", "no termfs"),
+                        (file + "x", "nothing is mounted"), (os.path.join(m.path, "x"), "nothing is mounted")):
+        refused(site, 1, says, "umount", place)
+    refused(site, 1, "No such file", "mount", volume.path, empty, "--log", "/nonexistent/log")
+    check(not os.path.ismount(empty), "a mount that was refused is there")
+    volume.umount(m)
+    volume.stop()
+    refused(site, 1, "termfs serve", "mount", volume.path, empty)
+    check(not os.path.ismount(empty) and os.listdir(empty) == [], "a mount that was refused is there")
+    os.rmdir(empty)
+    os.unlink(file)
+    volume.serve()
+
+
+def case_service_without_resources(site):
+    """Too few descriptors, too little memory, no threads: the command says so; what was there is as it was."""
+    volume = site.volume("16M")
+    m = volume.mount()
+    write_file(m / "f", b"precious")
+    volume.umount(m)
+    empty = os.path.join(site.scratch, "empty")
+    os.mkdir(empty)
+
+    def limited(limit, *command):
+        done = subprocess.run(["prlimit", limit, site.termfs, *command], capture_output=True, text=True, timeout=60,
+                              check=False)
+        what = f"{limit} {' '.join(command)}: {done.returncode}: {done.stderr}"
+        if done.returncode == 0:
+            return False
+        check(done.returncode == 1 and "terminate called" not in done.stderr and "signal" not in done.stderr, what)
+        check("Too many open files" in done.stderr or "memory" in done.stderr, what)
+        return True
+
+    refusals = sum(limited(f"--nofile={count}:{count}", "mount", volume.path, empty) for count in (6, 10, 14, 18, 24))
+    check(refusals == 5, f"{refusals} mounts were refused")
+    volume.stop()
+    refusals = 0
+    for limit in [f"--nofile={count}:{count}" for count in (8, 12, 16, 20, 24, 28)] + [
+            f"--as={mib * MIB}" for mib in (60, 120, 180, 240)]:
+        if limited(limit, "serve", volume.path):
+            refusals += 1
+        else:
+            server = site.find_process("serve", volume.path)
+            os.kill(server, signal.SIGTERM)
+            eventually(lambda: ended(server), "the server ends")
+    check(refusals >= 8, f"{refusals} servers were refused")
+    volume.serve()
+    check(read_file(volume.mount() / "f") == b"precious", "what was there")
+    os.rmdir(empty)

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cases share: a Site (build and scratch directory) that makes Volumes, and puts everything away after each case,
+by the process ids of what was started."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+WAIT = 60  # seconds; the longest wait for anything that should happen soon
+
+
+class Skip(Exception):
+    """The case cannot run here; the text says why."""
+
+
+def check(condition, text):
+    if not condition:
+        raise AssertionError(text)
+
+
+def eventually(condition, text, seconds=WAIT):
+    """Waits until condition() is true: for what happens after a call has returned, such as a close."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{text}, not after {seconds} s")
+        time.sleep(0.05)
+
+
+def run(*command, code=0, seconds=300, **options):
+    """Runs a command to its end; its standard output. An exit code other than `code` is a failure."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=seconds, **options)
+    check(done.returncode == code,
+          f"{' '.join(map(str, command))}: exit code {done.returncode}, not {code}: {(done.stderr or done.stdout)[-600:]}")
+    return done.stdout
+
+
+def need(program):
+    if shutil.which(program) is None:
+        raise Skip(f"{program} is not installed")
+
+
+def ended(pid):
+    """A process that has ended, even when nobody has collected it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def start_time(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[19]
+    except OSError:
+        return None
+
+
+class Mount:
+    def __init__(self, path, pid):
+        self.path = path
+        self.pid = pid
+
+    def __truediv__(self, name):
+        return os.path.join(self.path, name)
+
+    def describe(self):
+        text = os.getxattr(self.path, "system.termfs.mount").decode()
+        return dict(line.split(" ", 1) for line in text.splitlines())
+
+
+class Volume:
+    def __init__(self, site, name, capacity, ratio, *flags):
+        self.site = site
+        self.path = os.path.join(site.scratch, name)
+        self.mounts = []
+        self.server = None
+        run(site.termfs, "format", self.path, "--capacity", capacity, "--dram-ratio", ratio, *flags)
+
+    def serve(self, *flags):
+        run(self.site.termfs, "serve", self.path, *flags)
+        self.server = self.site.find_process("serve", self.path)
+        return self
+
+    def stop(self):
+        pid, self.server = self.server, None
+        os.kill(pid, signal.SIGTERM)
+        eventually(lambda: ended(pid), "the server ends after SIGTERM")
+
+    def kill(self):
+        """The server dies without a word."""
+        pid, self.server = self.server, None
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: ended(pid), "the server is dead")
+
+    def tier(self):
+        """Where the memory of the server is, while one runs or after it was killed."""
+        try:
+            with open(os.path.join(self.path, "tier"), encoding="utf-8") as record:
+                return record.read().split("directory ")[1].strip()
+        except OSError:
+            return None
+
+    def drop_tier(self):
+        """What a restart of the machine does to the memory of a killed server."""
+        path = self.tier()
+        if path is not None and os.path.exists(path):
+            subprocess.run(["umount", "-l", path], stderr=subprocess.DEVNULL, check=False)
+            shutil.rmtree(path, ignore_errors=True)
+
+    def abandon(self, mount):
+        """Takes a mount away whose server is dead."""
+        self.mounts.remove(mount)
+        subprocess.run(["umount", "-l", mount.path], stderr=subprocess.DEVNULL, check=False)
+        eventually(lambda: ended(mount.pid), "the mount's process ends")
+        os.rmdir(mount.path)
+
+    def mount(self, options="", **kwargs):
+        path = os.path.join(self.site.scratch, f"mnt{self.site.next_number()}")
+        os.mkdir(path)
+        options = [options] if options else []
+        if not any("fuse=" in option for option in options):
+            options.append(f"fuse={self.site.fuse}")
+        run(self.site.termfs, "mount", self.path, path, "-o", ",".join(options), **kwargs)
+        return self.mounted(path)
+
+    def mounted(self, path):
+        mount = Mount(path, 0)
+        mount.pid = int(mount.describe()["pid"])
+        self.site.remember(mount.pid)
+        self.mounts.append(mount)
+        return mount
+
+    def umount(self, mount):
+        self.mounts.remove(mount)
+        run(self.site.termfs, "umount", mount.path)
+        check(ended(mount.pid), "umount returned before the mount's process had ended")
+        os.rmdir(mount.path)
+
+    def status(self):
+        return json.loads(run(self.site.termfs, "status", self.path, "--json"))
+
+    def metrics(self):
+        return json.loads(run(self.site.termfs, "stats", self.path, "--json", "--count", "1"))["server"]
+
+    def fsck(self):
+        return run(self.site.termfs, "fsck", self.path)
+
+
+class RingSwitch:
+    """FUSE over io_uring is on in the kernel until close(), or until this process has ended in any way."""
+
+    def __init__(self):
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "ring_switch.sh")
+        self.holder = subprocess.Popen(["bash", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                       start_new_session=True)
+        self.said = self.holder.stdout.readline().strip()
+        self.on = self.said == "on"
+
+    def close(self):
+        self.holder.stdin.close()
+        self.holder.wait()
+        self.holder.stdout.close()
+
+
+class Site:
+    def __init__(self, build, scratch, quick, fuse):
+        self.termfs = os.path.join(build, "mount", "termfs")
+        self.helper = os.path.join(build, "mount", "mount.termfs")
+        self.scratch = scratch
+        self.quick = quick
+        self.fuse = fuse  # what mounts get their requests over: io_uring or device
+        self.volumes = []
+        self.number = 0
+        self.started = {}  # pid: start time, so that a number used again is not taken for ours
+        self.children = []
+
+    def next_number(self):
+        self.number += 1
+        return self.number
+
+    def size(self, full, quick):
+        return quick if self.quick else full
+
+    def volume(self, capacity="1G", ratio=0.5, *flags):
+        """A new volume, served; `flags` are format's."""
+        volume = Volume(self, f"vol{self.next_number()}", capacity, ratio, *flags)
+        self.volumes.append(volume)
+        return volume.serve()
+
+    def mounted(self, capacity="1G", ratio=0.5, options=""):
+        return self.volume(capacity, ratio).mount(options)
+
+    def remember(self, pid):
+        self.started[pid] = start_time(pid)
+
+    def start(self, *command, **options):
+        """A program in the background, ended after the case."""
+        child = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 text=True, **options)
+        self.children.append(child)
+        return child
+
+    def find_process(self, command, path):
+        """The process that runs `termfs COMMAND PATH`, by its arguments."""
+        wanted = [command.encode(), path.encode()]
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    with open(f"/proc/{entry}/cmdline", "rb") as line:
+                        words = line.read().split(b"\0")
+                except OSError:
+                    continue
+                if words[0].endswith(b"termfs") and words[1:3] == wanted:
+                    self.remember(int(entry))
+                    return int(entry)
+        raise AssertionError(f"no process termfs {command} {path}")
+
+    def last_log_lines(self):
+        text = ""
+        for volume in self.volumes:
+            log = os.path.join(volume.path, "log")
+            if os.path.exists(log):
+                with open(log, encoding="utf-8", errors="replace") as lines:
+                    text += "".join(f"\n       server: {line.rstrip()}" for line in lines.readlines()[-4:])
+        return text
+
+    def clean_up_case(self):
+        """Unmounts and stops what the case has left, checks the volumes; what went wrong, or None."""
+        problem = None
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+            child.stdout.close()
+        self.children = []
+        for volume in self.volumes:
+            try:
+                for mount in list(volume.mounts):
+                    volume.umount(mount)
+                if volume.server is not None:
+                    volume.stop()
+                volume.fsck()
+            except Exception as error:  # pylint: disable=broad-except
+                problem = problem or f"afterwards: {error}"
+        self.end_processes()
+        for volume in self.volumes:
+            for mount in volume.mounts:
+                subprocess.run(["umount", "-l", mount.path], stderr=subprocess.DEVNULL, check=False)
+            volume.drop_tier()
+            shutil.rmtree(volume.path, ignore_errors=True)
+        self.volumes = []
+        return problem
+
+    def end_processes(self):
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            left = [pid for pid, began in self.started.items() if start_time(pid) == began and not ended(pid)]
+            for pid in left:
+                os.kill(pid, number)
+            deadline = time.monotonic() + 10
+            while any(not ended(pid) for pid in left) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        self.started = {}
+
+    def close(self):
+        self.clean_up_case()

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fakes/memory_tlib.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "base/check.h"
+
+namespace termfs {
+
+using tlib::RemoteBuffer;
+using tlib::server::SessionId;
+using tlib::server::Task;
+
+namespace {
+
+// One callback under way: made by a task, answered by the session's callback thread.
+struct Callback {
+  uint16_t opcode;
+  std::vector<std::byte> body;
+  Mutex mutex;
+  std::optional<Result<std::vector<std::byte>>> answer GUARDED_BY(mutex);
+  Task* waiter GUARDED_BY(mutex) = nullptr;
+};
+
+}  // namespace
+
+class MemorySession {
+ public:
+  MemorySession(uint64_t number, tlib::client::CallbackHandler* handler) : id(number), handler_(handler) {
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~MemorySession() { StopCallbacks(); }
+
+  void StopCallbacks() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+  }
+
+  void Push(std::shared_ptr<Callback> callback) {
+    MutexLock lock(mutex_);
+    queue_.push_back(std::move(callback));
+    changed_.NotifyAll();
+  }
+  void BeginRequest() {
+    MutexLock lock(mutex_);
+    ++running_;
+  }
+  void EndRequest() {
+    MutexLock lock(mutex_);
+    --running_;
+    changed_.NotifyAll();
+  }
+  void WaitUntilQuiet() {
+    MutexLock lock(mutex_);
+    while (running_ > 0) {
+      changed_.WaitFor(mutex_, std::chrono::seconds(1));
+    }
+  }
+
+  const uint64_t id;
+  std::atomic<bool> lost{false};
+  std::atomic<bool> mute{false};
+  std::atomic<bool> closing{false};
+
+ private:
+  void Run() {
+    while (true) {
+      std::shared_ptr<Callback> next;
+      {
+        MutexLock lock(mutex_);
+        while (queue_.empty() && !stopping_) {
+          changed_.WaitFor(mutex_, std::chrono::seconds(1));
+        }
+        if (stopping_) {
+          return;
+        }
+        next = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      auto answer = handler_->HandleCallback(next->opcode, next->body);
+      MutexLock lock(next->mutex);
+      next->answer = std::move(answer);
+      if (next->waiter != nullptr) {
+        next->waiter->Unpark();
+      }
+    }
+  }
+
+  tlib::client::CallbackHandler* const handler_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  int running_ GUARDED_BY(mutex_) = 0;
+  std::deque<std::shared_ptr<Callback>> queue_ GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+class MemoryCall final : public tlib::server::Call {
+ public:
+  MemoryCall(MemorySession& session, const tlib::client::CallRequest& request)
+      : session_(session), request_(request), body_(request.body.begin(), request.body.end()) {
+    in_.length = static_cast<uint32_t>(request.in.size());
+    out_.length = static_cast<uint32_t>(request.out.size());
+  }
+  SessionId session() const override { return {session_.id}; }
+  uint16_t opcode() const override { return request_.opcode; }
+  std::span<const std::byte> body() const override { return body_; }
+  const RemoteBuffer& in() const override { return in_; }
+  const RemoteBuffer& out() const override { return out_; }
+  Status PullBulk(std::span<std::byte> into) override {
+    TERMFS_CHECK(into.size() == in_.length);
+    std::memcpy(into.data(), request_.in.data(), into.size());
+    return Status::Ok();
+  }
+  Status PushBulk(std::span<const std::byte> from) override {
+    if (from.size() > out_.length) {
+      return Status::Error(ERANGE, "bulk does not fit");
+    }
+    std::copy(from.begin(), from.end(), request_.out.begin());
+    out_bytes = static_cast<uint32_t>(from.size());
+    return Status::Ok();
+  }
+  void RunBlocking(std::function<void()> task) override {
+    Task& waiter = Task::Current();
+    std::atomic<bool> done{false};
+    std::thread thread([&] {
+      task();
+      done.store(true);
+      waiter.Unpark();
+    });
+    while (!done.load()) {
+      Task::Park();
+    }
+    thread.join();
+  }
+
+  uint32_t out_bytes = 0;
+
+ private:
+  friend class MemoryServer;
+  MemorySession& session_;
+  const tlib::client::CallRequest& request_;
+  const std::vector<std::byte> body_;
+  RemoteBuffer in_;
+  RemoteBuffer out_;
+};
+
+class MemoryChannel final : public tlib::client::Channel {
+ public:
+  MemoryChannel(MemoryServer& server, std::shared_ptr<MemorySession> session, size_t bytes)
+      : server_(server), session_(std::move(session)), buffer_(bytes) {}
+
+  std::span<std::byte> buffer() override { return buffer_; }
+
+  Status Read(std::span<const tlib::client::ReadRequest> reads) override {
+    for (const auto& read : reads) {
+      if (session_->lost) {
+        return Status::Error(ENOTCONN, "the session is lost");
+      }
+      const auto at = static_cast<size_t>(read.destination - buffer_.data());
+      TERMFS_CHECK(at <= buffer_.size() && read.length <= buffer_.size() - at && read.length > 0);
+      RETURN_IF_ERROR(server_.Read(read.offset, {read.destination, read.length}));
+    }
+    return Status::Ok();
+  }
+
+  Status Post(const tlib::client::CallRequest& request) override { return Call(request).status(); }
+  void AfterGivenUp(tlib::client::LateReply late) override {
+    late(Status::Error(ENOTCONN, "nothing is given up here"));
+  }
+  Status Write(RegionOffset, std::span<const std::byte>) override { return Status::Error(EACCES, "not allowed"); }
+
+  Result<tlib::client::CallReply> Call(const tlib::client::CallRequest& request) override {
+    TERMFS_CHECK(request.body.size() <= tlib::kMaxMessage - sizeof(tlib::RequestHeader));
+    Mutex mutex;
+    CondVar ended;
+    std::optional<Result<std::vector<std::byte>>> result;
+    MemoryCall call(*session_, request);
+    session_->BeginRequest();
+    if (session_->closing || session_->lost) {
+      session_->EndRequest();
+      return Status::Error(ENOTCONN, "the session is lost");
+    }
+    server_.worker_->Spawn([&] {
+      auto reply = server_.service_->Handle(call);
+      MutexLock lock(mutex);
+      result.emplace(std::move(reply));
+      ended.NotifyAll();
+    });
+    {
+      MutexLock lock(mutex);
+      while (!result.has_value()) {
+        ended.WaitFor(mutex, std::chrono::seconds(1));
+      }
+    }
+    session_->EndRequest();
+    if (session_->lost) {
+      return Status::Error(ENOTCONN, "the session is lost");
+    }
+    RETURN_IF_ERROR(result->status());
+    reply_ = std::move(*result).value();
+    TERMFS_CHECK(reply_.size() <= tlib::kMaxMessage - sizeof(tlib::ReplyHeader));
+    return tlib::client::CallReply{.body = reply_, .out_bytes = call.out_bytes};
+  }
+
+ private:
+  MemoryServer& server_;
+  const std::shared_ptr<MemorySession> session_;
+  std::vector<std::byte> buffer_;
+  std::vector<std::byte> reply_;
+};
+
+namespace {
+
+class ClientSession final : public tlib::client::Session {
+ public:
+  ClientSession(std::function<void()> close, std::function<std::unique_ptr<tlib::client::Channel>(size_t)> open,
+                uint64_t id, uint64_t pages)
+      : close_(std::move(close)), open_(std::move(open)), id_(id), pages_(pages) {}
+  ~ClientSession() override { close_(); }
+  Result<std::unique_ptr<tlib::client::Channel>> OpenChannel(const tlib::client::ChannelOptions& options) override {
+    return open_(options.buffer_bytes);
+  }
+  Result<std::vector<std::byte>> Admin(uint16_t, std::span<const std::byte>) override {
+    return Status::Error(ENOSYS, "no control channel");
+  }
+  void Abandon(const Status&) override { close_(); }
+  uint64_t id() const override { return id_; }
+  driver::RegionKind kind() const override { return driver::RegionKind::kTerm; }
+  uint64_t pages() const override { return pages_; }
+  std::string transport() const override { return "memory"; }
+  bool lost() const override { return false; }
+  std::vector<MetricValue> Metrics() const override { return {}; }
+
+ private:
+  const std::function<void()> close_;
+  const std::function<std::unique_ptr<tlib::client::Channel>(size_t)> open_;
+  const uint64_t id_;
+  const uint64_t pages_;
+};
+
+}  // namespace
+
+MemoryServer::MemoryServer(uint64_t pages) : bytes_(pages << kPageBits) {
+  auto worker = tlib::server::Worker::Create({});
+  TERMFS_CHECK(worker.ok());
+  worker_ = std::move(worker).value();
+  worker_->Start();
+}
+
+MemoryServer::~MemoryServer() {
+  const Status stopped = Stop();
+  TERMFS_CHECK(stopped.ok());
+}
+
+void MemoryServer::Serve(tlib::server::Service& service) { service_ = &service; }
+
+Result<std::unique_ptr<tlib::client::Session>> MemoryServer::Connect(tlib::client::CallbackHandler* handler) {
+  auto session = std::make_shared<MemorySession>(next_session_++, handler);
+  service_->SessionOpened({.id = {session->id}, .program = "test", .transport = "memory"});
+  {
+    MutexLock lock(mutex_);
+    sessions_[session->id] = session;
+  }
+  return std::unique_ptr<tlib::client::Session>(std::make_unique<ClientSession>(
+      [this, session] {
+        Close(session);
+        session->StopCallbacks();
+      },
+      [this, session](size_t bytes) { return std::make_unique<MemoryChannel>(*this, session, bytes); }, session->id,
+      bytes_.size() >> kPageBits));
+}
+
+std::shared_ptr<MemorySession> MemoryServer::Find(uint64_t session) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : found->second;
+}
+
+void MemoryServer::Close(const std::shared_ptr<MemorySession>& session) {
+  if (session->closing.exchange(true)) {
+    return;
+  }
+  session->WaitUntilQuiet();
+  service_->SessionClosed({session->id});
+  MutexLock lock(mutex_);
+  sessions_.erase(session->id);
+}
+
+void MemoryServer::Mute(uint64_t session) {
+  if (const auto found = Find(session)) {
+    found->mute = true;
+  }
+}
+
+bool MemoryServer::PageIsZero(PageIndex page) {
+  MutexLock lock(region_mutex_);
+  const auto begin = bytes_.begin() + static_cast<ptrdiff_t>(StartOf(page).value);
+  return std::all_of(begin, begin + kPageSize, [](std::byte b) { return b == std::byte{0}; });
+}
+
+Status MemoryServer::Stop() {
+  std::vector<std::thread> closers;
+  {
+    MutexLock lock(mutex_);
+    closers.swap(closers_);
+  }
+  for (std::thread& closer : closers) {
+    closer.join();
+  }
+  worker_->Stop();
+  return Status::Ok();
+}
+
+Status MemoryServer::RunInCoroutine(std::function<Status()> task) {
+  Mutex mutex;
+  CondVar ended;
+  std::optional<Status> result;
+  worker_->Spawn([&] {
+    Status status = task();
+    MutexLock lock(mutex);
+    result = std::move(status);
+    ended.NotifyAll();
+  });
+  MutexLock lock(mutex);
+  while (!result.has_value()) {
+    ended.WaitFor(mutex, std::chrono::seconds(1));
+  }
+  return *result;
+}
+
+Result<std::vector<std::byte>> MemoryServer::CallClient(SessionId session, uint16_t opcode,
+                                                        std::span<const std::byte> body,
+                                                        std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const std::shared_ptr<MemorySession> found = Find(session.value);
+  if (found == nullptr || found->lost) {
+    return Status::Error(ENOTCONN, "no such session");
+  }
+  const auto callback = std::make_shared<Callback>();
+  callback->opcode = opcode;
+  callback->body.assign(body.begin(), body.end());
+  {
+    MutexLock lock(callback->mutex);
+    callback->waiter = &Task::Current();
+  }
+  if (!found->mute) {
+    found->Push(callback);
+  }
+  while (true) {
+    {
+      MutexLock lock(callback->mutex);
+      if (callback->answer.has_value()) {
+        return std::move(*callback->answer);
+      }
+      if (std::chrono::steady_clock::now() >= deadline) {
+        callback->waiter = nullptr;
+        return Status::Error(ETIMEDOUT, "the client does not answer");
+      }
+    }
+    Task::ParkUntil(deadline);
+  }
+}
+
+void MemoryServer::Expel(SessionId session, const std::string&) {
+  const std::shared_ptr<MemorySession> found = Find(session.value);
+  if (found == nullptr) {
+    return;
+  }
+  found->lost = true;
+  MutexLock lock(mutex_);
+  closers_.emplace_back([this, found] { Close(found); });
+}
+
+template <typename PerPage>
+Status MemoryServer::ForPages(RegionOffset offset, uint64_t length, PerPage per_page) {
+  if (offset.value > bytes_.size() || length > bytes_.size() - offset.value) {
+    return Status::Error(EIO, "beyond the region");
+  }
+  for (uint64_t done = 0; done < length;) {
+    const uint64_t at = offset.value + done;
+    const uint64_t part = std::min(length - done, kPageSize - (at & (kPageSize - 1)));
+    {
+      MutexLock lock(region_mutex_);
+      RETURN_IF_ERROR(per_page(bytes_.data() + at, done, part));
+    }
+    done += part;
+  }
+  return Status::Ok();
+}
+
+Status MemoryServer::Read(RegionOffset offset, std::span<std::byte> to) {
+  return ForPages(offset, to.size(), [&](const std::byte* page, uint64_t done, uint64_t part) {
+    std::memcpy(to.data() + done, page, part);
+    return Status::Ok();
+  });
+}
+
+Status MemoryServer::Write(RegionOffset offset, std::span<const std::byte> from) {
+  return ForPages(offset, from.size(), [&](std::byte* page, uint64_t done, uint64_t part) {
+    std::memcpy(page, from.data() + done, part);
+    return Status::Ok();
+  });
+}
+
+Status MemoryServer::WriteFrom(tlib::server::Call& call, RegionOffset offset, uint32_t in_offset, uint32_t length,
+                               const std::function<Status()>& check) {
+  const auto& memory_call = static_cast<MemoryCall&>(call);
+  TERMFS_CHECK(in_offset <= memory_call.in().length && length <= memory_call.in().length - in_offset);
+  Task::Yield();  // as the pull would
+  return ForPages(offset, length, [&](std::byte* page, uint64_t done, uint64_t part) -> Status {
+    RETURN_IF_ERROR(check());
+    if (pages_until_failure_ >= 0 && pages_until_failure_-- == 0) {
+      return Status::Error(EIO, "injected: the device refuses");
+    }
+    std::memcpy(page, memory_call.request_.in.data() + in_offset + done, part);
+    return Status::Ok();
+  });
+}
+
+Status MemoryServer::ReadTo(tlib::server::Call& call, RegionOffset offset, uint32_t out_offset, uint32_t length) {
+  const auto& memory_call = static_cast<MemoryCall&>(call);
+  TERMFS_CHECK(out_offset <= memory_call.out().length && length <= memory_call.out().length - out_offset);
+  Task::Yield();
+  return Read(offset, memory_call.request_.out.subspan(out_offset, length));
+}
+
+Status MemoryServer::Zero(std::span<const tlib::server::PageRange> ranges) {
+  for (const auto& range : ranges) {
+    zeroed_pages_ += range.count;
+    RETURN_IF_ERROR(
+        ForPages(StartOf(range.first), range.count << kPageBits, [](std::byte* page, uint64_t, uint64_t part) {
+          std::memset(page, 0, part);
+          return Status::Ok();
+        }));
+  }
+  return Status::Ok();
+}
+
+}  // namespace termfs

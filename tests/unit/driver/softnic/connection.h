@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A software RNIC with one queue pair, for tests: two of them in one process, or one in each of two.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "driver/nic.h"
+#include "driver/softnic/softnic.h"
+
+namespace termfs::driver {
+
+inline constexpr Access kAllAccess =
+    Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kRemoteAtomic;
+
+// A busy machine may keep the other side from running for seconds.
+inline QueuePairOptions Patient() {
+  QueuePairOptions options;
+  options.rnr_timeout = std::chrono::seconds(60);
+  return options;
+}
+
+struct Side {
+  explicit Side(QueuePairOptions wanted = Patient()) : options(wanted) {
+    nic = CreateSoftNic().value();
+    domain = nic->CreateProtectionDomain().value();
+    queue = nic->CreateCompletionQueue(1024).value();
+    memory = nic->AllocateMemory({.bytes = 1 << 20}).value();
+    region = domain->RegisterMemory(memory->data(), memory->size(), kAllAccess).value();
+    options.send_cq = queue.get();
+    options.recv_cq = queue.get();
+    pair = domain->CreateQueuePair(options).value();
+  }
+
+  ScatterGather Local(size_t offset, uint32_t length) { return {memory->data() + offset, length, region->lkey()}; }
+
+  Status Send(const SendWorkRequest& request) { return pair->PostSend({&request, 1}); }
+  Status Receive(uint64_t id, size_t offset, uint32_t length) {
+    const RecvWorkRequest request{id, Local(offset, length)};
+    return pair->PostRecv({&request, 1});
+  }
+  SendWorkRequest Request(Opcode opcode, size_t offset, uint32_t length, RKey rkey, uint64_t remote_offset = 0) {
+    SendWorkRequest request;
+    request.id = next_id++;
+    request.opcode = opcode;
+    request.local = Local(offset, length);
+    request.rkey = rkey;
+    request.remote_offset = remote_offset;
+    return request;
+  }
+  // The next completion; none within the time that only a defect takes.
+  std::optional<WorkCompletion> Wait(std::chrono::seconds patience = std::chrono::seconds(20)) {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    WorkCompletion completion;
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (queue->Poll({&completion, 1}) == 1) {
+        return completion;
+      }
+    }
+    ADD_FAILURE() << "no completion";
+    return std::nullopt;
+  }
+  WcStatus WaitStatus() {
+    const std::optional<WorkCompletion> completion = Wait();
+    return completion ? completion->status : WcStatus::kFatalErr;
+  }
+  WcStatus Run(const SendWorkRequest& request) {
+    EXPECT_TRUE(Send(request).ok());
+    return WaitStatus();
+  }
+
+  QueuePairOptions options;
+  std::unique_ptr<Nic> nic;
+  std::unique_ptr<ProtectionDomain> domain;
+  std::unique_ptr<CompletionQueue> queue;
+  std::unique_ptr<Memory> memory;
+  std::unique_ptr<MemoryRegion> region;
+  std::unique_ptr<QueuePair> pair;
+  uint64_t next_id = 1;
+};
+
+inline void Connect(QueuePair& a, QueuePair& b) {
+  Endpoint of_a = a.LocalEndpoint().value();
+  Endpoint of_b = b.LocalEndpoint().value();
+  ASSERT_TRUE(a.Connect(std::move(of_b)).ok());
+  ASSERT_TRUE(b.Connect(std::move(of_a)).ok());
+}
+
+// Two RNICs in this process, connected. `client` works on the memory of `server`.
+struct Connection {
+  explicit Connection(const QueuePairOptions& options = Patient()) : client(options), server(options) {
+    Connect(*client.pair, *server.pair);
+  }
+  Side client;
+  Side server;
+};
+
+// Passes plain bytes and an Endpoint's descriptors over a Unix socket; both block.
+inline void SendOver(int socket, const void* bytes, size_t size, const std::vector<UniqueFd>& fds = {}) {
+  iovec data{const_cast<void*>(bytes), size};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+  if (!fds.empty()) {
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* cmsg = CMSG_FIRSTHDR(&header);
+    cmsg->cmsg_level = SOL_SOCKET;
+    cmsg->cmsg_type = SCM_RIGHTS;
+    cmsg->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    for (size_t i = 0; i < fds.size(); i++) {
+      const int fd = fds[i].get();
+      memcpy(CMSG_DATA(cmsg) + i * sizeof(int), &fd, sizeof(fd));
+    }
+  }
+  ASSERT_EQ(sendmsg(socket, &header, MSG_NOSIGNAL), static_cast<ssize_t>(size));
+}
+
+// Returns the bytes received; 0 when the other side is gone.
+inline size_t ReceiveOver(int socket, void* bytes, size_t size, std::vector<UniqueFd>* fds = nullptr) {
+  iovec data{bytes, size};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  for (cmsghdr* cmsg = CMSG_FIRSTHDR(&header); got > 0 && cmsg != nullptr; cmsg = CMSG_NXTHDR(&header, cmsg)) {
+    for (size_t i = 0; i < (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+      int fd = -1;
+      memcpy(&fd, CMSG_DATA(cmsg) + i * sizeof(int), sizeof(fd));
+      UniqueFd owned(fd);
+      if (fds != nullptr) {
+        fds->push_back(std::move(owned));
+      }
+    }
+  }
+  return got > 0 ? static_cast<size_t>(got) : 0;
+}
+
+// Connects `pair` with one in the process at the other end of `socket` (SOCK_SEQPACKET), which does the same.
+inline void ConnectOver(int socket, QueuePair& pair) {
+  {
+    const Endpoint local = pair.LocalEndpoint().value();
+    SendOver(socket, local.bytes.data(), local.bytes.size(), local.fds);
+  }
+  Endpoint remote;
+  remote.bytes.resize(4096);
+  remote.bytes.resize(ReceiveOver(socket, remote.bytes.data(), remote.bytes.size(), &remote.fds));
+  ASSERT_TRUE(pair.Connect(std::move(remote)).ok());
+}
+
+}  // namespace termfs::driver

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every operation and every completion status of the software RNIC, between two RNICs of one process.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/unit/driver/softnic/connection.h"
+
+namespace termfs::driver {
+namespace {
+
+void Put(Side& side, size_t offset, const std::string& text) {
+  memcpy(side.memory->data() + offset, text.data(), text.size());
+}
+std::string Get(Side& side, size_t offset, size_t length) {
+  return {reinterpret_cast<const char*>(side.memory->data()) + offset, length};
+}
+uint64_t& Word(Side& side, size_t offset) { return *reinterpret_cast<uint64_t*>(side.memory->data() + offset); }
+
+TEST(SoftQueuePair, Read_DeliversRemoteBytes) {
+  Connection c;
+  Put(c.server, 5000, "fetched");
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 100, 7, c.server.region->rkey(), 5000)),
+            WcStatus::kSuccess);
+  EXPECT_EQ(Get(c.client, 100, 7), "fetched");
+}
+
+TEST(SoftQueuePair, Write_ChangesRemoteBytesOnlyThere) {
+  Connection c;
+  Put(c.server, 0, "aaaaaaaa");
+  Put(c.client, 0, "bb");
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaWrite, 0, 2, c.server.region->rkey(), 3)), WcStatus::kSuccess);
+  EXPECT_EQ(Get(c.server, 0, 8), "aaabbaaa");
+}
+
+TEST(SoftQueuePair, CompareSwap_SwapsOnlyWhenEqual) {
+  Connection c;
+  Word(c.server, 64) = 7;
+  SendWorkRequest request = c.client.Request(Opcode::kCompareSwap, 0, 8, c.server.region->rkey(), 64);
+  request.compare = 8;
+  request.swap_or_add = 9;
+  EXPECT_EQ(c.client.Run(request), WcStatus::kSuccess);
+  EXPECT_EQ(Word(c.client, 0), 7u);
+  EXPECT_EQ(Word(c.server, 64), 7u);
+  request.compare = 7;
+  EXPECT_EQ(c.client.Run(request), WcStatus::kSuccess);
+  EXPECT_EQ(Word(c.client, 0), 7u);
+  EXPECT_EQ(Word(c.server, 64), 9u);
+}
+
+TEST(SoftQueuePair, FetchAdd_AddsAndReturnsTheValueBefore) {
+  Connection c;
+  Word(c.server, 8) = 40;
+  SendWorkRequest request = c.client.Request(Opcode::kFetchAdd, 0, 8, c.server.region->rkey(), 8);
+  request.swap_or_add = 2;
+  EXPECT_EQ(c.client.Run(request), WcStatus::kSuccess);
+  EXPECT_EQ(Word(c.client, 0), 40u);
+  EXPECT_EQ(Word(c.server, 8), 42u);
+}
+
+TEST(SoftQueuePair, Atomic_MisalignedIsInvalid) {
+  Connection c;
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kFetchAdd, 0, 8, c.server.region->rkey(), 4)),
+            WcStatus::kRemInvReqErr);
+}
+
+TEST(SoftQueuePair, Atomic_WrongLengthIsALengthError) {
+  Connection c;
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kFetchAdd, 0, 4, c.server.region->rkey(), 8)), WcStatus::kLocLenErr);
+}
+
+TEST(SoftQueuePair, Send_ArrivesInOrderOfPostedReceives) {
+  Connection c;
+  ASSERT_TRUE(c.server.Receive(70, 0, 64).ok());
+  ASSERT_TRUE(c.server.Receive(71, 64, 64).ok());
+  Put(c.client, 0, "firstsecond");
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kSend, 0, 5, {})), WcStatus::kSuccess);
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kSend, 5, 6, {})), WcStatus::kSuccess);
+  const auto first = c.server.Wait();
+  const auto second = c.server.Wait();
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->id, 70u);
+  EXPECT_EQ(first->opcode, Opcode::kRecv);
+  EXPECT_EQ(first->byte_len, 5u);
+  EXPECT_EQ(first->qp_num, c.server.pair->number());
+  EXPECT_FALSE(first->has_imm);
+  EXPECT_EQ(second->id, 71u);
+  EXPECT_EQ(Get(c.server, 0, 5), "first");
+  EXPECT_EQ(Get(c.server, 64, 6), "second");
+}
+
+TEST(SoftQueuePair, Send_ManyTimesRoundTheRing) {
+  QueuePairOptions options = Patient();
+  options.max_recv = 3;  // not a power of two
+  Connection c(options);
+  for (uint64_t i = 0; i < 1000; i++) {
+    Word(c.client, 0) = i;
+    ASSERT_TRUE(c.server.Receive(i, 8 * (i % 5), 8).ok());
+    ASSERT_EQ(c.client.Run(c.client.Request(Opcode::kSend, 0, 8, {})), WcStatus::kSuccess);
+    const auto got = c.server.Wait();
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->id, i);
+    EXPECT_EQ(Word(c.server, 8 * (i % 5)), i);
+  }
+}
+
+TEST(SoftQueuePair, Send_EmptyMessage) {
+  Connection c;
+  ASSERT_TRUE(c.server.Receive(1, 0, 0).ok());
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kSend, 0, 0, {})), WcStatus::kSuccess);
+  const auto got = c.server.Wait();
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->status, WcStatus::kSuccess);
+  EXPECT_EQ(got->byte_len, 0u);
+}
+
+TEST(SoftQueuePair, Send_UnsignaledCompletesSilently) {
+  Connection c;
+  for (int i = 0; i < 1000; i++) {  // many times max_send
+    ASSERT_TRUE(c.server.Receive(1, 0, 8).ok());
+    SendWorkRequest request = c.client.Request(Opcode::kSend, 0, 8, {});
+    request.signaled = false;
+    ASSERT_TRUE(c.client.Send(request).ok());
+    ASSERT_EQ(c.server.WaitStatus(), WcStatus::kSuccess);
+  }
+  WorkCompletion none;
+  EXPECT_EQ(c.client.queue->Poll({&none, 1}), 0u);
+}
+
+TEST(SoftQueuePair, WriteWithImm_WritesAndConsumesAReceive) {
+  Connection c;
+  ASSERT_TRUE(c.server.Receive(5, 0, 0).ok());
+  Put(c.client, 0, "imm");
+  SendWorkRequest request = c.client.Request(Opcode::kRdmaWriteWithImm, 0, 3, c.server.region->rkey(), 900);
+  request.imm = 0xfeed;
+  EXPECT_EQ(c.client.Run(request), WcStatus::kSuccess);
+  const auto got = c.server.Wait();
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->opcode, Opcode::kRecv);
+  EXPECT_TRUE(got->has_imm);
+  EXPECT_EQ(got->imm, 0xfeedu);
+  EXPECT_EQ(got->byte_len, 3u);
+  EXPECT_EQ(Get(c.server, 900, 3), "imm");
+}
+
+TEST(SoftQueuePair, Send_WaitsForALateReceive) {
+  Connection c;
+  Put(c.client, 0, "late");
+  ASSERT_TRUE(c.client.Send(c.client.Request(Opcode::kSend, 0, 4, {})).ok());
+  SendWorkRequest read = c.client.Request(Opcode::kRdmaRead, 8, 4, c.server.region->rkey(), 0);
+  ASSERT_TRUE(c.client.Send(read).ok());  // stays behind the SEND
+  WorkCompletion none;
+  EXPECT_EQ(c.client.queue->Poll({&none, 1}), 0u);
+  ASSERT_TRUE(c.server.Receive(1, 0, 16).ok());
+  const auto sent = c.client.Wait();
+  ASSERT_TRUE(sent);
+  EXPECT_EQ(sent->opcode, Opcode::kSend);
+  EXPECT_EQ(c.client.WaitStatus(), WcStatus::kSuccess);
+  EXPECT_EQ(c.server.WaitStatus(), WcStatus::kSuccess);
+  EXPECT_EQ(Get(c.server, 0, 4), "late");
+}
+
+TEST(SoftQueuePair, Send_NoReceiveInTimeIsRnr) {
+  QueuePairOptions options = Patient();
+  options.rnr_timeout = std::chrono::milliseconds(5);
+  Connection c(options);
+  ASSERT_TRUE(c.client.Send(c.client.Request(Opcode::kSend, 0, 4, {})).ok());
+  ASSERT_TRUE(c.client.Send(c.client.Request(Opcode::kSend, 0, 4, {})).ok());
+  EXPECT_EQ(c.client.WaitStatus(), WcStatus::kRnrRetryExcErr);
+  EXPECT_EQ(c.client.WaitStatus(), WcStatus::kWrFlushErr);
+  EXPECT_FALSE(c.client.pair->connected());
+}
+
+TEST(SoftQueuePair, Send_LongerThanTheReceiveFailsOnBothSides) {
+  Connection c;
+  ASSERT_TRUE(c.server.Receive(1, 0, 8).ok());
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kSend, 0, 9, {})), WcStatus::kRemInvReqErr);
+  EXPECT_EQ(c.server.WaitStatus(), WcStatus::kLocLenErr);
+}
+
+TEST(SoftQueuePair, Send_LongerThanMaxMessageIsALengthError) {
+  Connection c;
+  ASSERT_TRUE(c.server.Receive(1, 0, 8192).ok());
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kSend, 0, 4097, {})), WcStatus::kLocLenErr);
+}
+
+TEST(SoftQueuePair, PostSend_MoreThanMaxSendPostsNothing) {
+  QueuePairOptions options = Patient();
+  options.max_send = 4;
+  Connection c(options);
+  std::vector<SendWorkRequest> requests;
+  for (int i = 0; i < 3; i++) {
+    requests.push_back(c.client.Request(Opcode::kRdmaRead, 0, 8, c.server.region->rkey(), 0));
+  }
+  ASSERT_TRUE(c.client.pair->PostSend(requests).ok());
+  EXPECT_EQ(c.client.pair->PostSend(requests).code(), ENOMEM);
+  for (int i = 0; i < 3; i++) {
+    EXPECT_EQ(c.client.WaitStatus(), WcStatus::kSuccess);
+  }
+  ASSERT_TRUE(c.client.pair->PostSend(requests).ok());
+}
+
+TEST(SoftQueuePair, PostRecv_MoreThanMaxRecvPostsNothing) {
+  QueuePairOptions options = Patient();
+  options.max_recv = 2;
+  Connection c(options);
+  ASSERT_TRUE(c.server.Receive(1, 0, 8).ok());
+  ASSERT_TRUE(c.server.Receive(2, 0, 8).ok());
+  EXPECT_EQ(c.server.Receive(3, 0, 8).code(), ENOMEM);
+}
+
+TEST(SoftQueuePair, CreateQueuePair_BeyondTheCompletionQueueFails) {
+  Side side;
+  QueuePairOptions options = side.options;
+  options.max_send = 1000;
+  EXPECT_EQ(side.domain->CreateQueuePair(options).status().code(), ENOMEM);
+}
+
+TEST(SoftQueuePair, Local_KeyMustCoverTheBuffer) {
+  for (const size_t length : {size_t{1} << 20, (size_t{1} << 20) + 1}) {
+    Connection c;
+    EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, length, c.server.region->rkey(), 0)),
+              length == (size_t{1} << 20) ? WcStatus::kSuccess : WcStatus::kLocProtErr);
+  }
+}
+
+TEST(SoftQueuePair, Local_ReadIntoMemoryWithoutLocalWriteFails) {
+  Connection c;
+  auto read_only = c.client.domain->RegisterMemory(c.client.memory->data(), 4096, Access::kRemoteRead).value();
+  SendWorkRequest request = c.client.Request(Opcode::kRdmaRead, 0, 8, c.server.region->rkey(), 0);
+  request.local.lkey = read_only->lkey();
+  EXPECT_EQ(c.client.Run(request), WcStatus::kLocProtErr);
+}
+
+TEST(SoftQueuePair, Local_KeyOfADeregisteredRegionFails) {
+  Connection c;
+  SendWorkRequest request = c.client.Request(Opcode::kRdmaRead, 0, 8, c.server.region->rkey(), 0);
+  EXPECT_EQ(c.client.Run(request), WcStatus::kSuccess);
+  c.client.region.reset();
+  EXPECT_EQ(c.client.Run(request), WcStatus::kLocProtErr);
+}
+
+TEST(SoftQueuePair, Remote_UnknownKeyIsAnAccessError) {
+  Connection c;
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, RKey{c.server.region->rkey().value ^ 1}, 0)),
+            WcStatus::kRemAccessErr);
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, c.server.region->rkey(), 0)),
+            WcStatus::kWrFlushErr);  // the error state lasts
+}
+
+TEST(SoftQueuePair, Remote_OutOfBoundsIsAnAccessError) {
+  const uint64_t size = uint64_t{1} << 20;
+  for (const uint64_t offset : {size - 7, size, ~uint64_t{0} - 3}) {
+    Connection c;
+    EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, c.server.region->rkey(), offset)),
+              WcStatus::kRemAccessErr);
+  }
+}
+
+TEST(SoftQueuePair, Remote_AccessThatTheOwnerDoesNotGrantFails) {
+  for (const Opcode opcode : {Opcode::kRdmaWrite, Opcode::kFetchAdd, Opcode::kCompareSwap}) {
+    Connection c;
+    auto region = c.server.domain->RegisterMemory(c.server.memory->data(), 4096, Access::kRemoteRead).value();
+    EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, region->rkey(), 0)), WcStatus::kSuccess);
+    EXPECT_EQ(c.client.Run(c.client.Request(opcode, 0, 8, region->rkey(), 0)), WcStatus::kRemAccessErr);
+  }
+}
+
+TEST(SoftQueuePair, Remote_KeyOfAnotherProtectionDomainFails) {
+  Connection c;
+  auto other = c.server.nic->CreateProtectionDomain().value();
+  auto region = other->RegisterMemory(c.server.memory->data(), 4096, kAllAccess).value();
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, region->rkey(), 0)), WcStatus::kRemAccessErr);
+}
+
+TEST(SoftQueuePair, Remote_DeregisteredRegionFailsAfterUse) {
+  Connection c;
+  const RKey rkey = c.server.region->rkey();
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, rkey, 0)), WcStatus::kSuccess);
+  c.server.region.reset();
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, rkey, 0)), WcStatus::kRemAccessErr);
+}
+
+TEST(SoftQueuePair, Remote_SlotOfADeregisteredRegionReusedStaysInvalid) {
+  Connection c;
+  auto first = c.server.domain->RegisterMemory(c.server.memory->data(), 4096, kAllAccess).value();
+  const RKey rkey = first->rkey();
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, rkey, 0)), WcStatus::kSuccess);
+  first.reset();
+  for (int i = 0; i < (1 << 16); i++) {  // once through all slots of the validity table
+    first = c.server.domain->RegisterMemory(c.server.memory->data(), 4096, kAllAccess).value();
+  }
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, rkey, 0)), WcStatus::kRemAccessErr);
+}
+
+TEST(SoftQueuePair, SharedView_FollowsRemoteBytes) {
+  Connection c;
+  const Result<std::span<const std::byte>> view = c.client.pair->SharedView(c.server.region->rkey());
+  ASSERT_TRUE(view.ok()) << view.status().ToString();
+  EXPECT_EQ(view->size(), c.server.memory->size());
+  Put(c.server, 77, "x");
+  EXPECT_EQ((*view)[77], std::byte{'x'});
+  EXPECT_EQ(c.client.pair->SharedView(RKey{1}).status().code(), EACCES);
+}
+
+TEST(SoftQueuePair, Close_FlushesHereAndIsALossThere) {
+  Connection c;
+  ASSERT_TRUE(c.client.Receive(1, 0, 8).ok());
+  ASSERT_TRUE(c.server.Receive(2, 0, 8).ok());
+  c.client.pair->Close();
+  EXPECT_EQ(c.client.WaitStatus(), WcStatus::kWrFlushErr);
+  EXPECT_EQ(c.server.WaitStatus(), WcStatus::kWrFlushErr);
+  EXPECT_FALSE(c.server.pair->connected());
+  EXPECT_EQ(c.server.Run(c.server.Request(Opcode::kSend, 0, 8, {})), WcStatus::kRetryExcErr);
+  EXPECT_EQ(c.server.Run(c.server.Request(Opcode::kSend, 0, 8, {})), WcStatus::kWrFlushErr);
+}
+
+TEST(SoftQueuePair, Close_MessagesThatArrivedBeforeAreDelivered) {
+  Connection c;
+  ASSERT_TRUE(c.server.Receive(1, 0, 8).ok());
+  ASSERT_TRUE(c.server.Receive(2, 0, 8).ok());
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kSend, 0, 8, {})), WcStatus::kSuccess);
+  c.client.pair.reset();
+  EXPECT_EQ(c.server.WaitStatus(), WcStatus::kSuccess);
+  EXPECT_EQ(c.server.WaitStatus(), WcStatus::kWrFlushErr);
+}
+
+TEST(SoftQueuePair, Destroy_TakesItsCompletionsAlong) {
+  Connection c;
+  ASSERT_TRUE(c.client.Send(c.client.Request(Opcode::kRdmaWrite, 0, 8, c.server.region->rkey(), 0)).ok());
+  c.client.pair.reset();
+  WorkCompletion none;
+  EXPECT_EQ(c.client.queue->Poll({&none, 1}), 0u);
+}
+
+TEST(SoftQueuePair, Connect_MalformedEndpointIsEproto) {
+  for (int broken = 0; broken < 6; broken++) {
+    Side a;
+    Side b;
+    Endpoint endpoint = b.pair->LocalEndpoint().value();
+    if (broken == 0) {
+      endpoint.bytes.pop_back();
+    } else if (broken == 1) {
+      endpoint.bytes[0] ^= std::byte{1};
+    } else if (broken == 2) {
+      endpoint.bytes[8] ^= std::byte{1};  // version
+    } else if (broken == 3) {
+      endpoint.bytes[16] = std::byte{63};  // slots: no power of two
+    } else if (broken == 4) {
+      std::swap(endpoint.fds[0], endpoint.fds[1]);
+    } else {
+      endpoint.fds.pop_back();
+    }
+    EXPECT_EQ(a.pair->Connect(std::move(endpoint)).code(), EPROTO) << broken;
+  }
+}
+
+TEST(SoftProtectionDomain, RegisterMemory_RemoteAccessNeedsSharedMemory) {
+  Side side;
+  std::vector<std::byte> heap(4096);
+  EXPECT_TRUE(side.domain->RegisterMemory(heap.data(), heap.size(), Access::kLocalWrite).ok());
+  EXPECT_EQ(side.domain->RegisterMemory(heap.data(), heap.size(), Access::kRemoteRead).status().code(), EINVAL);
+  EXPECT_EQ(
+      side.domain->RegisterMemory(side.memory->data() + 1, side.memory->size(), Access::kRemoteRead).status().code(),
+      EINVAL);
+}
+
+TEST(SoftProtectionDomain, RegisterMemory_ReadOnlyMemoryRefusesRemoteWriting) {
+  Side side;
+  auto memory = side.nic->AllocateMemory({.bytes = 4096, .name = "ro", .peers_may_write = false}).value();
+  EXPECT_TRUE(side.domain->RegisterMemory(memory->data(), 4096, Access::kRemoteRead).ok());
+  EXPECT_EQ(side.domain->RegisterMemory(memory->data(), 4096, kAllAccess).status().code(), EPERM);
+}
+
+}  // namespace
+}  // namespace termfs::driver

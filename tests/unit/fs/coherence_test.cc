@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clients that do not answer, and freed space.
+#include "fs/server/coherence.h"
+
+#include <fcntl.h>
+
+#include "tests/unit/fs/memory_volume.h"
+
+namespace termfs::fs {
+
+using client::OpenFile;
+
+namespace {
+constexpr server::CoherenceTimeouts kShort{.revoke = std::chrono::milliseconds(50),
+                                           .invalidate = std::chrono::milliseconds(50),
+                                           .expel = std::chrono::milliseconds(10000)};
+
+class SilentCache final : public client::KernelCache {
+ public:
+  void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
+  void InvalidateEntry(uint64_t, std::string_view) override {}
+};
+}  // namespace
+
+TEST(Coherence, Revoke_ExpelsWhoDoesNotAnswer) {
+  MemoryVolume volume(uint64_t{16} << 20, kShort);
+  Mount a(volume);
+  Mount b(volume);
+  OpenFile* fa = a.Create("f");
+  ASSERT_TRUE(a.Write(fa, 0, std::string(100000, 'x')).ok());
+  OpenFile* fb = b.Open("f");
+  EXPECT_EQ(b.Read(fb, 0, 4), "xxxx");
+  volume.tlib().Mute(volume.tlib().last_session());
+  ASSERT_TRUE(a.Resize(a.InodeOf("f"), 0, fa).ok());
+  EXPECT_EQ(b.fs->Read(*b.lane, fb, 0, 4).status().code(), ENOTCONN);
+  EXPECT_TRUE(a.Write(fa, 0, "on").ok());
+  a.Close(fa);
+  b.Close(fb);
+}
+
+TEST(Coherence, Invalidate_ExpelsWhoDoesNotAnswer) {
+  MemoryVolume volume(uint64_t{16} << 20, kShort);
+  SilentCache cache;
+  Mount a(volume);
+  Mount b(volume, &cache);
+  OpenFile* fa = a.Create("f");
+  ASSERT_TRUE(a.Write(fa, 0, "1234").ok());
+  OpenFile* fb = b.Open("f");
+  volume.tlib().Mute(volume.tlib().last_session());
+  ASSERT_TRUE(a.Write(fa, 0, "5678").ok());
+  EXPECT_EQ(b.fs->Read(*b.lane, fb, 0, 4).status().code(), ENOTCONN);
+  a.Close(fa);
+  b.Close(fb);
+}
+
+TEST(Coherence, FreedPages_AreZeroBeforeTheyAreFree) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Mount a(volume);
+  OpenFile* file = a.Create("f");
+  ASSERT_TRUE(a.Write(file, 0, std::string(1 << 20, 'x')).ok());
+  const auto extents = volume.names().GetExtents(a.InodeOf("f"), 0, 1, 1);
+  ASSERT_TRUE(extents.ok() && !extents->empty());
+  const PageIndex page = extents->front().region_page;
+  EXPECT_FALSE(volume.tlib().PageIsZero(page));
+  a.Close(file);
+  ASSERT_TRUE(a.Remove("f").ok());
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (volume.names().StatFs().free_pages < 4096 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(volume.names().StatFs().free_pages, 4096u);
+  EXPECT_TRUE(volume.tlib().PageIsZero(page));
+}
+
+TEST(Coherence, FailedGrowth_LeavesZerosBehindTheEnd) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Mount a(volume);
+  OpenFile* file = a.Create("f");
+  ASSERT_TRUE(a.Write(file, 0, "0123456789").ok());
+  volume.tlib().FailWriteAfter(2);
+  EXPECT_EQ(a.Write(file, 10, std::string(12000, 'x')).code(), EIO);
+  EXPECT_EQ(a.Stat(a.InodeOf("f")).size, 10u);
+  ASSERT_TRUE(a.Resize(a.InodeOf("f"), 9000, file).ok());
+  EXPECT_EQ(a.Read(file, 0, 10000), "0123456789" + std::string(8990, '\0'));
+  a.Close(file);
+}
+
+TEST(Coherence, DeadClient_LosesItsFiles) {
+  MemoryVolume volume(uint64_t{16} << 20, kShort);
+  Mount a(volume);
+  {
+    Mount b(volume);
+    OpenFile* file = b.Create("f");
+    ASSERT_TRUE(b.Write(file, 0, std::string(1 << 20, 'x')).ok());
+    ASSERT_TRUE(a.Remove("f").ok());
+    EXPECT_LT(volume.names().StatFs().free_pages, 4096u);
+    volume.tlib().Expel({volume.tlib().last_session()}, "as if it had died");
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (volume.names().StatFs().free_pages < 4096 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(volume.names().StatFs().free_pages, 4096u);
+    b.Close(file);
+  }
+  EXPECT_TRUE(a.fs->StatFs(*a.lane).ok());
+}
+
+}  // namespace termfs::fs

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/unit/fs/memory_volume.h"
+
+#include "fs/client/volume_client.h"
+#include "metadata/memory_store.h"
+
+namespace termfs::fs {
+
+MemoryVolume::MemoryVolume(uint64_t capacity_bytes, server::CoherenceTimeouts timeouts)
+    : timeouts_(timeouts), store_(metadata::NewMemoryStore()), tlib_(capacity_bytes >> kPageBits) {
+  metadata::FormatOptions options;
+  options.capacity_pages = capacity_bytes >> kPageBits;
+  const Status formatted = metadata::Namespace::Format(*store_, options);
+  EXPECT_TRUE(formatted.ok()) << formatted.ToString();
+  Start();
+}
+
+MemoryVolume::~MemoryVolume() {
+  Stop();
+  EXPECT_TRUE(tlib_.Stop().ok());
+}
+
+void MemoryVolume::Start() {
+  auto opened = metadata::Namespace::Open(*store_);
+  EXPECT_TRUE(opened.ok()) << opened.status().ToString();
+  names_ = std::move(opened).value();
+  server::ServiceOptions options;
+  options.timeouts = timeouts_;
+  service_ = std::make_unique<server::FileService>(*names_, options);
+  tlib_.Serve(*service_);
+  service_->Attach(tlib_, nullptr);
+}
+
+void MemoryVolume::Stop() {
+  if (service_ == nullptr) {
+    return;
+  }
+  service_->StopBackground();
+  EXPECT_TRUE(service_->Finish().ok());
+  service_.reset();
+  names_.reset();
+}
+
+void MemoryVolume::Restart() {
+  Stop();
+  Start();
+}
+
+std::vector<std::string> MemoryVolume::Check() {
+  Stop();
+  const auto report = metadata::Check(*store_);
+  EXPECT_TRUE(report.ok()) << report.status().ToString();
+  return report.ok() ? report->problems : std::vector<std::string>{};
+}
+
+std::unique_ptr<client::FileSystem> MemoryVolume::Connect(client::KernelCache* cache) {
+  client::MountOptions options;
+  auto connected = client::VolumeClient::Create(
+      [this](tlib::client::CallbackHandler* handler) { return tlib_.Connect(handler); }, options, cache);
+  EXPECT_TRUE(connected.ok()) << connected.status().ToString();
+  return std::move(connected).value();
+}
+
+std::unique_ptr<TestVolume> MakeMemoryVolume(uint64_t capacity_bytes) {
+  return std::make_unique<MemoryVolume>(capacity_bytes);
+}
+
+}  // namespace termfs::fs

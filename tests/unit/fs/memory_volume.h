@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TestVolume in memory; a test may reach for its parts.
+#pragma once
+
+#include "fs/server/service.h"
+#include "metadata/key_value_store.h"
+#include "tests/fakes/memory_tlib.h"
+#include "tests/unit/fs/test_volume.h"
+
+namespace termfs::fs {
+
+class MemoryVolume final : public TestVolume {
+ public:
+  explicit MemoryVolume(uint64_t capacity_bytes, server::CoherenceTimeouts timeouts = {});
+  ~MemoryVolume() override;
+  std::unique_ptr<client::FileSystem> Connect(client::KernelCache* cache = nullptr) override;
+  void Restart() override;
+  std::vector<std::string> Check() override;
+
+  MemoryServer& tlib() { return tlib_; }
+  metadata::Namespace& names() { return *names_; }
+
+ private:
+  void Start();
+  void Stop();
+
+  const server::CoherenceTimeouts timeouts_;
+  std::unique_ptr<metadata::KeyValueStore> store_;
+  std::unique_ptr<metadata::Namespace> names_;
+  std::unique_ptr<server::FileService> service_;
+  MemoryServer tlib_;
+};
+
+}  // namespace termfs::fs

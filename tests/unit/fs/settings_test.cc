@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/settings.h"
+
+#include <gtest/gtest.h>
+
+namespace termfs::fs::server {
+
+namespace {
+std::string ErrorOf(const std::string& text) {
+  const auto parsed = ParseSettings("capacity = 16777216\n" + text, "t.toml");
+  return parsed.ok() ? "" : parsed.status().ToString();
+}
+}  // namespace
+
+TEST(Settings, RoundTrip) {
+  VolumeSettings s;
+  s.capacity_bytes = uint64_t{3} << 30;
+  s.dram_ratio = 0.37;
+  s.device = "/dev/\"odd\" name";
+  s.kind = "rpc_tiering";
+  s.promoter = "recent";
+  s.workers = 3;
+  s.metadata_threads = 9;
+  s.sample_period_ms = 250;
+  const auto read = ParseSettings(FormatSettings(s), "t.toml");
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(read->capacity_bytes, s.capacity_bytes);
+  EXPECT_EQ(read->dram_ratio, s.dram_ratio);
+  EXPECT_EQ(read->device, s.device);
+  EXPECT_EQ(read->kind, s.kind);
+  EXPECT_EQ(read->promoter, s.promoter);
+  EXPECT_EQ(read->workers, s.workers);
+  EXPECT_EQ(read->metadata_threads, s.metadata_threads);
+  EXPECT_EQ(read->sample_period_ms, s.sample_period_ms);
+}
+
+TEST(Settings, Parse_NamesWhatIsWrong) {
+  EXPECT_EQ(ErrorOf(""), "");
+  EXPECT_NE(ErrorOf("dram-ration = 0.5").find("unknown key 'dram-ration'"), std::string::npos);
+  EXPECT_NE(ErrorOf("dram-ratio = 0").find("dram-ratio must be"), std::string::npos);
+  EXPECT_NE(ErrorOf("dram-ratio = nan").find("dram-ratio must be"), std::string::npos);
+  EXPECT_NE(ErrorOf("dram-ratio = '0.5'").find("dram-ratio must be"), std::string::npos);
+  EXPECT_NE(ErrorOf("kind = 'magic'").find("kind must be"), std::string::npos);
+  EXPECT_NE(ErrorOf("promoter = 1").find("promoter must be"), std::string::npos);
+  EXPECT_NE(ErrorOf("workers = -1").find("workers must be"), std::string::npos);
+  EXPECT_NE(ErrorOf("workers = 1.5").find("workers must be"), std::string::npos);
+  EXPECT_NE(ErrorOf("workers = ").find("t.toml line 2"), std::string::npos);
+  EXPECT_NE(ErrorOf("\xc9\xb5 = 1").find("line 2"), std::string::npos);
+  EXPECT_NE(ErrorOf(std::string("[\0\0", 3)).find("line 2"), std::string::npos);
+  EXPECT_NE(ErrorOf("[table]").find("line 2"), std::string::npos);
+  EXPECT_NE(ErrorOf("workers = [1]").find("line 2"), std::string::npos);
+  EXPECT_NE(ErrorOf("workers = 1\n\"a\" \xc9\xb5").find("line 3"), std::string::npos);
+  EXPECT_EQ(ErrorOf("device = \"/dev/\xc3\xa4\\\"\" # \xc3\xa4"), "");
+  EXPECT_NE(ErrorOf("device = 'relative'").find("device must be"), std::string::npos);
+  EXPECT_FALSE(ParseSettings("", "t.toml").ok()) << "no capacity";
+  EXPECT_FALSE(ParseSettings("capacity = 16777215", "t.toml").ok());
+  EXPECT_FALSE(ParseSettings("capacity = 16777217", "t.toml").ok());
+  EXPECT_FALSE(ParseSettings("capacity = 9223372036854775807", "t.toml").ok());
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/volume.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "driver/softnic/softnic.h"
+#include "fs/client/admin.h"
+#include "tests/unit/fs/real_volume.h"
+
+namespace termfs::fs {
+
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+std::string Slurp(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+TEST(Volume, Format_RefusesWhatCannotBe) {
+  std::string directory = testing::TempDir() + "termfs_format_XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  server::FormatOptions options;
+  options.settings.capacity_bytes = kMiB;
+  EXPECT_EQ(server::FormatVolume(directory, options).code(), EINVAL);
+  options.settings.capacity_bytes = (uint64_t{1} << 44) - 8192;
+  EXPECT_EQ(server::FormatVolume(directory, options).code(), ENOSPC);
+  options.settings.capacity_bytes = 16 * kMiB;
+  std::ofstream(directory + "/file") << "x";
+  EXPECT_EQ(server::FormatVolume(directory, options).code(), EEXIST);
+  std::filesystem::remove(directory + "/file");
+  EXPECT_EQ(server::LoadSettings(directory).status().code(), EUCLEAN);
+  EXPECT_EQ(server::CheckVolume(directory).status().code(), EUCLEAN);
+  EXPECT_TRUE(server::FormatVolume(directory, options).ok());
+  EXPECT_EQ(server::FormatVolume(directory, options).code(), EEXIST);
+  EXPECT_TRUE(server::CheckVolume(directory)->problems.empty());
+  std::filesystem::remove_all(directory);
+}
+
+TEST(Volume, Start_OnlyOnceAndFromWholeVolumes) {
+  RealVolume volume(16 * kMiB, 0.5);
+  auto nic = driver::CreateSoftNic();
+  ASSERT_TRUE(nic.ok());
+  const auto settings = server::LoadSettings(volume.directory());
+  ASSERT_TRUE(settings.ok());
+  EXPECT_EQ(server::VolumeServer::Start(**nic, volume.directory(), *settings).status().code(), EBUSY);
+  EXPECT_EQ(server::CheckVolume(volume.directory()).status().code(), EBUSY);
+  volume.Stop();
+  auto other = *settings;
+  other.capacity_bytes *= 2;
+  EXPECT_EQ(server::VolumeServer::Start(**nic, volume.directory(), other).status().code(), EINVAL);
+  std::filesystem::remove_all(volume.directory() + "/meta");
+  EXPECT_FALSE(server::VolumeServer::Start(**nic, volume.directory(), *settings).ok());
+}
+
+TEST(Volume, Start_RaisesTheEpoch) {
+  RealVolume volume(16 * kMiB, 0.5);
+  EXPECT_EQ(Slurp(volume.directory() + "/epoch"), "1\n");
+  volume.Restart();
+  EXPECT_EQ(Slurp(volume.directory() + "/epoch"), "2\n");
+}
+
+TEST(Admin, StatusMetricsAndSettings) {
+  RealVolume volume(16 * kMiB, 0.5);
+  Mount a(volume);
+  auto status = client::GetStatus(volume.directory());
+  ASSERT_TRUE(status.ok()) << status.status().ToString();
+  EXPECT_EQ(status->uuid.size(), 36u);
+  EXPECT_EQ(status->health, "ok");
+  EXPECT_EQ(status->kind, "term");
+  EXPECT_EQ(status->dram_ratio, 0.5);
+  EXPECT_EQ(status->tier_bytes, 8 * kMiB);
+  EXPECT_EQ(status->space.capacity_bytes, 16 * kMiB);
+  bool found = false;
+  for (const auto& session : status->sessions) {
+    found |= session.program == "test" && session.pid == static_cast<uint32_t>(getpid());
+  }
+  EXPECT_TRUE(found);
+  const auto metrics = client::GetMetrics(volume.directory());
+  ASSERT_TRUE(metrics.ok());
+  EXPECT_GT(metrics->size(), 20u);
+  ASSERT_TRUE(client::ChangeSetting(volume.directory(), "dram-ratio", "0.25").ok());
+  EXPECT_EQ(client::GetStatus(volume.directory())->dram_ratio, 0.25);
+  EXPECT_EQ(server::LoadSettings(volume.directory())->dram_ratio, 0.25);
+  EXPECT_EQ(client::ChangeSetting(volume.directory(), "dram-ratio", "2").code(), EINVAL);
+  EXPECT_EQ(client::ChangeSetting(volume.directory(), "dram-ratio", "0.5x").code(), EINVAL);
+  EXPECT_EQ(client::ChangeSetting(volume.directory(), "colour", "red").code(), EINVAL);
+  EXPECT_TRUE(client::ChangeSetting(volume.directory(), "promoter", "recent").ok());
+  EXPECT_TRUE(client::ChangeSetting(volume.directory(), "pattern", "random").ok());
+  EXPECT_FALSE(client::GetStatus("/nonexistent").ok());
+}
+
+// A client in a process of its own is struck by `signal` while it holds an unlinked file open and has maps granted; the
+// other client goes on.
+void StrikeClient(int signal) {
+  RealVolume volume(16 * kMiB, 0.5);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const std::string fd = std::to_string(ready[1]);
+    execl(self.c_str(), self.c_str(), "--gtest_filter=Child.DISABLED_HoldsFiles", "--gtest_also_run_disabled_tests",
+          volume.directory().c_str(), fd.c_str(), nullptr);
+    _exit(127);
+  }
+  close(ready[1]);
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1) << "the child is up";
+  close(ready[0]);
+  Mount a(volume);
+  const uint64_t before = a.FreeBytes();
+  client::OpenFile* file = a.Open("kept");
+  ASSERT_TRUE(a.Remove("doomed").ok());
+  EXPECT_EQ(a.FreeBytes(), before) << "the child has it open";
+  ASSERT_EQ(kill(child, signal), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(a.Resize(a.InodeOf("kept"), 0, file).ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  const auto deadline = begin + std::chrono::seconds(30);
+  while (a.FreeBytes() < 16 * kMiB && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(a.FreeBytes(), 16 * kMiB);
+  a.Close(file);
+  kill(child, SIGKILL);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+}
+
+TEST(Volume, KilledClient_LosesItsFilesAndDelaysNobody) { StrikeClient(SIGKILL); }
+
+TEST(Volume, StoppedClient_IsExpelledAndLosesItsFiles) { StrikeClient(SIGSTOP); }
+
+// Run by the test above in a process of its own; the last two arguments are the volume and where to say "ready".
+TEST(Child, DISABLED_HoldsFiles) {
+  const auto& arguments = testing::internal::GetArgvs();
+  ASSERT_GE(arguments.size(), 2u);
+  const std::string directory = arguments[arguments.size() - 2];
+  const int ready = std::stoi(arguments.back());
+  auto nic = driver::CreateSoftNic();
+  ASSERT_TRUE(nic.ok());
+  auto fs = client::FileSystem::Connect(**nic, directory, {}, nullptr);
+  ASSERT_TRUE(fs.ok()) << fs.status().ToString();
+  auto lane = (*fs)->OpenLane();
+  ASSERT_TRUE(lane.ok());
+  const std::string data(kMiB, 'x');
+  for (const char* name : {"kept", "doomed"}) {
+    auto made = (*fs)->Create(**lane, {0, 0}, kRootInode, name, 0644, O_RDWR);
+    ASSERT_TRUE(made.ok());
+    ASSERT_TRUE((*fs)->Write(**lane, made->second, 0, std::as_bytes(std::span(data)), false).ok());
+    ASSERT_TRUE((*fs)->Read(**lane, made->second, 0, 10).ok());
+  }
+  ASSERT_EQ(write(ready, "r", 1), 1);
+  while (true) {
+    pause();
+  }
+}
+
+}  // namespace termfs::fs

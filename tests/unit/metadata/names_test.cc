@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lookup, Create, Link, Unlink, Rmdir, orphans, SetAttr.
+#include "tests/unit/metadata/test_volume.h"
+
+namespace termfs::metadata {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class NamesTest : public VolumeTest {
+ protected:
+  int CreateCode(InodeNumber parent, std::string_view name, uint32_t mode = S_IFREG | 0644) {
+    return ns().Create(parent, name, {mode, 0, ""}, {}, Tick()).status().code();
+  }
+};
+
+TEST_F(NamesTest, Create_SetsAttributesAndParent) {
+  NewInode wanted{S_IFCHR | 0640, 0x105, ""};
+  const auto created = ns().Create(kRootInode, "dev", wanted, {10, 20}, Nanoseconds(77));
+  ASSERT_TRUE(created.ok());
+  EXPECT_EQ(created->mode, S_IFCHR | 0640u);
+  EXPECT_EQ(created->rdev, 0x105u);
+  EXPECT_EQ(created->uid, 10u);
+  EXPECT_EQ(created->gid, 20u);
+  EXPECT_EQ(created->nlink, 1u);
+  EXPECT_EQ(created->btime, Nanoseconds(77));
+  const auto found = ns().Lookup(kRootInode, "dev");
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(*found, *created);
+  EXPECT_EQ(Get(kRootInode).mtime, Nanoseconds(77));
+  EXPECT_EQ(Get(kRootInode).nlink, 2u);
+  EXPECT_EQ(Get(kRootInode).size, 1u);
+}
+
+TEST_F(NamesTest, Create_DirectoryCountsInParentAndKnowsIt) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  EXPECT_EQ(Get(kRootInode).nlink, 3u);
+  EXPECT_EQ(Get(dir).nlink, 2u);
+  EXPECT_EQ(At(dir, ".."), kRootInode);
+  EXPECT_EQ(At(dir, "."), dir);
+  EXPECT_EQ(*ns().Parent(dir), kRootInode);
+  EXPECT_EQ(*ns().Parent(kRootInode), kRootInode);
+}
+
+TEST_F(NamesTest, Create_InSetgidDirectoryInheritsGroupAndBit) {
+  const auto dir = ns().Create(kRootInode, "d", {S_IFDIR | S_ISGID | 0775, 0, ""}, {1, 50}, Tick());
+  const auto file = ns().Create(dir->ino, "f", {S_IFREG | 0644, 0, ""}, {2, 60}, Tick());
+  const auto sub = ns().Create(dir->ino, "s", {S_IFDIR | 0755, 0, ""}, {2, 60}, Tick());
+  EXPECT_EQ(file->gid, 50u);
+  EXPECT_EQ(file->mode & S_ISGID, 0u);
+  EXPECT_EQ(sub->gid, 50u);
+  EXPECT_NE(sub->mode & S_ISGID, 0u);
+}
+
+TEST_F(NamesTest, Create_RefusesBadNamesAndPlaces) {
+  const InodeNumber file = Make(kRootInode, "f");
+  EXPECT_EQ(CreateCode(kRootInode, "f"), EEXIST);
+  EXPECT_EQ(CreateCode(kRootInode, ""), ENOENT);
+  EXPECT_EQ(CreateCode(kRootInode, "a/b"), EINVAL);
+  EXPECT_EQ(CreateCode(kRootInode, std::string_view("a\0b", 3)), EINVAL);
+  EXPECT_EQ(CreateCode(kRootInode, "."), EINVAL);
+  EXPECT_EQ(CreateCode(kRootInode, ".."), EINVAL);
+  EXPECT_EQ(CreateCode(kRootInode, std::string(256, 'x')), ENAMETOOLONG);
+  EXPECT_EQ(CreateCode(kRootInode, std::string(255, 'x')), 0);
+  EXPECT_EQ(CreateCode(kRootInode, "\xff\x01 \n"), 0);
+  EXPECT_EQ(CreateCode(file, "x"), ENOTDIR);
+  EXPECT_EQ(CreateCode(9999999, "x"), ESTALE);
+  EXPECT_EQ(CreateCode(kRootInode, "x", S_IFMT), EINVAL);
+}
+
+TEST_F(NamesTest, Symlink_KeepsItsTarget) {
+  const std::string target(4095, 't');
+  const auto link = ns().Create(kRootInode, "l", {S_IFLNK | 0777, 0, target}, {}, Tick());
+  ASSERT_TRUE(link.ok());
+  EXPECT_EQ(link->size, 4095u);
+  EXPECT_EQ(*ns().Readlink(link->ino), target);
+  EXPECT_EQ(ns().Create(kRootInode, "m", {S_IFLNK, 0, target + "t"}, {}, Tick()).status().code(), ENAMETOOLONG);
+  EXPECT_EQ(ns().Create(kRootInode, "m", {S_IFLNK, 0, ""}, {}, Tick()).status().code(), ENOENT);
+  EXPECT_EQ(ns().Create(kRootInode, "m", {S_IFREG, 0, "t"}, {}, Tick()).status().code(), EINVAL);
+  EXPECT_EQ(ns().Readlink(kRootInode).status().code(), EINVAL);
+}
+
+TEST_F(NamesTest, Lookup_Errors) {
+  const InodeNumber file = Make(kRootInode, "f");
+  EXPECT_EQ(ns().Lookup(kRootInode, "none").status().code(), ENOENT);
+  EXPECT_EQ(ns().Lookup(file, "x").status().code(), ENOTDIR);
+  EXPECT_EQ(ns().Lookup(12345, "x").status().code(), ESTALE);
+  EXPECT_EQ(ns().Lookup(kRootInode, std::string(256, 'x')).status().code(), ENAMETOOLONG);
+  EXPECT_EQ(ns().GetAttr(12345).status().code(), ESTALE);
+}
+
+TEST_F(NamesTest, Link_CountsNames) {
+  const InodeNumber file = Make(kRootInode, "f");
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  const auto linked = ns().Link(file, dir, "g", Nanoseconds(5000));
+  ASSERT_TRUE(linked.ok());
+  EXPECT_EQ(linked->nlink, 2u);
+  EXPECT_EQ(linked->ctime, Nanoseconds(5000));
+  EXPECT_EQ(At(dir, "g"), file);
+  EXPECT_EQ(ns().Link(file, dir, "g", Tick()).status().code(), EEXIST);
+  EXPECT_EQ(ns().Link(dir, dir, "h", Tick()).status().code(), EPERM);
+  EXPECT_EQ(ns().Link(4711, dir, "h", Tick()).status().code(), ESTALE);
+}
+
+TEST_F(NamesTest, Unlink_LastNameRemovesTheInode) {
+  const InodeNumber file = Make(kRootInode, "f");
+  ASSERT_TRUE(ns().Link(file, kRootInode, "g", Tick()).ok());
+  auto removed = ns().Unlink(kRootInode, "f", false, Tick());
+  ASSERT_TRUE(removed.ok());
+  EXPECT_FALSE(removed->last_link);
+  EXPECT_EQ(Get(file).nlink, 1u);
+  removed = ns().Unlink(kRootInode, "g", false, Tick());
+  ASSERT_TRUE(removed.ok());
+  EXPECT_TRUE(removed->last_link);
+  EXPECT_FALSE(removed->orphaned);
+  EXPECT_EQ(removed->ino, file);
+  EXPECT_EQ(ns().GetAttr(file).status().code(), ESTALE);
+  EXPECT_EQ(ns().StatFs().inodes, 1u);
+}
+
+TEST_F(NamesTest, Unlink_Errors) {
+  MakeDir(kRootInode, "d");
+  const InodeNumber file = Make(kRootInode, "f");
+  EXPECT_EQ(ns().Unlink(kRootInode, "d", false, Tick()).status().code(), EISDIR);
+  EXPECT_EQ(ns().Unlink(kRootInode, "none", false, Tick()).status().code(), ENOENT);
+  EXPECT_EQ(ns().Unlink(file, "x", false, Tick()).status().code(), ENOTDIR);
+}
+
+TEST_F(NamesTest, Unlink_KeepOpenMakesAnOrphanUntilReleased) {
+  const InodeNumber file = Make(kRootInode, "f");
+  ASSERT_EQ(Allocate(file, 0, 10), 0);
+  const auto removed = ns().Unlink(kRootInode, "f", true, Tick());
+  ASSERT_TRUE(removed.ok());
+  EXPECT_TRUE(removed->orphaned);
+  EXPECT_EQ(Get(file).nlink, 0u);
+  EXPECT_EQ(Allocate(file, 10, 10), 0);
+  EXPECT_EQ(ns().Link(file, kRootInode, "g", Tick()).status().code(), ENOENT);
+  EXPECT_THAT(*ns().ListOrphans(0, 10), ElementsAre(file));
+  EXPECT_THAT(*ns().ListOrphans(file, 10), IsEmpty());
+  EXPECT_THAT(Problems(store()), IsEmpty());
+
+  Reopen();
+  EXPECT_TRUE(ns().ReleaseOrphan(file).ok());
+  EXPECT_THAT(*ns().ListOrphans(0, 10), IsEmpty());
+  EXPECT_EQ(ns().ReleaseOrphan(file).code(), ESTALE);
+  EXPECT_EQ(ns().ReleaseOrphan(kRootInode).code(), EINVAL);
+  EXPECT_EQ(ns().StatFs().pending_pages, 20u);
+}
+
+TEST_F(NamesTest, Rmdir_OnlyEmptyDirectories) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  Make(dir, "f");
+  Make(kRootInode, "f");
+  EXPECT_EQ(ns().Rmdir(kRootInode, "d", false, Tick()).status().code(), ENOTEMPTY);
+  EXPECT_EQ(ns().Rmdir(kRootInode, "f", false, Tick()).status().code(), ENOTDIR);
+  EXPECT_EQ(ns().Rmdir(kRootInode, "none", false, Tick()).status().code(), ENOENT);
+  EXPECT_EQ(ns().Rmdir(dir, ".", false, Tick()).status().code(), EINVAL);
+  EXPECT_EQ(ns().Rmdir(dir, "..", false, Tick()).status().code(), ENOTEMPTY);
+  ASSERT_TRUE(ns().Unlink(dir, "f", false, Tick()).ok());
+  ASSERT_TRUE(ns().Rmdir(kRootInode, "d", false, Tick()).ok());
+  EXPECT_EQ(Get(kRootInode).nlink, 2u);
+  EXPECT_EQ(ns().GetAttr(dir).status().code(), ESTALE);
+}
+
+TEST_F(NamesTest, Rmdir_OpenDirectoryTakesNoNewNames) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  const auto removed = ns().Rmdir(kRootInode, "d", true, Tick());
+  ASSERT_TRUE(removed.ok());
+  EXPECT_TRUE(removed->orphaned);
+  EXPECT_EQ(Get(dir).nlink, 0u);
+  EXPECT_EQ(CreateCode(dir, "x"), ENOENT);
+  EXPECT_EQ(ns().Parent(dir).status().code(), ESTALE);
+  EXPECT_THAT(*ns().ReadDir(dir, 0, 10), IsEmpty());
+  EXPECT_TRUE(ns().ReleaseOrphan(dir).ok());
+}
+
+TEST_F(NamesTest, SetAttr_ChangesWhatIsNamedOnly) {
+  const InodeNumber file = Make(kRootInode, "f");
+  const Attributes before = Get(file);
+  AttributeChange change;
+  change.mode = 04755;
+  change.mtime = Nanoseconds(-123456789);
+  const auto changed = ns().SetAttr(file, change, Nanoseconds(9000));
+  ASSERT_TRUE(changed.ok());
+  Attributes expected = before;
+  expected.mode = S_IFREG | 04755;
+  expected.mtime = Nanoseconds(-123456789);
+  expected.ctime = Nanoseconds(9000);
+  EXPECT_EQ(*changed, expected);
+  EXPECT_EQ(Get(file), expected);
+  change = {};
+  change.uid = 7;
+  change.gid = 8;
+  change.atime = Nanoseconds(3);
+  EXPECT_EQ(ns().SetAttr(file, change, Tick())->uid, 7u);
+  EXPECT_EQ(Get(file).gid, 8u);
+  EXPECT_EQ(Get(file).atime, Nanoseconds(3));
+  EXPECT_EQ(Get(file).mode, S_IFREG | 04755u);
+}
+
+}  // namespace
+}  // namespace termfs::metadata

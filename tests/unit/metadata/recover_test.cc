@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a crash can leave in the store, and that it is brought to its end.
+#include "metadata/keys.h"
+#include "metadata/records.h"
+#include "tests/unit/metadata/test_volume.h"
+
+namespace termfs::metadata {
+namespace {
+
+class RecoverTest : public VolumeTest {
+ protected:
+  InodeNumber File(const char* name) { return Make(kRootInode, name); }
+  void Allocate(InodeNumber ino, uint64_t page, uint64_t count, uint64_t ahead) {
+    EXPECT_TRUE(ns().AllocateExtents(ino, page, count, std::nullopt, Tick(), ahead).ok());
+  }
+  void SetSize(InodeNumber ino, uint64_t bytes) {
+    EXPECT_TRUE(ns().SetSizeAndTimes(ino, bytes, SizeRule::kIfLarger, Tick(), Tick()).ok());
+  }
+  uint64_t Blocks(InodeNumber ino) { return Get(ino).blocks; }
+  Namespace::Recovered Recover(bool orphans = true) {
+    const auto done = ns().Recover(orphans);
+    EXPECT_TRUE(done.ok()) << done.status().ToString();
+    return *done;
+  }
+  void ExpectSound() { EXPECT_THAT(Problems(store()), testing::IsEmpty()); }
+};
+
+TEST_F(RecoverTest, Recover_GivesBackWhatWasAllocatedAhead) {
+  const InodeNumber ino = File("f");
+  Allocate(ino, 0, 30, 20);
+  SetSize(ino, 9 * kPageSize + 1);
+  ExpectSound();
+  EXPECT_EQ(Recover().trimmed, 1u);
+  EXPECT_EQ(Blocks(ino), 10u);
+  EXPECT_EQ(ns().StatFs().pending_pages, 20u);
+  EXPECT_EQ(Recover().trimmed, 0u);
+  ExpectSound();
+}
+
+TEST_F(RecoverTest, Recover_KeepsWhatWasAllocatedOnPurpose) {
+  const InodeNumber ino = File("f");
+  Allocate(ino, 0, 30, 0);
+  const InodeNumber other = File("g");
+  Allocate(other, 0, 30, 20);
+  ASSERT_TRUE(ns().ForgetAhead(other).ok());
+  EXPECT_EQ(Recover().trimmed, 0u);
+  EXPECT_EQ(Blocks(ino), 30u);
+  EXPECT_EQ(Blocks(other), 30u);
+}
+
+TEST_F(RecoverTest, TrimAhead_TakesManySteps) {
+  const InodeNumber ino = File("f");
+  Allocate(ino, 0, 1, 0);
+  SetSize(ino, 1);
+  for (uint64_t page = 3; page < 2500; page += 2) {  // an extent each
+    Allocate(ino, page, 1, 1);
+  }
+  EXPECT_TRUE(*ns().TrimAhead(ino));
+  ExpectSound();
+  EXPECT_EQ(Recover().trimmed, 1u);
+  EXPECT_EQ(Blocks(ino), 1u);
+}
+
+TEST_F(RecoverTest, Recover_ReleasesOrphansOnlyWhenAsked) {
+  const InodeNumber ino = File("f");
+  Allocate(ino, 0, 7, 3);
+  ASSERT_TRUE(ns().Unlink(kRootInode, "f", /*keep_open=*/true, Tick()).ok());
+  EXPECT_EQ(Recover(false).orphans, 0u);
+  EXPECT_TRUE(ns().GetAttr(ino).ok());
+  EXPECT_EQ(Recover().orphans, 1u);
+  EXPECT_EQ(ns().GetAttr(ino).status().code(), ESTALE);
+  EXPECT_TRUE(ns().ListAhead(0, 10)->empty());
+  ExpectSound();
+}
+
+TEST_F(RecoverTest, ListFree_IsWhatNobodyHas) {
+  const uint64_t all = ns().StatFs().free_pages;
+  const InodeNumber ino = File("f");
+  Allocate(ino, 0, 10, 0);
+  Allocate(ino, 20, 1, 0);
+  uint64_t free = 0;
+  PageIndex from{0};
+  for (auto runs = *ns().ListFree(from, 1); !runs.empty(); runs = *ns().ListFree(from, 1)) {
+    ASSERT_EQ(runs.size(), 1u);
+    ASSERT_GE(runs[0].first, from);
+    free += runs[0].pages;
+    from.value = runs[0].first.value + runs[0].pages;
+    const auto extents = ns().GetExtents(ino, 0, 100, 10);
+    for (const Extent& extent : *extents) {
+      EXPECT_TRUE(extent.region_page.value + extent.pages <= runs[0].first.value || extent.region_page >= from);
+    }
+  }
+  EXPECT_EQ(free, all - 11);
+}
+
+TEST_F(RecoverTest, Check_FindsSpaceAheadOfNoFile) {
+  auto transaction = store().Begin();
+  ASSERT_TRUE(transaction->Put(AheadKey(77), EncodeNumber(5)).ok());
+  ASSERT_TRUE(transaction->Commit().ok());
+  EXPECT_EQ(Problems(store()).size(), 1u);
+  transaction = store().Begin();
+  ASSERT_TRUE(transaction->Delete(AheadKey(77)).ok());
+  ASSERT_TRUE(transaction->Commit().ok());
+}
+
+}  // namespace
+}  // namespace termfs::metadata

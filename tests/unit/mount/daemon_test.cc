@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/daemon.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+namespace termfs::mount {
+namespace {
+
+// RunService in a process of its own, because it forks; its exit code, and what it printed to standard error.
+struct Outcome {
+  int code = -1;
+  std::string printed;
+};
+Outcome RunApart(const std::function<Status(Readiness&)>& body) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    _exit(RunService(false, body));
+  }
+  close(ends[1]);
+  Outcome outcome;
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  char buffer[512];
+  for (ssize_t got = 0; (got = read(ends[0], buffer, sizeof(buffer))) > 0;) {
+    outcome.printed.append(buffer, static_cast<size_t>(got));
+  }
+  close(ends[0]);
+  return outcome;
+}
+
+TEST(RunService, ReturnsOnceItServes) {
+  int served[2];
+  ASSERT_EQ(pipe(served), 0);
+  const Outcome outcome = RunApart([&](Readiness& readiness) {
+    readiness.Ok();
+    return write(served[1], "x", 1) == 1 ? Status::Ok() : ErrnoStatus("write");
+  });
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.printed, "");
+  char byte = 0;
+  EXPECT_EQ(read(served[0], &byte, 1), 1);  // it went on in the background
+  close(served[0]);
+  close(served[1]);
+}
+
+TEST(RunService, PassesOnTheError) {
+  const Outcome outcome = RunApart([](Readiness&) { return Status::Error(ENOSPC, "make room for the tier"); });
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.printed, "termfs: make room for the tier: No space left on device\n");
+}
+
+TEST(RunService, NoticesADeathBeforeItServes) {
+  const Outcome outcome = RunApart([](Readiness&) -> Status { _exit(3); });
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.printed, "");
+}
+
+TEST(BlockEndSignals, TurnsASignalIntoInput) {
+  sigset_t before;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  const Result<UniqueFd> signals = BlockEndSignals();
+  ASSERT_TRUE(signals.ok());
+  pollfd ready{.fd = signals->get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&ready, 1, 0), 0);
+  pthread_kill(pthread_self(), SIGTERM);
+  EXPECT_EQ(poll(&ready, 1, 0), 1);
+  char taken[256];
+  EXPECT_GT(read(signals->get(), taken, sizeof(taken)), 0);  // not to be delivered when it is unblocked
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace
+}  // namespace termfs::mount

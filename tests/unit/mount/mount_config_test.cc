@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/mount_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace termfs::mount {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using tlib::client::BitmapMode;
+
+TEST(ApplyMountOptions, TakesOursAndHandsOnTheKernels) {
+  MountConfig config;
+  ASSERT_TRUE(ApplyMountOptions("ro,bitmap=pulled,threads=3,dev,fuse=device,timeout=7,suid,noatime", config).ok());
+  EXPECT_EQ(config.bitmap, BitmapMode::kPulled);
+  EXPECT_EQ(config.threads, 3U);
+  EXPECT_EQ(config.timeout, std::chrono::seconds(7));
+  EXPECT_EQ(config.fuse, FuseTransport::kDevice);
+  EXPECT_THAT(config.kernel, ElementsAre("ro", "dev", "suid", "noatime"));
+}
+
+TEST(ApplyMountOptions, LaterOnesWinAndEmptyOnesAreNone) {
+  MountConfig config;
+  ASSERT_TRUE(ApplyMountOptions("bitmap=off,,bitmap=live,", config).ok());
+  ASSERT_TRUE(ApplyMountOptions("", config).ok());
+  EXPECT_EQ(config.bitmap, BitmapMode::kLive);
+}
+
+TEST(ApplyMountOptions, AcceptsWhatFstabBrings) {
+  MountConfig config;
+  ASSERT_TRUE(
+      ApplyMountOptions("defaults,noauto,_netdev,nofail,x-systemd.automount,x-systemd.requires=a.service", config)
+          .ok());
+  EXPECT_TRUE(config.kernel.empty());
+}
+
+TEST(ApplyMountOptions, RefusesTheUnknownByName) {
+  for (const char* option : {"wombat", "bitmap=sometimes", "bitmap", "fuse", "fuse=carrier-pigeon", "threads=0",
+                             "threads=9999", "threads", "timeout=-1", "ro=1", "fsname=x", "subtype=x", "fd=3"}) {
+    MountConfig config;
+    const Status status = ApplyMountOptions(std::string("rw,") + option, config);
+    EXPECT_EQ(status.code(), EINVAL) << option;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(option).substr(0, 2))) << option;
+  }
+}
+
+}  // namespace
+}  // namespace termfs::mount

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/client/heat_exporter.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <thread>
+
+#include "driver/softnic/softnic.h"
+
+namespace termfs::tlib::client {
+namespace {
+
+class HeatExporterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    nic_ = driver::CreateSoftNic().value();
+    domain_ = nic_->CreateProtectionDomain().value();
+    Make(1000);
+  }
+  void Make(uint64_t pages) { exporter_ = HeatExporter::Create(*nic_, *domain_, pages).value(); }
+  // What a server would see.
+  std::map<uint32_t, uint32_t> Exported() {
+    const auto* header = reinterpret_cast<const HeatHeader*>(exporter_->memory().data());
+    const auto* entries = reinterpret_cast<const HeatEntry*>(exporter_->memory().data() +
+                                                             HeatBufferOffset(header->sequence, header->capacity));
+    std::map<uint32_t, uint32_t> counts;
+    for (uint32_t i = 0; i < header->count[header->sequence % 2]; i++) {
+      counts[entries[i].page] += entries[i].accesses;
+    }
+    return counts;
+  }
+  uint64_t Sequence() { return reinterpret_cast<const HeatHeader*>(exporter_->memory().data())->sequence; }
+
+  std::unique_ptr<driver::Nic> nic_;
+  std::unique_ptr<driver::ProtectionDomain> domain_;
+  std::unique_ptr<HeatExporter> exporter_;
+};
+
+TEST_F(HeatExporterTest, Publish_SumsRingsAndBeginsAnew) {
+  const auto a = exporter_->AddRing();
+  const auto b = exporter_->AddRing();
+  for (int i = 0; i < 5; i++) {
+    a->Push(7);
+    b->Push(7);
+    b->Push(999);
+  }
+  exporter_->Drain();
+  exporter_->Publish();
+  EXPECT_EQ(Sequence(), 1U);
+  EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{7, 10}, {999, 5}}));
+  a->Push(0);
+  exporter_->Drain();
+  exporter_->Publish();
+  EXPECT_EQ(Sequence(), 2U);
+  EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{0, 1}}));
+  exporter_->Drain();
+  exporter_->Publish();  // nothing new
+  EXPECT_EQ(Sequence(), 2U);
+}
+
+TEST_F(HeatExporterTest, Drain_MorePagesThanFitLeavesTheRestOut) {
+  Make(4);
+  const auto ring = exporter_->AddRing();
+  for (uint32_t page = 0; page < 100; page++) {
+    ring->Push(page);
+    ring->Push(page);
+  }
+  exporter_->Drain();
+  exporter_->Publish();
+  EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{0, 2}, {1, 2}, {2, 2}, {3, 2}}));
+}
+
+TEST_F(HeatExporterTest, Push_FullRingDropsAndGoesOn) {
+  const auto ring = exporter_->AddRing();
+  for (uint32_t i = 0; i < AccessRing::kEntries + 100; i++) {
+    ring->Push(1);
+  }
+  exporter_->Drain();
+  exporter_->Publish();
+  EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{1, AccessRing::kEntries}}));
+  ring->Push(2);
+  exporter_->Drain();
+  exporter_->Publish();
+  EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{2, 1}}));
+}
+
+TEST_F(HeatExporterTest, Push_BesideDrainLosesNothingThatFits) {
+  const auto ring = exporter_->AddRing();
+  std::atomic<bool> done{false};
+  std::thread pusher([&] {
+    for (uint32_t i = 0; i < AccessRing::kEntries - 1; i++) {
+      ring->Push(i % 500);
+    }
+    done = true;
+  });
+  while (!done) {
+    exporter_->Drain();
+  }
+  pusher.join();
+  exporter_->Drain();
+  exporter_->Publish();
+  uint64_t sum = 0;
+  for (const auto& [page, accesses] : Exported()) {
+    sum += accesses;
+  }
+  EXPECT_EQ(sum, AccessRing::kEntries - 1);
+}
+
+}  // namespace
+}  // namespace termfs::tlib::client

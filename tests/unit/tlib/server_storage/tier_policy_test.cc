@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the policy keeps, against an oracle that knows every page's probability. No I/O, fixed seeds: these are tests of
+// the choice, not of speed. The bounds leave slack to what was measured (in brackets).
+#include "tlib/server/tier_policy.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/tlib/server_storage/tier_simulation.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+constexpr uint64_t kPages = 16384;
+constexpr uint32_t kFrames = kPages / 2;
+
+void Drive(TierSimulation& simulation, ScrambledZipf& zipf, uint64_t accesses_per_page) {
+  for (uint64_t i = 0; i < accesses_per_page * kPages; i++) {
+    simulation.Access(zipf.Next());
+  }
+}
+
+TEST(TierPolicy, Heat_ZipfOverScrambledPages_IsCloseToTheOracle) {
+  for (const uint64_t period : {kPages / 8, kPages, 4 * kPages}) {
+    TierSimulation simulation(kPages, kFrames, FrameChoice::kHeat);
+    simulation.SetPeriod(period);
+    ScrambledZipf zipf(kPages, 0.99, 1);
+    Drive(simulation, zipf, 48);
+    simulation.TakeMissRatio();
+    Drive(simulation, zipf, 16);
+    EXPECT_LT(simulation.TakeMissRatio(), 1.15 * zipf.OracleMissRatio(kFrames)) << "period " << period;  // 1.07
+  }
+}
+
+TEST(TierPolicy, Heat_UniformAccess_MovesAlmostNothing) {
+  TierSimulation simulation(kPages, kFrames, FrameChoice::kHeat);
+  simulation.SetPeriod(kPages);
+  Random random(3);
+  for (uint64_t i = 0; i < 32 * kPages; i++) {
+    simulation.Access({random.Below(kPages)});
+  }
+  simulation.TakeReplacements();
+  for (uint64_t i = 0; i < 16 * kPages; i++) {
+    simulation.Access({random.Below(kPages)});
+  }
+  EXPECT_LT(simulation.TakeReplacements(), 16 * kPages / 1000);  // 0.0002 of the accesses
+}
+
+TEST(TierPolicy, Heat_OneTimeScan_DoesNotEvictTheHotSet) {
+  TierSimulation simulation(kPages, kFrames, FrameChoice::kHeat);
+  simulation.SetPeriod(kPages);
+  ScrambledZipf zipf(kPages, 0.99, 5);
+  Drive(simulation, zipf, 48);
+  simulation.TakeReplacements();
+  for (uint64_t page = 0; page < kPages; page++) {
+    simulation.Access({page});
+  }
+  EXPECT_LT(simulation.TakeReplacements(), kPages / 20);
+  simulation.TakeMissRatio();
+  Drive(simulation, zipf, 4);
+  EXPECT_LT(simulation.TakeMissRatio(), 1.2 * zipf.OracleMissRatio(kFrames));
+}
+
+TEST(TierPolicy, Heat_ShiftedHotSet_IsBackSoon) {
+  for (const uint64_t period : {kPages / 8, kPages, 4 * kPages}) {
+    TierSimulation simulation(kPages, kFrames, FrameChoice::kHeat);
+    simulation.SetPeriod(period);
+    ScrambledZipf zipf(kPages, 0.99, 7);
+    Drive(simulation, zipf, 48);
+    zipf.Scramble();
+    Drive(simulation, zipf, 16);
+    simulation.TakeMissRatio();
+    Drive(simulation, zipf, 4);
+    EXPECT_LT(simulation.TakeMissRatio(), 1.6 * zipf.OracleMissRatio(kFrames)) << "period " << period;  // 1.25 to 1.4
+    Drive(simulation, zipf, 44);
+    simulation.TakeMissRatio();
+    Drive(simulation, zipf, 16);
+    EXPECT_LT(simulation.TakeMissRatio(), 1.15 * zipf.OracleMissRatio(kFrames)) << "period " << period;
+  }
+}
+
+TEST(TierPolicy, Recent_SmallLoop_StaysResident) {
+  TierSimulation simulation(kPages, kFrames, FrameChoice::kRecent);
+  simulation.SetPeriod(256);
+  Random random(9);
+  for (uint64_t i = 0; i < 20 * kPages; i++) {
+    simulation.Access({random.Below(2) == 0 ? random.Below(kFrames / 4) : random.Below(kPages)});
+  }
+  simulation.TakeMissRatio();
+  uint64_t resident = 0;
+  for (uint64_t page = 0; page < kFrames / 4; page++) {
+    resident += simulation.Resident({page}) ? 1 : 0;
+  }
+  EXPECT_GT(resident, kFrames / 4 * 9 / 10);
+}
+
+TEST(TierPolicy, Static_NeverGivesUpAFrame) {
+  TierSimulation simulation(kPages, kFrames, FrameChoice::kStatic);
+  for (uint64_t i = 0; i < 4 * kPages; i++) {
+    simulation.Access({i % kPages});
+  }
+  EXPECT_EQ(simulation.TakeReplacements(), 0U);
+  EXPECT_TRUE(simulation.Resident({0}));
+  EXPECT_FALSE(simulation.Resident({kPages - 1}));
+}
+
+TEST(TierPolicy, SetChoice_FromStaticToHeat_TakesEffect) {
+  TierSimulation simulation(kPages, kFrames, FrameChoice::kStatic);
+  for (uint64_t page = kPages; page-- > 0;) {
+    simulation.Access({page});
+  }
+  simulation.policy().SetChoice(FrameChoice::kHeat);
+  for (int i = 0; i < 100; i++) {
+    simulation.Access({0});
+  }
+  EXPECT_TRUE(simulation.Resident({0}));
+}
+
+TEST(HeatMap, Threshold_IsTheHeatThatOnlySoManyExceed) {
+  HeatMap heat(1000);
+  for (uint64_t page = 0; page < 1000; page++) {
+    heat.Add({page}, static_cast<uint32_t>(page + 1));
+  }
+  for (const uint64_t count : {10U, 100U, 500U, 900U}) {
+    const float threshold = heat.Threshold(count);
+    uint64_t above = 0;
+    for (uint64_t page = 0; page < 1000; page++) {
+      above += heat.Heat({page}) > threshold ? 1 : 0;
+    }
+    EXPECT_LE(above, count);
+    EXPECT_GE(static_cast<double>(above), static_cast<double>(count) - 150);
+  }
+  EXPECT_EQ(heat.Threshold(1000), 0);
+}
+
+TEST(HeatMap, Age_ManyHalfLives_KeepsOrderAndForgetsTheOld) {
+  HeatMap heat(3);
+  heat.Add({0}, 1000000);
+  for (int i = 0; i < 300; i++) {  // beyond a float's range, were it not brought back into it
+    heat.Age(0.5);
+    heat.Add({1}, 2);
+    heat.Add({2}, 1);
+  }
+  EXPECT_NEAR(heat.Heat({1}), 4, 0.1);
+  EXPECT_NEAR(heat.Heat({2}), 2, 0.1);
+  EXPECT_LT(heat.Heat({0}), 0.001);
+  EXPECT_GE(heat.Threshold(1), 2);  // one page exceeds it: the one that has 4
+  EXPECT_LT(heat.Threshold(1), 4);
+}
+
+}  // namespace
+}  // namespace termfs::tlib::server

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/tier_store.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/unit/tlib/server_storage/temp_folder.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+constexpr uint64_t kPages = 1024;
+constexpr uint32_t kFrames = 256;
+
+std::string Slurp(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// A directory on a tmpfs, and a folder on a disk for the record.
+class TierStoreTest : public testing::Test {
+ protected:
+  TierStoreTest() {
+    std::string name = "/dev/shm/termfs-tier-XXXXXX";
+    TERMFS_CHECK(mkdtemp(name.data()) != nullptr);
+    shm_ = name;
+    options_ = {.directory = shm_ + "/one", .own_tmpfs = false, .record = disk_.path() + "/tier", .volume = "v"};
+  }
+  ~TierStoreTest() override { std::filesystem::remove_all(shm_); }
+
+  std::unique_ptr<TierStore> Open(bool commit = true) {
+    auto store = TierStore::Open(options_, kPages, kFrames);
+    EXPECT_TRUE(store.ok()) << store.status().ToString();
+    if (commit) {
+      const Status committed = (*store)->Commit();
+      EXPECT_TRUE(committed.ok()) << committed.ToString();
+    }
+    return std::move(*store);
+  }
+  // What a server that is killed leaves.
+  void Leave(uint64_t word) {
+    const auto store = Open();
+    store->cells()[7].store(word);
+  }
+  Status Refused() { return TierStore::Open(options_, kPages, kFrames).status(); }
+  std::string File(const char* name) const { return options_.directory + "/" + name; }
+  void Overwrite(const char* name, const std::string& bytes) { std::ofstream(File(name)) << bytes; }
+
+  TempFolder disk_;
+  std::string shm_;
+  TierOptions options_;
+};
+
+TEST_F(TierStoreTest, Open_AfterAKill_ResumesTheWords) {
+  Leave(42);
+  const auto again = Open();
+  EXPECT_TRUE(again->resumed());
+  EXPECT_EQ(again->cells()[7].load(), 42u);
+  EXPECT_EQ(again->cells()[8].load(), 0u);
+}
+
+TEST_F(TierStoreTest, Open_AfterARefusalInBetween_StillResumes) {
+  Leave(42);
+  { const auto never_committed = Open(/*commit=*/false); }
+  EXPECT_EQ(Open()->cells()[7].load(), 42u);
+}
+
+TEST_F(TierStoreTest, Open_BeforeCommit_DiscardsWhatWasNeverComplete) {
+  { Open(/*commit=*/false)->cells()[7].store(42); }
+  const auto again = Open();
+  EXPECT_FALSE(again->resumed());
+  EXPECT_EQ(again->cells()[7].load(), 0u);
+}
+
+TEST_F(TierStoreTest, Remove_LeavesNothing) {
+  ASSERT_TRUE(Open()->Remove().ok());
+  EXPECT_FALSE(std::filesystem::exists(options_.directory));
+  EXPECT_FALSE(std::filesystem::exists(options_.record));
+  EXPECT_FALSE(Open()->resumed());
+}
+
+TEST_F(TierStoreTest, Open_WithoutDirectory_IsTheProcesssMemory) {
+  options_.directory.clear();
+  const auto store = Open();
+  EXPECT_FALSE(store->resumed());
+  EXPECT_EQ(store->directory(), "");
+  EXPECT_EQ(store->cells().size(), kPages);
+  EXPECT_FALSE(std::filesystem::exists(options_.record));
+}
+
+TEST_F(TierStoreTest, Open_OfAnEarlierBoot_Discards) {
+  Leave(42);
+  std::string record = Slurp(options_.record);
+  record.replace(record.find("boot ") + 5, 8, "00000000");
+  std::ofstream(options_.record) << record;
+  EXPECT_FALSE(Open()->resumed());
+}
+
+TEST_F(TierStoreTest, Open_AfterTheTmpfsWasDropped_StartsAnew) {
+  Leave(42);
+  std::filesystem::remove_all(options_.directory);
+  EXPECT_FALSE(Open()->resumed());
+}
+
+TEST_F(TierStoreTest, Open_WithADamagedHeader_RefusesAndSaysWhatToDo) {
+  Leave(42);
+  std::string header = Slurp(File("header"));
+  header[20] = static_cast<char>(header[20] ^ 1);
+  Overwrite("header", header);
+  const Status refused = Refused();
+  EXPECT_EQ(refused.code(), EUCLEAN);
+  EXPECT_NE(refused.message().find(options_.record), std::string::npos) << refused.message();
+  std::filesystem::remove(options_.record);  // as it says
+  EXPECT_FALSE(Open()->resumed());
+}
+
+TEST_F(TierStoreTest, Open_OfAnotherSizeOrVolume_Refuses) {
+  Leave(42);
+  EXPECT_EQ(TierStore::Open(options_, kPages * 2, kFrames).status().code(), EUCLEAN);
+  options_.volume = "w";
+  EXPECT_EQ(Refused().code(), EUCLEAN);
+  options_.volume = "v";
+  Overwrite("states", "short");
+  EXPECT_EQ(Refused().code(), EUCLEAN);
+}
+
+TEST_F(TierStoreTest, Open_Elsewhere_RefusesWhileTheOldMayHoldWrites) {
+  Leave(42);
+  const std::string old = options_.directory;
+  options_.directory = shm_ + "/two";
+  const Status refused = Refused();
+  EXPECT_EQ(refused.code(), EUCLEAN);
+  EXPECT_NE(refused.message().find(old), std::string::npos) << refused.message();
+  std::filesystem::remove_all(old);
+  EXPECT_FALSE(Open()->resumed());
+}
+
+TEST_F(TierStoreTest, Open_OfWhatIsOlderThanALaterStart_Discards) {
+  Leave(42);
+  const std::string old = options_.directory;
+  std::filesystem::rename(old, shm_ + "/hidden");
+  options_.directory = shm_ + "/two";
+  Leave(43);
+  std::filesystem::remove_all(options_.directory);
+  std::filesystem::rename(shm_ + "/hidden", old);
+  options_.directory = old;
+  EXPECT_FALSE(Open()->resumed()) << "a server has written to the SSD since";
+}
+
+TEST_F(TierStoreTest, Open_NotOnATmpfs_IsAnErrorWithAdvice) {
+  options_.directory = disk_.path() + "/memory";
+  const Status refused = Refused();
+  EXPECT_EQ(refused.code(), EINVAL) << refused.ToString();
+  EXPECT_NE(refused.message().find("tmpfs"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(options_.directory));
+}
+
+TEST_F(TierStoreTest, Open_ADirectoryThatOthersMayEnter_IsRefused) {
+  ASSERT_EQ(mkdir(options_.directory.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(options_.directory.c_str(), 0755), 0);
+  EXPECT_EQ(Refused().code(), EACCES);
+}
+
+TEST_F(TierStoreTest, Open_OnATmpfsThatIsTooSmall_NamesWhatIsNeeded) {
+  const Status refused = TierStore::Open(options_, uint64_t{1} << 40, UINT32_MAX - 1).status();
+  EXPECT_EQ(refused.code(), ENOSPC) << refused.ToString();
+  EXPECT_NE(refused.message().find("MiB"), std::string::npos) << refused.message();
+  EXPECT_NE(refused.message().find("dram-ratio"), std::string::npos) << refused.message();
+}
+
+}  // namespace
+}  // namespace termfs::tlib::server

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AccessRing: the page numbers that one thread has read, on their way to the thread that sums them up. A push costs a
+// store and an increment. When the ring is full the access is dropped: the reader empties it many times a period, so
+// what it sees of a very fast reader is a sample.
+//
+// Thread-safety: Push from one thread, Drain from one other.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace termfs::tlib::client {
+
+class AccessRing {
+ public:
+  static constexpr uint32_t kEntries = 1U << 14;
+
+  void Push(uint32_t page) {
+    const uint32_t head = head_.load(std::memory_order_relaxed);
+    if (head - known_tail_ >= kEntries) [[unlikely]] {
+      known_tail_ = tail_.load(std::memory_order_acquire);
+      if (head - known_tail_ >= kEntries) {
+        return;
+      }
+    }
+    entries_[head % kEntries] = page;
+    head_.store(head + 1, std::memory_order_release);  // pairs with Drain's acquire
+  }
+
+  // Calls `take` with every page number pushed so far.
+  template <typename Take>
+  void Drain(Take&& take) {
+    const uint32_t head = head_.load(std::memory_order_acquire);
+    uint32_t tail = tail_.load(std::memory_order_relaxed);
+    for (; tail != head; tail++) {
+      take(entries_[tail % kEntries]);
+    }
+    tail_.store(tail, std::memory_order_release);  // pairs with Push's acquire: the entries may be overwritten
+  }
+
+ private:
+  const std::unique_ptr<uint32_t[]> entries_ = std::make_unique<uint32_t[]>(kEntries);
+  alignas(64) std::atomic<uint32_t> head_{0};
+  uint32_t known_tail_ = 0;  // the pusher's
+  alignas(64) std::atomic<uint32_t> tail_{0};
+};
+
+}  // namespace termfs::tlib::client

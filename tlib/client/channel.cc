@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/client/channel.h"
+
+#include <bit>
+#include <cstring>
+
+#include "tlib/rpc/page_span.h"
+
+namespace termfs::tlib::client {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr uint64_t kSampleHits = 64;  // one hit in so many is timed
+
+uint64_t NanosecondsSince(steady_clock::time_point begin) {
+  return static_cast<uint64_t>((steady_clock::now() - begin).count());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Channel>> ChannelImpl::Open(std::shared_ptr<SessionCore> core, const ChannelOptions& options) {
+  std::unique_ptr<ChannelImpl> channel(new ChannelImpl(std::move(core), options));
+  RETURN_IF_ERROR(channel->Init());
+  return std::unique_ptr<Channel>(std::move(channel));
+}
+
+Status ChannelImpl::Init() {
+  counters_ = core_->AddChannel();
+  region_bytes_ = core_->region().pages << kPageBits;
+  ASSIGN_OR_RETURN(buffer_, RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes));
+  ASSIGN_OR_RETURN(port_, RpcPort::Open(core_, options_.interruption));
+  if (driver::AllowsOneSidedRead(core_->region().kind)) {
+    ASSIGN_OR_RETURN(reader_, OneSidedReader::Create(core_, *port_, *counters_));
+    reader_->SetBuffer(buffer_);
+    RETURN_IF_ERROR(reader_->Prepare());
+  }
+  return Status::Ok();
+}
+
+ChannelImpl::~ChannelImpl() {
+  reader_.reset();
+  if (counters_ != nullptr) {
+    core_->RemoveChannel(counters_);
+  }
+}
+
+Status ChannelImpl::Read(std::span<const ReadRequest> reads) {
+  counters_->read_calls.Add();
+  if (counters_->read_calls.value() % kSampleHits != 0 && reads.size() == 1 && reader_ != nullptr &&
+      reader_->TryHit(reads.front())) [[likely]] {
+    return Status::Ok();
+  }
+  return ReadInFull(reads);
+}
+
+Status ChannelImpl::ReadInFull(std::span<const ReadRequest> reads) {
+  if (counters_->read_calls.value() % kSampleHits != 0) {
+    RETURN_IF_ERROR(ReadOneSided(reads));
+    return missing_.empty() ? Status::Ok() : Fetch(reads, steady_clock::now());
+  }
+  const auto begin = steady_clock::now();
+  missing_.clear();
+  if (reads.size() != 1 || reader_ == nullptr || !reader_->TryHit(reads.front())) {
+    RETURN_IF_ERROR(ReadOneSided(reads));
+  }
+  if (!missing_.empty()) {
+    return Fetch(reads, begin);
+  }
+  hit_latency_.Record(NanosecondsSince(begin));
+  return Status::Ok();
+}
+
+Status ChannelImpl::ReadOneSided(std::span<const ReadRequest> reads) {
+  missing_.clear();
+  counters_->slow_calls.Add();
+  RETURN_IF_ERROR(reader_ != nullptr ? reader_->Read(reads, missing_) : AllAreMissing(reads));
+  counters_->reads.Add(reads.size());
+  return Status::Ok();
+}
+
+Status ChannelImpl::AllAreMissing(std::span<const ReadRequest> reads) {
+  for (uint32_t i = 0; i < reads.size(); i++) {
+    const ReadRequest& read = reads[i];
+    if (read.length == 0 || read.length > kMaxTransfer || read.offset.value >= region_bytes_ ||
+        read.length > region_bytes_ - read.offset.value || !buffer_->Contains(read.destination, read.length)) {
+      return Status::Error(EINVAL, "read outside of the region or of the channel's buffer");
+    }
+    const PageSpan pages(read.offset.value, read.length);
+    counters_->read_pages.Add(pages.count());
+    MissingPages& all = missing_.emplace_back(MissingPages{.read = i});
+    for (uint32_t page = 0; page < pages.count(); page++) {
+      all.bits[page / 64] |= uint64_t{1} << (page % 64);
+    }
+  }
+  return Status::Ok();
+}
+
+Status ChannelImpl::Fetch(std::span<const ReadRequest> reads, TimePoint begin) {
+  // All calls are in flight together, as far as credits go; they end in the order in which they began. After an error
+  // nothing new begins, but what is in flight is waited for: the server may still write to the destinations. After a
+  // timeout or an interruption the others' waits end at once with the same, and the buffer is replaced.
+  const TimePoint deadline = core_->CallDeadline();
+  tickets_.clear();
+  Status result;
+  size_t ended = 0;
+  const auto end_next = [&] {
+    const MissingPages& pages = missing_[ended];
+    Status end = EndFetch(reads[pages.read], pages, tickets_[ended++], deadline);
+    if (result.ok() || GivenUp(end)) {
+      result = std::move(end);
+    }
+  };
+  for (const MissingPages& pages : missing_) {
+    while (!port_->has_credit() && ended < tickets_.size()) {
+      end_next();
+    }
+    if (!result.ok()) {
+      break;
+    }
+    auto ticket = BeginFetch(reads[pages.read], pages, deadline);
+    if (!ticket.ok()) {
+      result = std::move(ticket).status();
+      break;
+    }
+    tickets_.push_back(*ticket);
+  }
+  while (ended < tickets_.size()) {
+    end_next();
+  }
+  if (!result.ok()) {
+    if (GivenUp(result)) {
+      ReplaceBuffer();
+    }
+    return result;
+  }
+  miss_latency_.Record(NanosecondsSince(begin));
+  return Status::Ok();
+}
+
+Result<RpcPort::Ticket> ChannelImpl::BeginFetch(const ReadRequest& read, const MissingPages& pages,
+                                                TimePoint deadline) {
+  const PageSpan span(read.offset.value, read.length);
+  const ReadBody body{.offset = read.offset.value, .length = read.length, .words = span.words()};
+  return port_->Begin({.opcode = kRead,
+                       .head = std::as_bytes(std::span(&body, 1)),
+                       .tail = std::as_bytes(std::span(pages.bits.data(), span.words())),
+                       .in = {},
+                       .out = buffer_->Describe(read.destination, read.length)},
+                      buffer_, deadline);
+}
+
+Status ChannelImpl::EndFetch(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
+                             TimePoint deadline) {
+  ASSIGN_OR_RETURN(const DecodedReply reply, port_->Await(ticket, deadline, /*soon=*/false));
+  const PageSpan span(read.offset.value, read.length);
+  ReadBitmap present{};
+  RETURN_IF_ERROR(DecodePresence(reply, span.words(), present));
+  uint64_t fetched = 0;
+  for (uint32_t i = 0; i < span.words(); i++) {
+    fetched += static_cast<uint64_t>(std::popcount(pages.bits[i]));
+  }
+  counters_->rpc_reads.Add();
+  counters_->rpc_read_pages.Add(fetched);
+  if (reader_ != nullptr) {
+    reader_->Learn(read, pages.bits, present);
+  }
+  return Status::Ok();
+}
+
+void ChannelImpl::ReplaceBuffer() {
+  if (port_->broken() || core_->patterns().lost()) {
+    return;  // nothing will be read into it again
+  }
+  auto fresh = RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes);
+  if (!fresh.ok()) {
+    [[maybe_unused]] const Status why =
+        port_->Break(Status::Error(ENOTCONN, "no memory for a new buffer after a call was given up"));
+    return;
+  }
+  buffer_ = std::move(*fresh);
+  if (reader_ != nullptr) {
+    reader_->SetBuffer(buffer_);
+  }
+}
+
+Result<DecodedReply> ChannelImpl::Exchange(const RpcPort::Request& request, TimePoint deadline) {
+  const TimePoint begin = steady_clock::now();
+  counters_->calls.Add();
+  const bool bulk = request.in.length != 0 || request.out.length != 0;
+  ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, port_->Begin(request, bulk ? buffer_ : nullptr, deadline));
+  auto reply = port_->Await(ticket, deadline);
+  if (bulk && !reply.ok() && GivenUp(reply.status())) {
+    ReplaceBuffer();
+  }
+  call_latency_.Record(NanosecondsSince(begin));
+  return reply;
+}
+
+Status ChannelImpl::Write(RegionOffset offset, std::span<const std::byte> data) {
+  if (data.empty() || data.size() > kMaxTransfer || offset.value >= region_bytes_ ||
+      data.size() > region_bytes_ - offset.value || !buffer_->Contains(data.data(), data.size())) {
+    return Status::Error(EINVAL, "write outside of the region or of the channel's buffer");
+  }
+  const auto length = static_cast<uint32_t>(data.size());
+  const WriteBody body{.offset = offset.value, .length = length};
+  return Exchange({.opcode = kWrite,
+                   .head = std::as_bytes(std::span(&body, 1)),
+                   .tail = {},
+                   .in = buffer_->Describe(data.data(), length),
+                   .out = {}},
+                  core_->CallDeadline())
+      .status();
+}
+
+Status ChannelImpl::Post(const CallRequest& request) {
+  if (request.opcode < kFirstServiceOpcode || !request.in.empty() || !request.out.empty()) {
+    return Status::Error(EINVAL, "a posted request is the service's, and has no bulk bytes");
+  }
+  if (!port_->has_credit()) {
+    port_->PollReplies();
+  }
+  if (!port_->has_credit() && !port_->broken()) {
+    return Status::Error(EAGAIN, "every credit is in use");
+  }
+  counters_->calls.Add();
+  ASSIGN_OR_RETURN(const RpcPort::Ticket ticket,
+                   port_->Begin({.opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}},
+                                nullptr, core_->CallDeadline()));
+  port_->Abandon(ticket);
+  return Status::Ok();
+}
+
+Result<CallReply> ChannelImpl::Call(const CallRequest& request) {
+  if (request.opcode < kFirstServiceOpcode) {
+    return Status::Error(EINVAL, "opcode of tlib's own");
+  }
+  RpcPort::Request rpc{.opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}};
+  for (const auto& [bulk, described] : {std::pair(request.in, &rpc.in), std::pair(request.out, &rpc.out)}) {
+    if (bulk.empty()) {
+      continue;
+    }
+    if (bulk.size() > kMaxTransfer || !buffer_->Contains(bulk.data(), bulk.size())) {
+      return Status::Error(EINVAL, "bulk bytes outside of the channel's buffer");
+    }
+    *described = buffer_->Describe(bulk.data(), static_cast<uint32_t>(bulk.size()));
+  }
+  const auto deadline = request.timeout.count() > 0 ? steady_clock::now() + request.timeout : core_->CallDeadline();
+  ASSIGN_OR_RETURN(const DecodedReply reply, Exchange(rpc, deadline));
+  if (reply.header.out_bytes > request.out.size()) {
+    return Status::Error(EPROTO, "the server claims more bulk bytes than were asked for");
+  }
+  return CallReply{.body = reply.body, .out_bytes = reply.header.out_bytes};
+}
+
+}  // namespace termfs::tlib::client

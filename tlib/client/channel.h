@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ChannelImpl: Channel over an RpcPort and a OneSidedReader. Thread-safety, ownership and errors: Channel's.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tlib/client/one_sided_reader.h"
+#include "tlib/client/rpc_port.h"
+#include "tlib/client/session.h"
+#include "tlib/client/session_core.h"
+
+namespace termfs::tlib::client {
+
+class ChannelImpl final : public Channel {
+ public:
+  static Result<std::unique_ptr<Channel>> Open(std::shared_ptr<SessionCore> core, const ChannelOptions& options);
+  ~ChannelImpl() override;
+
+  std::span<std::byte> buffer() override { return buffer_->bytes(); }
+  Status Read(std::span<const ReadRequest> reads) override;
+  Status Write(RegionOffset offset, std::span<const std::byte> data) override;
+  Result<CallReply> Call(const CallRequest& request) override;
+  Status Post(const CallRequest& request) override;
+  void AfterGivenUp(LateReply late) override { port_->WhenAnswered(std::move(late)); }
+
+ private:
+  using TimePoint = RpcPort::TimePoint;
+
+  ChannelImpl(std::shared_ptr<SessionCore> core, const ChannelOptions& options)
+      : core_(std::move(core)),
+        options_(options),
+        hit_latency_(core_->metrics().histogram("read_hit")),
+        miss_latency_(core_->metrics().histogram("read_miss")),
+        call_latency_(core_->metrics().histogram("call")) {}
+  Status Init();
+  // What is no lone hit, and every so many that is, with a clock.
+  [[gnu::noinline]] Status ReadInFull(std::span<const ReadRequest> reads);
+  // Fills missing_.
+  Status ReadOneSided(std::span<const ReadRequest> reads);
+  // For the kinds whose region cannot be READ.
+  Status AllAreMissing(std::span<const ReadRequest> reads);
+  Status Fetch(std::span<const ReadRequest> reads, TimePoint begin);
+  Result<RpcPort::Ticket> BeginFetch(const ReadRequest& read, const MissingPages& pages, TimePoint deadline);
+  Status EndFetch(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
+                  TimePoint deadline);
+  Result<DecodedReply> Exchange(const RpcPort::Request& request, TimePoint deadline);
+  // After calls with bulk bytes were given up: the server may still reach into the buffer.
+  void ReplaceBuffer();
+  static bool GivenUp(const Status& status) { return status.code() == ETIMEDOUT || status.code() == EINTR; }
+
+  const std::shared_ptr<SessionCore> core_;
+  const ChannelOptions options_;
+  Histogram& hit_latency_;
+  Histogram& miss_latency_;
+  Histogram& call_latency_;
+  std::shared_ptr<ChannelCounters> counters_;
+  std::shared_ptr<RegisteredBuffer> buffer_;
+  std::unique_ptr<RpcPort> port_;
+  std::unique_ptr<OneSidedReader> reader_;  // null where the region cannot be READ
+  std::vector<MissingPages> missing_;
+  std::vector<RpcPort::Ticket> tickets_;
+  uint64_t region_bytes_ = 0;
+};
+
+}  // namespace termfs::tlib::client

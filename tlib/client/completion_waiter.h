@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CompletionWaiter: how a channel's thread waits for completions: it spins for a short while, because most answers are
+// faster than a sleep and a wake-up, and then sleeps on the completion channel. The spin is shortened when it finds
+// nothing time after time (the SSD is slow), and restored when sleeping turned out to be short.
+//
+// Thread-safety: the channel's thread.
+// Errors:        ETIMEDOUT at the deadline; ENOTCONN when the session was lost meanwhile; EINTR when the interruption
+//                was requested, which is found out before a sleep and during it: what is quick is not interrupted.
+#pragma once
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/interruption.h"
+#include "base/result.h"
+#include "driver/nic.h"
+#include "tlib/client/session_core.h"
+
+namespace termfs::tlib::client {
+
+class CompletionWaiter {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  // `interruption` may be null.
+  explicit CompletionWaiter(SessionCore& core, Interruption* interruption = nullptr)
+      : core_(core), interruption_(interruption) {}
+
+  // Calls `poll` (which polls `queue`) until it returns true. `soon`: without the SSD, so that spinning may pay.
+  template <typename Poll>
+  Status Wait(driver::CompletionQueue& queue, Poll&& poll, TimePoint deadline, bool soon) {
+    return Wait(queue, poll, deadline, soon, interruption_);
+  }
+  // The same for what must not be left before it has ended.
+  template <typename Poll>
+  Status WaitUninterrupted(driver::CompletionQueue& queue, Poll&& poll, TimePoint deadline) {
+    return Wait(queue, poll, deadline, true, nullptr);
+  }
+
+ private:
+  template <typename Poll>
+  Status Wait(driver::CompletionQueue& queue, Poll& poll, TimePoint deadline, bool soon, Interruption* interruption) {
+    while (true) {
+      if (Spin(poll, soon ? std::min<std::chrono::nanoseconds>(spin_, kSpinAlone) : std::chrono::nanoseconds(0),
+               false)) {
+        return Status::Ok();
+      }
+      if (soon && spin_ > kSpinAlone && core_.BeginSpinning()) {
+        const bool found = Spin(poll, spin_ - kSpinAlone, true);
+        core_.EndSpinning();
+        if (found) {
+          return Status::Ok();
+        }
+      }
+      if (!queue.Arm()) {
+        continue;
+      }
+      const Status slept = Sleep(queue, deadline, soon, interruption);
+      queue.Disarm();
+      if (!slept.ok()) {
+        return poll() ? Status::Ok() : slept;
+      }
+    }
+  }
+
+  // Polls for `length`, at least once. With `yields` whoever else waits for this CPU may run in between: it may be the
+  // server, woken where it was called.
+  template <typename Poll>
+  static bool Spin(Poll& poll, std::chrono::nanoseconds length, bool yields) {
+    const TimePoint begin = std::chrono::steady_clock::now();
+    do {
+      if (yields) {
+        sched_yield();
+      }
+      for (int i = 0; i < kPollsPerClockRead; i++) {
+        if (poll()) {
+          return true;
+        }
+        __builtin_ia32_pause();
+      }
+    } while (std::chrono::steady_clock::now() - begin < length);
+    return false;
+  }
+
+  static constexpr int kPollsPerClockRead = 16;
+
+  // Until the queue's descriptor is readable, the session is lost, the interruption requested, or the deadline come.
+  Status Sleep(driver::CompletionQueue& queue, TimePoint deadline, bool soon, Interruption* interruption);
+
+  SessionCore& core_;
+  Interruption* const interruption_;
+  std::chrono::nanoseconds spin_{kMaxSpin};
+  int vain_spins_ = 0;
+  static constexpr std::chrono::microseconds kMaxSpin{200};  // a write of 1 MiB to memory takes about 100
+  static constexpr std::chrono::microseconds kSpinAlone{5};  // an answer from memory, by a server that is awake
+};
+
+}  // namespace termfs::tlib::client

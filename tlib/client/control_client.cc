@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/client/control_client.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstdio>
+
+namespace termfs::tlib::client {
+
+Result<std::unique_ptr<ControlClient>> ControlClient::Connect(const std::string& directory) {
+  // A Unix socket's path holds 107 bytes only: go through an open directory.
+  const UniqueFd dir(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!dir.valid()) {
+    return ErrnoStatus("open the volume's directory " + directory);
+  }
+  UniqueFd socket_fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket_fd.valid()) {
+    return ErrnoStatus("create a socket");
+  }
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/socket", dir.get());
+  if (connect(socket_fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return errno == ENOENT || errno == ECONNREFUSED
+               ? Status::Error(errno, "no server runs for " + directory + "; start one with termfs serve")
+               : ErrnoStatus("connect to the server of " + directory);
+  }
+  if (fcntl(socket_fd.get(), F_SETFL, O_NONBLOCK) != 0) {
+    return ErrnoStatus("make a socket non-blocking");
+  }
+  return std::unique_ptr<ControlClient>(new ControlClient(std::move(socket_fd)));
+}
+
+void ControlClient::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
+
+Result<ControlClient::Answer> ControlClient::Exchange(const wire::ControlMessageT& message,
+                                                      const std::vector<UniqueFd>& fds, TimePoint deadline) {
+  {
+    MutexLock lock(mutex_);
+    while (busy_) {
+      if (!turn_changed_.WaitUntil(mutex_, deadline) && busy_) {
+        return Status::Error(ETIMEDOUT, "the control channel is busy");
+      }
+    }
+    busy_ = true;
+  }
+  auto answer = ExchangeInTurn(message, fds, deadline);
+  MutexLock lock(mutex_);
+  busy_ = false;
+  turn_changed_.NotifyOne();
+  return answer;
+}
+
+Result<ControlClient::Answer> ControlClient::ExchangeInTurn(const wire::ControlMessageT& message,
+                                                            const std::vector<UniqueFd>& fds, TimePoint deadline) {
+  if (broken_) {
+    return Status::Error(ENOTCONN, "the control channel broke");
+  }
+  if (Status sent = SendFrame(socket_.get(), EncodeControl(message), fds, deadline); !sent.ok()) {
+    broken_ = true;
+    return sent;
+  }
+  unanswered_++;
+  while (true) {
+    auto frame = reader_.Wait(socket_.get(), deadline);
+    if (!frame.ok()) {
+      broken_ = broken_ || frame.status().code() != ETIMEDOUT;
+      return std::move(frame).status();
+    }
+    if (--unanswered_ > 0) {
+      continue;  // to somebody who has given up
+    }
+    Answer answer{.message = {}, .fds = std::move(frame->fds)};
+    RETURN_IF_ERROR(DecodeControl(frame->bytes, answer.message));
+    if (const auto* error = answer.message.body.AsError(); error != nullptr) {
+      return Status::Error(error->code > 0 && error->code < 4096 ? error->code : EPROTO, error->text);
+    }
+    return answer;
+  }
+}
+
+}  // namespace termfs::tlib::client

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ControlClient: the client's end of the control channel. Requests go out one at a time and are answered in order.
+//
+// Thread-safety: any thread; callers take turns.
+// Errors:        ENOENT, ECONNREFUSED: no server in that directory; EACCES: it does not admit us; ENOTCONN: it is gone;
+//                ETIMEDOUT: no turn or no answer in time (an answer that comes later is dropped); EPROTO: it answered
+//                something else than asked; otherwise what it answered.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "tlib/rpc/control_generated.h"
+#include "tlib/rpc/control_message.h"
+
+namespace termfs::tlib::client {
+
+class ControlClient {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  struct Answer {
+    wire::ControlMessageT message;
+    std::vector<UniqueFd> fds;
+  };
+
+  // Connects to `directory`/socket.
+  static Result<std::unique_ptr<ControlClient>> Connect(const std::string& directory);
+  ControlClient(const ControlClient&) = delete;
+  ControlClient& operator=(const ControlClient&) = delete;
+
+  // Sends `body` (a table of the union wire::Body) and waits for the answer, whose body is of type `Reply`.
+  template <typename Reply, typename Request>
+  Result<Reply> Call(Request body, TimePoint deadline, const std::vector<UniqueFd>& fds = {},
+                     std::vector<UniqueFd>* answer_fds = nullptr) {
+    wire::ControlMessageT message;
+    message.body.Set(std::move(body));
+    ASSIGN_OR_RETURN(Answer answer, Exchange(message, fds, deadline));
+    auto* reply = static_cast<Reply*>(
+        answer.message.body.type == wire::BodyUnionTraits<Reply>::enum_value ? answer.message.body.value : nullptr);
+    if (reply == nullptr) {
+      return Status::Error(EPROTO, "the server's answer does not fit the question");
+    }
+    if (answer_fds != nullptr) {
+      *answer_fds = std::move(answer.fds);
+    }
+    return std::move(*reply);
+  }
+
+  // For poll(): hangs up when the server is gone. Nothing else may be done to it.
+  int fd() const { return socket_.get(); }
+  // Hangs up: whoever waits for an answer gets ENOTCONN.
+  void Shutdown();
+
+ private:
+  explicit ControlClient(UniqueFd socket) : socket_(std::move(socket)) {}
+  Result<Answer> Exchange(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds, TimePoint deadline)
+      EXCLUDES(mutex_);
+  Result<Answer> ExchangeInTurn(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds,
+                                TimePoint deadline);
+
+  const UniqueFd socket_;
+  Mutex mutex_;
+  CondVar turn_changed_;
+  bool busy_ GUARDED_BY(mutex_) = false;
+
+  // Of the caller whose turn it is.
+  FrameReader reader_;
+  uint32_t unanswered_ = 0;  // answers to calls that timed out, still to come
+  bool broken_ = false;      // a request was sent in part only
+};
+
+}  // namespace termfs::tlib::client

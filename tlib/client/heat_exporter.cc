@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/client/heat_exporter.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <new>
+
+namespace termfs::tlib::client {
+namespace {
+
+constexpr uint64_t kMaxEntries = 1U << 17;  // of distinct pages per period; more are left out
+
+}  // namespace
+
+Result<std::unique_ptr<HeatExporter>> HeatExporter::Create(driver::Nic& nic, driver::ProtectionDomain& domain,
+                                                           uint64_t pages) {
+  std::unique_ptr<HeatExporter> exporter(new HeatExporter);
+  exporter->capacity_ = static_cast<uint32_t>(std::clamp<uint64_t>(pages, 1, kMaxEntries));
+  const size_t bytes = sizeof(HeatHeader) + 2 * size_t{exporter->capacity_} * sizeof(HeatEntry);
+  ASSIGN_OR_RETURN(exporter->memory_, nic.AllocateMemory({.bytes = bytes, .name = "termfs-heat"}));
+  new (exporter->memory_->data()) HeatHeader{.sequence = 0, .capacity = exporter->capacity_};
+  ASSIGN_OR_RETURN(exporter->region_, domain.RegisterMemory(exporter->memory_->data(), exporter->memory_->size(),
+                                                            driver::Access::kRemoteRead));
+  exporter->table_.resize(std::bit_ceil(size_t{exporter->capacity_} * 2));
+  exporter->used_.reserve(exporter->capacity_);
+  return exporter;
+}
+
+std::shared_ptr<AccessRing> HeatExporter::AddRing() {
+  auto ring = std::make_shared<AccessRing>();
+  MutexLock lock(mutex_);
+  rings_.push_back(ring);
+  return ring;
+}
+
+void HeatExporter::RemoveRing(const std::shared_ptr<AccessRing>& ring) {
+  MutexLock lock(mutex_);
+  std::erase(rings_, ring);
+}
+
+void HeatExporter::Drain() {
+  std::vector<std::shared_ptr<AccessRing>> rings;
+  {
+    MutexLock lock(mutex_);
+    rings = rings_;
+  }
+  for (const auto& ring : rings) {
+    ring->Drain([this](uint32_t page) { Count(page); });
+  }
+}
+
+void HeatExporter::Count(uint32_t page) {
+  const size_t mask = table_.size() - 1;
+  for (size_t slot = static_cast<size_t>(page * 0x9e3779b1U) & mask;; slot = (slot + 1) & mask) {
+    HeatEntry& entry = table_[slot];
+    if (entry.accesses == 0) {
+      if (used_.size() == capacity_) {
+        return;
+      }
+      used_.push_back(static_cast<uint32_t>(slot));
+      entry = {.page = page, .accesses = 1};
+      return;
+    }
+    if (entry.page == page) {
+      entry.accesses += entry.accesses != UINT32_MAX;
+      return;
+    }
+  }
+}
+
+void HeatExporter::Publish() {
+  if (used_.empty()) {
+    return;  // the sequence stands: the server has nothing to fetch
+  }
+  std::atomic_ref<uint64_t> sequence(header().sequence);
+  const uint64_t next = sequence.load(std::memory_order_relaxed) + 1;
+  auto* out = reinterpret_cast<HeatEntry*>(memory_->data() + HeatBufferOffset(next, capacity_));
+  for (size_t i = 0; i < used_.size(); i++) {
+    HeatEntry& entry = table_[used_[i]];
+    // Relaxed atomics: the server may be reading this buffer, too late, and will see that by the sequence.
+    std::atomic_ref<uint32_t>(out[i].page).store(entry.page, std::memory_order_relaxed);
+    std::atomic_ref<uint32_t>(out[i].accesses).store(entry.accesses, std::memory_order_relaxed);
+    entry = {};
+  }
+  std::atomic_ref<uint32_t>(header().count[next % 2])
+      .store(static_cast<uint32_t>(used_.size()), std::memory_order_relaxed);
+  sequence.store(next, std::memory_order_release);
+  used_.clear();
+}
+
+}  // namespace termfs::tlib::client

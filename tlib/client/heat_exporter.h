@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HeatExporter: sums what the channels' rings hold and exports the pages that were read since the last time, in the
+// memory region that the server READs (tlib/rpc/heat.h).
+//
+// Thread-safety: AddRing and RemoveRing from any thread; Drain and Publish from one thread, the session's.
+// Ownership:     owns the exported memory; shares the rings with their channels.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "driver/nic.h"
+#include "tlib/client/access_ring.h"
+#include "tlib/rpc/heat.h"
+
+namespace termfs::tlib::client {
+
+class HeatExporter {
+ public:
+  // `pages`: of the region, bounds what is exported.
+  static Result<std::unique_ptr<HeatExporter>> Create(driver::Nic& nic, driver::ProtectionDomain& domain,
+                                                      uint64_t pages);
+  HeatExporter(const HeatExporter&) = delete;
+  HeatExporter& operator=(const HeatExporter&) = delete;
+
+  driver::RKey rkey() const { return region_->rkey(); }
+  uint64_t bytes() const { return memory_->size(); }
+  driver::Memory& memory() { return *memory_; }
+
+  std::shared_ptr<AccessRing> AddRing() EXCLUDES(mutex_);
+  // What is still in it is counted with the next Drain.
+  void RemoveRing(const std::shared_ptr<AccessRing>& ring) EXCLUDES(mutex_);
+
+  // Takes in what the rings hold; call it many times per Publish.
+  void Drain() EXCLUDES(mutex_);
+  // Exports the counts and begins anew.
+  void Publish();
+
+ private:
+  HeatExporter() = default;
+  void Count(uint32_t page);
+  HeatHeader& header() { return *reinterpret_cast<HeatHeader*>(memory_->data()); }
+
+  std::unique_ptr<driver::Memory> memory_;
+  std::unique_ptr<driver::MemoryRegion> region_;
+  uint32_t capacity_ = 0;
+
+  // Open addressing by page, a slot without accesses is free; emptied at each Publish. `used_` lists the taken slots.
+  std::vector<HeatEntry> table_;
+  std::vector<uint32_t> used_;
+
+  Mutex mutex_;
+  std::vector<std::shared_ptr<AccessRing>> rings_ GUARDED_BY(mutex_);
+};
+
+}  // namespace termfs::tlib::client

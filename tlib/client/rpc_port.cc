@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/client/rpc_port.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+
+namespace termfs::tlib::client {
+namespace {
+
+constexpr uint64_t kSendId = 2;
+constexpr uint32_t kSignalEvery = 16;  // SENDs: a queue pair learns from a signaled one that those before it are done
+constexpr uint32_t kMaxSend = RpcPort::kMaxReads + 2 * kChannelCredits;
+constexpr size_t kMessageBytes = 3 * size_t{kChannelCredits} * kMaxMessage;
+
+Status ErrorOf(const DecodedReply& reply) {
+  return Status::Error(reply.header.error,
+                       std::string(reinterpret_cast<const char*>(reply.body.data()), reply.body.size()));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RpcPort>> RpcPort::Open(std::shared_ptr<SessionCore> core, Interruption* interruption) {
+  std::unique_ptr<RpcPort> port(new RpcPort(std::move(core), interruption));
+  RETURN_IF_ERROR(port->Init());
+  return port;
+}
+
+RpcPort::~RpcPort() {
+  // Before the memory regions of messages and bulk buffers go.
+  pair_.reset();
+  send_queue_.reset();
+  recv_queue_.reset();
+  for (Slot& slot : slots_) {
+    if (slot.late) {
+      slot.late(Status::Error(ENOTCONN, "the channel ended before the reply came"));
+    }
+  }
+}
+
+Status RpcPort::Init() {
+  messages_ = std::make_unique<std::byte[]>(kMessageBytes);
+  ASSIGN_OR_RETURN(messages_region_,
+                   core_->domain().RegisterMemory(messages_.get(), kMessageBytes, driver::Access::kLocalWrite));
+  ASSIGN_OR_RETURN(send_queue_, core_->nic().CreateCompletionQueue(kMaxSend));
+  ASSIGN_OR_RETURN(recv_queue_, core_->nic().CreateCompletionQueue(kChannelCredits));
+  ASSIGN_OR_RETURN(pair_, core_->OpenQueuePair(wire::Purpose::Data, {.send_cq = send_queue_.get(),
+                                                                     .recv_cq = recv_queue_.get(),
+                                                                     .max_send = kMaxSend,
+                                                                     .max_recv = kChannelCredits,
+                                                                     .max_message = kMaxMessage}));
+  for (uint32_t i = 0; i < kChannelCredits; i++) {
+    free_.push_back(kChannelCredits - 1 - i);
+    RETURN_IF_ERROR(PostReceive(i));
+  }
+  return Status::Ok();
+}
+
+Status RpcPort::PostReceive(uint32_t index) {
+  const driver::RecvWorkRequest receive{
+      .id = index, .local = {.addr = receive_bytes(index), .length = kMaxMessage, .lkey = messages_region_->lkey()}};
+  return pair_->PostRecv({&receive, 1});
+}
+
+Status RpcPort::Break(Status why) {
+  if (!broken_) {
+    broken_ = true;
+    why_ = std::move(why);
+    pair_->Close();
+  }
+  return why_;
+}
+
+void RpcPort::Fail(const driver::WorkCompletion& completion) {
+  const Status why =
+      Status::Error(ENOTCONN, "the connection broke: " + std::string(driver::ToString(completion.status)));
+  if (completion.status == driver::WcStatus::kRetryExcErr || completion.status == driver::WcStatus::kRnrRetryExcErr) {
+    core_->MarkLost(why);
+  }
+  [[maybe_unused]] const Status kept = Break(why);
+}
+
+uint32_t RpcPort::PollSends() {
+  const size_t count = send_queue_->Poll(completions_);
+  uint32_t reads = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (completions_[i].status != driver::WcStatus::kSuccess) [[unlikely]] {
+      Fail(completions_[i]);
+    } else {
+      reads += completions_[i].id == kReadId;
+    }
+  }
+  return reads;
+}
+
+void RpcPort::Free(uint32_t slot) {
+  slots_[slot].state = State::kFree;
+  slots_[slot].buffer.reset();
+  free_.push_back(slot);
+}
+
+void RpcPort::PollReplies() {
+  std::array<driver::WorkCompletion, kChannelCredits> completions;
+  const size_t count = recv_queue_->Poll(completions);
+  for (size_t i = 0; i < count; i++) {
+    if (completions[i].status != driver::WcStatus::kSuccess) {
+      PollSends();  // a SEND that failed first tells more than the receives flushed after it
+      Fail(completions[i]);
+      return;
+    }
+    HandleReply(completions[i]);
+  }
+}
+
+void RpcPort::HandleReply(const driver::WorkCompletion& completion) {
+  const auto index = static_cast<uint32_t>(completion.id);
+  const std::span<const std::byte> message(receive_bytes(index), completion.byte_len);
+  const auto reply = DecodeReply(message);
+  if (!reply.ok()) {
+    [[maybe_unused]] const Status kept = Break(reply.status());
+    return;
+  }
+  const auto slot = static_cast<uint32_t>(reply->header.call % kChannelCredits);
+  Slot& owner = slots_[slot];
+  if (owner.call != reply->header.call || owner.state == State::kFree || owner.state == State::kAnswered) {
+    [[maybe_unused]] const Status kept = Break(Status::Error(EPROTO, "the server answered what nobody asked"));
+    return;
+  }
+  if (owner.state == State::kAbandoned) {
+    const LateReply late = std::exchange(owner.late, nullptr);
+    Free(slot);
+    if (late) {
+      late(reply->header.error != 0 ? Result<std::span<const std::byte>>(ErrorOf(*reply)) : reply->body);
+    }
+  } else {
+    std::memcpy(reply_bytes(slot), message.data(), message.size());
+    owner.reply_bytes = completion.byte_len;
+    owner.state = State::kAnswered;
+  }
+  if (Status posted = PostReceive(index); !posted.ok()) {
+    [[maybe_unused]] const Status kept = Break(std::move(posted));
+  }
+}
+
+Status RpcPort::WaitForCredit(TimePoint deadline) {
+  RETURN_IF_ERROR(waiter_.Wait(
+      *recv_queue_,
+      [this] {
+        PollReplies();
+        return broken_ || !free_.empty();
+      },
+      deadline, /*soon=*/false));
+  return broken_ ? why_ : Status::Ok();
+}
+
+Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<RegisteredBuffer> buffer,
+                                       TimePoint deadline) {
+  last_abandoned_ = {};
+  if (core_->patterns().lost()) {
+    return core_->why_lost();
+  }
+  if (broken_) {
+    return why_;
+  }
+  const size_t body = request.head.size() + request.tail.size();
+  if (body > kMaxMessage - sizeof(RequestHeader)) {
+    return Status::Error(EMSGSIZE, "request too long");
+  }
+  if (free_.empty()) {
+    RETURN_IF_ERROR(WaitForCredit(deadline));
+  }
+  const uint32_t slot = free_.back();
+  const uint64_t call = next_call_++ * kChannelCredits + slot;
+  const RequestHeader header{.call = call,
+                             .epoch = core_->epoch(),
+                             .opcode = request.opcode,
+                             .body_bytes = static_cast<uint32_t>(body),
+                             .in = request.in,
+                             .out = request.out};
+  std::byte* const message = request_bytes(slot);
+  std::memcpy(message, &header, sizeof(header));
+  std::copy(request.head.begin(), request.head.end(), message + sizeof(header));
+  std::copy(request.tail.begin(), request.tail.end(), message + sizeof(header) + request.head.size());
+  PollSends();
+  driver::SendWorkRequest send{
+      .id = kSendId, .opcode = driver::Opcode::kSend, .signaled = ++unsignaled_ >= kSignalEvery};
+  send.local = {
+      .addr = message, .length = static_cast<uint32_t>(sizeof(header) + body), .lkey = messages_region_->lkey()};
+  if (send.signaled) {
+    unsignaled_ = 0;
+  }
+  if (Status posted = pair_->PostSend({&send, 1}); !posted.ok()) {
+    return Break(std::move(posted));
+  }
+  free_.pop_back();
+  Slot& taken = slots_[slot];
+  taken.state = State::kWaiting;
+  taken.call = call;
+  taken.buffer = std::move(buffer);
+  return Ticket{.slot = slot, .call = call};
+}
+
+Result<DecodedReply> RpcPort::Await(const Ticket& ticket, TimePoint deadline, bool soon) {
+  Slot& slot = slots_[ticket.slot];
+  Status waited = waiter_.Wait(
+      *recv_queue_,
+      [&] {
+        PollReplies();
+        return slot.state == State::kAnswered || broken_;
+      },
+      deadline, soon);
+  if (slot.state != State::kAnswered) {
+    Abandon(ticket);
+    return waited.ok() ? why_ : waited;
+  }
+  const std::span<const std::byte> message(reply_bytes(ticket.slot), slot.reply_bytes);
+  Free(ticket.slot);
+  ASSIGN_OR_RETURN(const DecodedReply reply, DecodeReply(message));
+  if (reply.header.error != 0) {
+    return ErrorOf(reply);
+  }
+  return reply;
+}
+
+void RpcPort::Abandon(const Ticket& ticket) {
+  Slot& slot = slots_[ticket.slot];
+  if (slot.call == ticket.call && slot.state == State::kWaiting) {
+    slot.state = State::kAbandoned;
+    last_abandoned_ = ticket;
+  } else if (slot.call == ticket.call && slot.state == State::kAnswered) {
+    Free(ticket.slot);
+  }
+}
+
+void RpcPort::WhenAnswered(LateReply late) {
+  Slot& slot = slots_[last_abandoned_.slot];
+  if (slot.state == State::kAbandoned && slot.call == last_abandoned_.call && !slot.late) {
+    slot.late = std::move(late);
+  } else {
+    late(Status::Error(ENOTCONN, "no call waits for a reply"));
+  }
+}
+
+}  // namespace termfs::tlib::client

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RpcPort: a channel's queue pair and the calls on it. Up to kChannelCredits calls are in flight, each with a slot: its
+// request's bytes, its reply's bytes, and the bulk buffer it named. A call that was given up (ETIMEDOUT, EINTR) keeps
+// its slot, and with it the bulk buffer that the server may still reach into, until the reply comes after all, or the
+// queue pair is gone.
+//
+// Thread-safety: the channel's thread.
+// Ownership:     owns the queue pair, its completion queues and the message buffers; shares bulk buffers.
+// Errors:        ENOTCONN: the session is lost or the queue pair broke, and stays so; ETIMEDOUT: no credit or no reply
+//                by the deadline; EINTR: the wait for either was interrupted; EMSGSIZE; otherwise what the server
+//                answered.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "driver/nic.h"
+#include "tlib/client/completion_waiter.h"
+#include "tlib/client/registered_buffer.h"
+#include "tlib/client/session_core.h"
+#include "tlib/rpc/decode.h"
+#include "tlib/rpc/messages.h"
+
+namespace termfs::tlib::client {
+
+class RpcPort {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  // Work requests with this id are the one-sided reader's; PollSends tells how many of them have completed.
+  static constexpr uint64_t kReadId = 1;
+  static constexpr uint32_t kMaxReads = 64;  // of them in flight
+
+  struct Request {
+    uint16_t opcode = 0;
+    std::span<const std::byte> head;  // the body is head and tail, one after the other
+    std::span<const std::byte> tail;
+    RemoteBuffer in;
+    RemoteBuffer out;
+  };
+  struct Ticket {
+    uint32_t slot = 0;
+    uint64_t call = 0;
+  };
+
+  // `interruption` may be null, and outlives the port.
+  static Result<std::unique_ptr<RpcPort>> Open(std::shared_ptr<SessionCore> core, Interruption* interruption);
+  ~RpcPort();
+  RpcPort(const RpcPort&) = delete;
+  RpcPort& operator=(const RpcPort&) = delete;
+
+  // Sends a request. `buffer` is what it names, kept as long as the server may reach into it; null: nothing.
+  Result<Ticket> Begin(const Request& request, std::shared_ptr<RegisteredBuffer> buffer, TimePoint deadline);
+  // Its reply; the body stays valid until the next Begin. After an error the ticket is void.
+  Result<DecodedReply> Await(const Ticket& ticket, TimePoint deadline, bool soon = true);
+  // The caller has lost interest, its buffer is retired with the call.
+  void Abandon(const Ticket& ticket);
+  // Calls `late` with the reply of the call that was abandoned last, when it comes; with ENOTCONN from the destructor,
+  // or at once when no call waits for one.
+  void WhenAnswered(LateReply late);
+  // A Begin would find a slot at once.
+  bool has_credit() const { return !free_.empty(); }
+  // Takes in the replies that have come.
+  void PollReplies();
+
+  driver::QueuePair& pair() { return *pair_; }
+  driver::CompletionQueue& send_queue() { return *send_queue_; }
+  CompletionWaiter& waiter() { return waiter_; }
+
+  // Takes in completions of the send queue; returns how many were of kReadId, or broken() tells.
+  uint32_t PollSends();
+  bool broken() const { return broken_; }
+  Status why_broken() const { return why_; }
+  // Nothing can be sent on it any more.
+  Status Break(Status why);
+
+ private:
+  enum class State : uint8_t { kFree, kWaiting, kAnswered, kAbandoned };
+  struct Slot {
+    State state = State::kFree;
+    uint64_t call = 0;
+    uint32_t reply_bytes = 0;
+    std::shared_ptr<RegisteredBuffer> buffer;
+    LateReply late;  // may be empty
+  };
+
+  RpcPort(std::shared_ptr<SessionCore> core, Interruption* interruption)
+      : core_(std::move(core)), waiter_(*core_, interruption) {}
+  Status Init();
+  Status PostReceive(uint32_t index);
+  void HandleReply(const driver::WorkCompletion& completion);
+  void Fail(const driver::WorkCompletion& completion);
+  void Free(uint32_t slot);
+  Status WaitForCredit(TimePoint deadline);
+
+  std::byte* request_bytes(uint32_t slot) { return messages_.get() + size_t{slot} * kMaxMessage; }
+  std::byte* reply_bytes(uint32_t slot) { return messages_.get() + (kChannelCredits + size_t{slot}) * kMaxMessage; }
+  std::byte* receive_bytes(uint32_t index) {
+    return messages_.get() + (2 * size_t{kChannelCredits} + index) * kMaxMessage;
+  }
+
+  const std::shared_ptr<SessionCore> core_;
+  CompletionWaiter waiter_;
+  std::unique_ptr<std::byte[]> messages_;  // per slot: request, reply; then the posted receives
+  std::unique_ptr<driver::MemoryRegion> messages_region_;
+  std::unique_ptr<driver::CompletionQueue> send_queue_;
+  std::unique_ptr<driver::CompletionQueue> recv_queue_;
+  std::unique_ptr<driver::QueuePair> pair_;
+  std::array<Slot, kChannelCredits> slots_;
+  std::vector<uint32_t> free_;
+  uint64_t next_call_ = 1;
+  Ticket last_abandoned_;
+  uint32_t unsignaled_ = 0;
+  std::array<driver::WorkCompletion, 8> completions_;  // of PollSends, which is too hot to initialise them every time
+  bool broken_ = false;
+  Status why_;
+};
+
+}  // namespace termfs::tlib::client

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The client's end of tlib. A Session is one connection to one region server: control channel, the region's present
+// bitmap, the access counts, and a thread for what the server calls. A Channel is one thread's queue pair on it, with
+// registered memory of its own.
+//
+//   ASSIGN_OR_RETURN(auto session, Session::Connect(nic, directory, options, handler));
+//   ASSIGN_OR_RETURN(auto channel, session->OpenChannel({}));
+//   ReadRequest read{.offset = {4096}, .length = 4096, .destination = channel->buffer().data()};
+//   RETURN_IF_ERROR(channel->Read({&read, 1}));
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/interruption.h"
+#include "base/metrics.h"
+#include "base/page.h"
+#include "base/result.h"
+#include "driver/nic.h"
+
+namespace termfs::tlib::client {
+
+// Where the client learns which pages are absent before it READs them.
+enum class BitmapMode : uint8_t {
+  kLive,    // the server's own bitmap through shared memory (one host); Connect fails with ENOTSUP where it cannot be
+  kPulled,  // READ every pull_period, patched by what RPC replies report
+  kOff,     // never: detection by the pattern alone
+};
+
+struct SessionOptions {
+  std::string program = "client";  // shown by `status`
+  BitmapMode bitmap = BitmapMode::kLive;
+  std::chrono::milliseconds pull_period{1000};
+  std::chrono::milliseconds heat_period{1000};  // how often access counts are summed and exported; 0: not at all
+  std::chrono::milliseconds call_timeout{30000};
+};
+
+// What the server asks of the client (revocations, notifications). Called on the session's callback thread, one at a
+// time; may take its time, the server waits with a deadline of its own. Returns the reply's body.
+class CallbackHandler {
+ public:
+  virtual ~CallbackHandler() = default;
+  virtual Result<std::vector<std::byte>> HandleCallback(uint16_t opcode, std::span<const std::byte> body) = 0;
+  // The connection is lost; every channel answers ENOTCONN from now on. Called at most once, on that thread.
+  virtual void SessionLost(const Status& why) = 0;
+};
+
+struct ReadRequest {
+  RegionOffset offset;
+  uint32_t length = 0;               // 1 to kMaxTransfer
+  std::byte* destination = nullptr;  // within Channel::buffer()
+};
+
+// A request to the service above tlib (fs/server). Body and reply body are at most kMaxMessage less the header.
+struct CallRequest {
+  uint16_t opcode = 0;  // >= kFirstServiceOpcode
+  std::span<const std::byte> body;
+  std::span<std::byte> in;               // bulk to the server; within Channel::buffer()
+  std::span<std::byte> out;              // bulk from the server; within Channel::buffer()
+  std::chrono::milliseconds timeout{0};  // 0: the session's
+};
+struct CallReply {
+  std::span<const std::byte> body;  // valid until the channel's next use
+  uint32_t out_bytes = 0;
+};
+
+class Session;
+
+// The reply to a call that was given up: its body, or the server's error; ENOTCONN when none will come.
+using LateReply = std::function<void(const Result<std::span<const std::byte>>& reply)>;
+
+// Thread-safety: one thread at a time; different channels at will.
+// Ownership:     holds on to its session. Its buffer is registered memory, page-aligned, valid as long as it lives.
+// Errors:        ENOTCONN: the session is lost; ETIMEDOUT: the deadline passed; EINTR: the channel's interruption was
+//                requested; otherwise what the server answered. After ETIMEDOUT and EINTR the call is given up: it may
+//                still be carried out. Its bulk buffers stay reserved until its reply has come, or the queue pair is
+//                gone; the channel has a new buffer then, so take buffer() anew after an error.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  virtual std::span<std::byte> buffer() = 0;
+
+  // All of `reads`, overlapping one another: bitmap, READ, detection, one RPC for what is absent of each. Bytes are
+  // page-atomic. On error the destinations hold anything.
+  virtual Status Read(std::span<const ReadRequest> reads) = 0;
+  // Raw write of bytes in buffer() to the region, where the server's service allows it.
+  virtual Status Write(RegionOffset offset, std::span<const std::byte> data) = 0;
+  virtual Result<CallReply> Call(const CallRequest& request) = 0;
+  // Sends a request without bulk bytes whose reply is of no interest, and waits for nothing. EAGAIN: as many calls are
+  // unanswered as there are credits.
+  virtual Status Post(const CallRequest& request) = 0;
+  // The last Call was given up: `late` is called once, on this channel's thread, during one of its next calls or when
+  // it is destroyed.
+  virtual void AfterGivenUp(LateReply late) = 0;
+};
+
+struct ChannelOptions {
+  size_t buffer_bytes = (1U << 20) + (64U << 10);
+  Interruption* interruption = nullptr;  // of the thread that uses the channel; may be null, outlives the channel
+};
+
+// Thread-safety: any thread.
+class Session {
+ public:
+  virtual ~Session() = default;
+
+  // `address` is a volume's directory; its socket is reached through an open directory, so the path may be long.
+  // `handler` may be null and must outlive the session.
+  static Result<std::unique_ptr<Session>> Connect(driver::Nic& nic, const std::string& address,
+                                                  const SessionOptions& options, CallbackHandler* handler);
+
+  virtual Result<std::unique_ptr<Channel>> OpenChannel(const ChannelOptions& options) = 0;
+  // An administrator's request over the control channel.
+  virtual Result<std::vector<std::byte>> Admin(uint16_t opcode, std::span<const std::byte> body) = 0;
+
+  // Every call fails with ENOTCONN from now on, and those that wait return.
+  virtual void Abandon(const Status& why) = 0;
+
+  virtual uint64_t id() const = 0;
+  virtual driver::RegionKind kind() const = 0;
+  virtual uint64_t pages() const = 0;
+  virtual std::string transport() const = 0;
+  virtual bool lost() const = 0;
+  // reads_total, read_pages_total, read_hit_pages_total (one-sided, accepted), absent_by_bitmap_pages_total,
+  // absent_by_pattern_pages_total, rpc_reads_total, rpc_read_pages_total, calls_total, bitmap_pulls_total;
+  // histograms read_hit, read_miss, call.
+  virtual std::vector<MetricValue> Metrics() const = 0;
+};
+
+}  // namespace termfs::tlib::client

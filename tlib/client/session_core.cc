@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/client/session_core.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/page.h"
+#include "tlib/rpc/messages.h"
+
+namespace termfs::tlib::client {
+namespace {
+
+std::vector<std::byte> ToBytes(const std::vector<uint8_t>& from) {
+  const auto* data = reinterpret_cast<const std::byte*>(from.data());
+  return {data, data + from.size()};
+}
+
+Result<driver::Pattern> ToPattern(const std::vector<uint8_t>& from) {
+  driver::Pattern pattern;
+  if (from.size() != pattern.line.size()) {
+    return Status::Error(EPROTO, "the server's magic pattern has not 64 bytes");
+  }
+  std::memcpy(pattern.line.data(), from.data(), from.size());
+  return pattern;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, const std::string& address,
+                                                          const SessionOptions& options) {
+  std::shared_ptr<SessionCore> core(new SessionCore(nic, options));
+  core->lost_event_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!core->lost_event_.valid()) {
+    return ErrnoStatus("create an eventfd");
+  }
+  ASSIGN_OR_RETURN(core->control_, ControlClient::Connect(address));
+  ASSIGN_OR_RETURN(core->domain_, nic.CreateProtectionDomain());
+  RETURN_IF_ERROR(core->SayHello());
+  return core;
+}
+
+Status SessionCore::SayHello() {
+  wire::HelloT hello;
+  hello.version = kControlVersion;
+  hello.program = options_.program;
+  hello.bitmap = static_cast<uint8_t>(options_.bitmap);
+  ASSIGN_OR_RETURN(const auto welcome, control_->Call<wire::WelcomeT>(std::move(hello), CallDeadline()));
+  if (welcome.version != kControlVersion) {
+    return Status::Error(EPROTO, "the server speaks version " + std::to_string(welcome.version) +
+                                     " of the protocol, this program version " + std::to_string(kControlVersion));
+  }
+  return Learn(welcome);
+}
+
+Status SessionCore::Learn(const wire::WelcomeT& welcome) {
+  if (welcome.region == nullptr) {
+    return Status::Error(EPROTO, "the server describes no region");
+  }
+  const wire::RegionInfoT& info = *welcome.region;
+  if (info.kind > static_cast<uint8_t>(driver::RegionKind::kTerm) || info.pages == 0 ||
+      info.pages > UINT64_MAX / kPageSize || info.pages > UINT32_MAX ||
+      info.bitmap_bytes < (info.pages + 63) / 64 * 8) {
+    return Status::Error(EPROTO, "the server's region is not one this program knows");
+  }
+  id_ = welcome.session;
+  epoch_ = welcome.epoch;
+  transport_ = welcome.transport;
+  region_ = {.kind = static_cast<driver::RegionKind>(info.kind),
+             .pages = info.pages,
+             .region_rkey = {info.region_rkey},
+             .bitmap_rkey = {info.bitmap_rkey},
+             .bitmap_bytes = info.bitmap_bytes};
+  RETURN_IF_ERROR(LearnPatterns(info));
+  if (bitmap_mode() == BitmapMode::kPulled) {
+    pulled_words_ = (region_.pages + 63) / 64;
+    pulled_bitmap_ = std::make_unique<std::atomic<uint64_t>[]>(pulled_words_);
+    for (size_t i = 0; i < pulled_words_; i++) {
+      pulled_bitmap_[i].store(~uint64_t{0}, std::memory_order_relaxed);  // until pulled: the pattern tells
+    }
+  }
+  return Status::Ok();
+}
+
+Status SessionCore::LearnPatterns(const wire::RegionInfoT& info) {
+  std::vector<driver::Pattern> patterns;
+  ASSIGN_OR_RETURN(patterns.emplace_back(), ToPattern(info.pattern));
+  if (!info.former_pattern.empty()) {
+    ASSIGN_OR_RETURN(patterns.emplace_back(), ToPattern(info.former_pattern));
+  }
+  patterns_.Set(std::move(patterns));
+  return Status::Ok();
+}
+
+Status SessionCore::RefreshPatterns() {
+  ASSIGN_OR_RETURN(const auto info, control_->Call<wire::RegionInfoT>(wire::GetRegionInfoT(), CallDeadline()));
+  return LearnPatterns(info);
+}
+
+BitmapMode SessionCore::bitmap_mode() const {
+  const bool shows_presence = region_.kind == driver::RegionKind::kTerm || region_.kind == driver::RegionKind::kPin;
+  return shows_presence ? options_.bitmap : BitmapMode::kOff;
+}
+
+Result<std::unique_ptr<driver::QueuePair>> SessionCore::OpenQueuePair(wire::Purpose purpose,
+                                                                      const driver::QueuePairOptions& options) {
+  ASSIGN_OR_RETURN(auto pair, domain_->CreateQueuePair(options));
+  ASSIGN_OR_RETURN(driver::Endpoint local, pair->LocalEndpoint());
+  wire::OpenQueuePairT request;
+  request.purpose = purpose;
+  request.endpoint.resize(local.bytes.size());
+  std::memcpy(request.endpoint.data(), local.bytes.data(), local.bytes.size());
+  driver::Endpoint remote;
+  ASSIGN_OR_RETURN(const auto opened,
+                   control_->Call<wire::QueuePairOpenedT>(request, CallDeadline(), local.fds, &remote.fds));
+  remote.bytes = ToBytes(opened.endpoint);
+  RETURN_IF_ERROR(pair->Connect(std::move(remote)));
+  return pair;
+}
+
+Status SessionCore::StartHeat() {
+  if (options_.heat_period.count() <= 0 || !driver::AllowsOneSidedRead(region_.kind)) {
+    return Status::Ok();
+  }
+  ASSIGN_OR_RETURN(heat_, HeatExporter::Create(nic_, *domain_, region_.pages));
+  wire::ExportHeatT request;
+  request.rkey = heat_->rkey().value;
+  request.bytes = heat_->bytes();
+  return control_->Call<wire::DoneT>(request, CallDeadline()).status();
+}
+
+void SessionCore::MarkLost(const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (!patterns_.MarkLost()) {
+      return;
+    }
+    why_lost_ = Status::Error(ENOTCONN, "the session with the server is lost (" + why.ToString() + ")");
+  }
+  const uint64_t one = 1;
+  if (write(lost_event_.get(), &one, sizeof(one)) != sizeof(one)) {
+    LOG_ERROR("{}", ErrnoStatus("tell the channels that the session is lost").ToString());
+  }
+}
+
+Status SessionCore::why_lost() const {
+  MutexLock lock(mutex_);
+  return why_lost_;
+}
+
+std::shared_ptr<ChannelCounters> SessionCore::AddChannel() {
+  auto counters = std::make_shared<ChannelCounters>();
+  MutexLock lock(mutex_);
+  channels_.push_back(counters);
+  return counters;
+}
+
+void SessionCore::RemoveChannel(const std::shared_ptr<ChannelCounters>& counters) {
+  MutexLock lock(mutex_);
+  counters->AddTo(closed_channels_);
+  std::erase(channels_, counters);
+}
+
+std::vector<MetricValue> SessionCore::Metrics() const {
+  ChannelCounters sum;
+  {
+    MutexLock lock(mutex_);
+    closed_channels_.AddTo(sum);
+    for (const auto& channel : channels_) {
+      channel->AddTo(sum);
+    }
+  }
+  std::vector<MetricValue> values = {
+      {"reads_total", sum.reads.value()},
+      {"read_pages_total", sum.read_pages.value()},
+      {"read_hit_pages_total", sum.read_hit_pages.value()},
+      {"absent_by_bitmap_pages_total", sum.absent_by_bitmap_pages.value()},
+      {"absent_by_pattern_pages_total", sum.absent_by_pattern_pages.value()},
+      {"rpc_reads_total", sum.rpc_reads.value()},
+      {"rpc_read_pages_total", sum.rpc_read_pages.value()},
+      {"calls_total", sum.calls.value()},
+  };
+  for (MetricValue& value : metrics_.Snapshot()) {  // bitmap_pulls_total and the histograms
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
+}  // namespace termfs::tlib::client

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SessionCore: what a session and its channels share, and hold on to together. It outlives the session when channels
+// do; they answer ENOTCONN then.
+//
+// Thread-safety: any thread, once Connect returned.
+// Ownership:     shared by the session and its channels. The Nic outlives it.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "driver/nic.h"
+#include "tlib/client/channel_counters.h"
+#include "tlib/client/control_client.h"
+#include "tlib/client/heat_exporter.h"
+#include "tlib/client/patterns.h"
+#include "tlib/client/session.h"
+
+namespace termfs::tlib::client {
+
+// The region as the server described it.
+struct RegionFacts {
+  driver::RegionKind kind = driver::RegionKind::kTerm;
+  uint64_t pages = 0;
+  driver::RKey region_rkey;
+  driver::RKey bitmap_rkey;
+  uint64_t bitmap_bytes = 0;
+};
+
+class SessionCore {
+ public:
+  // Connects, says Hello, learns the region.
+  static Result<std::shared_ptr<SessionCore>> Connect(driver::Nic& nic, const std::string& address,
+                                                      const SessionOptions& options);
+  SessionCore(const SessionCore&) = delete;
+  SessionCore& operator=(const SessionCore&) = delete;
+
+  driver::Nic& nic() { return nic_; }
+  driver::ProtectionDomain& domain() { return *domain_; }
+  ControlClient& control() { return *control_; }
+  const SessionOptions& options() const { return options_; }
+  const RegionFacts& region() const { return region_; }
+  uint64_t id() const { return id_; }
+  uint64_t epoch() const { return epoch_; }
+  const std::string& transport() const { return transport_; }
+  Patterns& patterns() { return patterns_; }
+  MetricsRegistry& metrics() { return metrics_; }
+  ControlClient::TimePoint CallDeadline() const { return std::chrono::steady_clock::now() + options_.call_timeout; }
+
+  // Whether channels look at a bitmap at all: not in the rpc kinds, and not where absent pages fault.
+  BitmapMode bitmap_mode() const;
+  // The pulled bitmap; empty in the other modes.
+  std::span<std::atomic<uint64_t>> pulled_bitmap() { return {pulled_bitmap_.get(), pulled_words_}; }
+
+  // A connected queue pair for `purpose`.
+  Result<std::unique_ptr<driver::QueuePair>> OpenQueuePair(wire::Purpose purpose,
+                                                           const driver::QueuePairOptions& options);
+
+  // Asks for the patterns in use anew. Once the callback queue pair is there the server tells of every change; one that
+  // came between Welcome and then would be missed.
+  Status RefreshPatterns();
+
+  // The session is lost: channels answer ENOTCONN, those asleep wake up. The first reason stays.
+  void MarkLost(const Status& why) EXCLUDES(mutex_);
+  Status why_lost() const EXCLUDES(mutex_);
+  // Readable, for ever, once the session is lost.
+  int lost_fd() const { return lost_event_.get(); }
+
+  // Who waits for the server spins for a while, but not many at once: the server needs a CPU, too. False: too many do.
+  bool BeginSpinning() {
+    if (spinning_.fetch_add(1, std::memory_order_relaxed) < max_spinning_) {
+      return true;
+    }
+    EndSpinning();
+    return false;
+  }
+  void EndSpinning() { spinning_.fetch_sub(1, std::memory_order_relaxed); }
+
+  Status StartHeat();
+  HeatExporter* heat() { return heat_.get(); }
+
+  std::shared_ptr<ChannelCounters> AddChannel() EXCLUDES(mutex_);
+  void RemoveChannel(const std::shared_ptr<ChannelCounters>& counters) EXCLUDES(mutex_);
+  std::vector<MetricValue> Metrics() const EXCLUDES(mutex_);
+
+ private:
+  SessionCore(driver::Nic& nic, const SessionOptions& options) : nic_(nic), options_(options) {}
+  Status SayHello();
+  Status Learn(const wire::WelcomeT& welcome);
+  Status LearnPatterns(const wire::RegionInfoT& info);
+
+  driver::Nic& nic_;
+  const SessionOptions options_;
+  std::unique_ptr<ControlClient> control_;
+  std::unique_ptr<driver::ProtectionDomain> domain_;
+  std::unique_ptr<HeatExporter> heat_;
+  RegionFacts region_;
+  uint64_t id_ = 0;
+  uint64_t epoch_ = 0;
+  std::string transport_;
+  Patterns patterns_;
+  std::unique_ptr<std::atomic<uint64_t>[]> pulled_bitmap_;
+  size_t pulled_words_ = 0;
+  UniqueFd lost_event_;
+  const unsigned max_spinning_ = std::max(1U, std::thread::hardware_concurrency() / 2);
+  std::atomic<unsigned> spinning_{0};
+  MetricsRegistry metrics_;
+  mutable Mutex mutex_;
+  Status why_lost_ GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<ChannelCounters>> channels_ GUARDED_BY(mutex_);
+  ChannelCounters closed_channels_ GUARDED_BY(mutex_);
+};
+
+}  // namespace termfs::tlib::client

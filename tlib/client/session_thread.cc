@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/client/session_thread.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "base/log.h"
+
+namespace termfs::tlib::client {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr uint32_t kPieceWords = 64 << 10;  // 512 KiB of bitmap, 16 GiB of region
+constexpr milliseconds kForever{3'600'000};
+constexpr int kDrainsPerPeriod = 40;  // a ring holds 16 Ki accesses; what does not fit is dropped
+constexpr milliseconds kShortestDrain{10};
+
+}  // namespace
+
+Result<std::unique_ptr<SessionThread>> SessionThread::Start(std::shared_ptr<SessionCore> core) {
+  std::unique_ptr<SessionThread> thread(new SessionThread(std::move(core)));
+  RETURN_IF_ERROR(thread->Init());
+  thread->thread_ = std::thread([raw = thread.get()] { raw->Run(); });
+  return thread;
+}
+
+Status SessionThread::Init() {
+  stop_event_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_event_.valid()) {
+    return ErrnoStatus("create an eventfd");
+  }
+  ASSIGN_OR_RETURN(queue_, core_->nic().CreateCompletionQueue(16));
+  ASSIGN_OR_RETURN(
+      pair_, core_->OpenQueuePair(wire::Purpose::Data,
+                                  {.send_cq = queue_.get(), .recv_cq = queue_.get(), .max_send = 4, .max_recv = 4}));
+  if (core_->bitmap_mode() == BitmapMode::kLive) {
+    RETURN_IF_ERROR(pair_->SharedView(core_->region().bitmap_rkey).status());
+  }
+  if (core_->bitmap_mode() == BitmapMode::kPulled) {
+    piece_ = std::make_unique<uint64_t[]>(kPieceWords);
+    ASSIGN_OR_RETURN(piece_region_,
+                     core_->domain().RegisterMemory(reinterpret_cast<std::byte*>(piece_.get()),
+                                                    kPieceWords * sizeof(uint64_t), driver::Access::kLocalWrite));
+    RETURN_IF_ERROR(PullBitmap());
+  }
+  return core_->StartHeat();
+}
+
+SessionThread::~SessionThread() {
+  if (thread_.joinable()) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t put = write(stop_event_.get(), &one, sizeof(one));  // an empty eventfd takes it
+    thread_.join();
+  }
+  pair_.reset();
+  queue_.reset();
+}
+
+void SessionThread::Run() {
+  const SessionOptions& options = core_->options();
+  const bool pulls = core_->bitmap_mode() == BitmapMode::kPulled && options.pull_period.count() > 0;
+  const bool heat = core_->heat() != nullptr;
+  const milliseconds drain_period = std::max(options.heat_period / kDrainsPerPeriod, kShortestDrain);
+  const TimePoint begin = steady_clock::now();
+  TimePoint pull_due = begin + (pulls ? options.pull_period : kForever);
+  TimePoint drain_due = begin + (heat ? drain_period : kForever);
+  TimePoint publish_due = begin + (heat ? options.heat_period : kForever);
+  while (SleepUntil(std::min({pull_due, drain_due, publish_due}))) {
+    const TimePoint now = steady_clock::now();
+    if (now >= pull_due) {
+      pull_due = now + (pulls ? options.pull_period : kForever);
+      if (Status pulled = pulls ? PullBitmap() : Status::Ok(); !pulled.ok()) {
+        core_->MarkLost(pulled);
+      }
+    }
+    if (now >= drain_due) {
+      drain_due = now + (heat ? drain_period : kForever);
+      if (heat) {
+        core_->heat()->Drain();
+      }
+    }
+    if (now >= publish_due) {
+      publish_due = now + (heat ? options.heat_period : kForever);
+      if (heat) {
+        core_->heat()->Publish();
+      }
+    }
+  }
+}
+
+bool SessionThread::SleepUntil(TimePoint due) {
+  const bool lost = core_->patterns().lost();
+  pollfd waited[2] = {{.fd = stop_event_.get(), .events = POLLIN, .revents = 0},
+                      {.fd = core_->control().fd(), .events = POLLRDHUP, .revents = 0}};
+  const auto left = std::chrono::ceil<milliseconds>(due - steady_clock::now()).count();
+  const int timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 10'000));
+  const int ready = poll(waited, lost ? 1 : 2, timeout);  // once it is lost the socket would wake us for ever
+  if (ready < 0 && errno != EINTR) {
+    core_->MarkLost(ErrnoStatus("watch the control channel"));
+    return false;
+  }
+  if (ready > 0 && waited[0].revents != 0) {
+    return false;
+  }
+  if (ready > 0 && waited[1].revents != 0) {
+    core_->MarkLost(Status::Error(ENOTCONN, "the server is gone, or closed the session"));
+  }
+  return true;
+}
+
+Status SessionThread::PullBitmap() {
+  const uint64_t words = core_->pulled_bitmap().size();
+  for (uint64_t first = 0; first < words; first += kPieceWords) {
+    RETURN_IF_ERROR(PullPiece(first, static_cast<uint32_t>(std::min<uint64_t>(kPieceWords, words - first))));
+  }
+  pulls_.Add();
+  return Status::Ok();
+}
+
+Status SessionThread::PullPiece(uint64_t first_word, uint32_t words) {
+  driver::SendWorkRequest read{.opcode = driver::Opcode::kRdmaRead};
+  read.local = {.addr = piece_.get(), .length = words * 8, .lkey = piece_region_->lkey()};
+  read.remote_offset = first_word * 8;
+  read.rkey = core_->region().bitmap_rkey;
+  RETURN_IF_ERROR(pair_->PostSend({&read, 1}));
+  std::array<driver::WorkCompletion, 1> completion;
+  RETURN_IF_ERROR(waiter_.Wait(
+      *queue_, [&] { return queue_->Poll(completion) != 0; }, core_->CallDeadline(), /*soon=*/true));
+  if (completion[0].status != driver::WcStatus::kSuccess) {
+    return Status::Error(ENOTCONN, "pull the bitmap: " + std::string(driver::ToString(completion[0].status)));
+  }
+  const auto pulled = core_->pulled_bitmap().subspan(first_word, words);
+  for (uint32_t i = 0; i < words; i++) {
+    pulled[i].store(piece_[i], std::memory_order_relaxed);
+  }
+  return Status::Ok();
+}
+
+}  // namespace termfs::tlib::client

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SessionThread: what a session does beside its channels. It watches the control channel for the server's end, pulls
+// the bitmap, and sums and exports the access counts. It owns the session's first queue pair: bitmap pulls go out on
+// it, and the server's READs of the access counts come in on it.
+//
+// Thread-safety: Start and destruction from one thread.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "base/metrics.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "driver/nic.h"
+#include "tlib/client/completion_waiter.h"
+#include "tlib/client/session_core.h"
+
+namespace termfs::tlib::client {
+
+class SessionThread {
+ public:
+  // ENOTSUP: the bitmap is wanted live, and cannot be.
+  static Result<std::unique_ptr<SessionThread>> Start(std::shared_ptr<SessionCore> core);
+  ~SessionThread();
+  SessionThread(const SessionThread&) = delete;
+  SessionThread& operator=(const SessionThread&) = delete;
+
+ private:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  explicit SessionThread(std::shared_ptr<SessionCore> core)
+      : core_(std::move(core)), waiter_(*core_), pulls_(core_->metrics().counter("bitmap_pulls_total")) {}
+  Status Init();
+  void Run();
+  // False: time to end.
+  bool SleepUntil(TimePoint due);
+  // READs the whole bitmap, a piece after the other.
+  Status PullBitmap();
+  Status PullPiece(uint64_t first_word, uint32_t words);
+
+  const std::shared_ptr<SessionCore> core_;
+  CompletionWaiter waiter_;
+  Counter& pulls_;
+  UniqueFd stop_event_;
+  std::unique_ptr<uint64_t[]> piece_;
+  std::unique_ptr<driver::MemoryRegion> piece_region_;
+  std::unique_ptr<driver::CompletionQueue> queue_;
+  std::unique_ptr<driver::QueuePair> pair_;
+  std::thread thread_;
+};
+
+}  // namespace termfs::tlib::client

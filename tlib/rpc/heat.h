@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory region in which a client exports its access counts, and which the server READs one-sided every sample
+// period. Two buffers alternate: the client fills the one that `sequence` does not name, then stores sequence + 1
+// (release); the server READs the header, then the buffer `sequence % 2` names, then the header again, and drops what
+// it got when the sequence moved meanwhile: the client may have begun to fill that buffer anew. A sequence counts once.
+// Nothing in it is trusted: page numbers beyond the region are skipped, `count` is bounded by the region's size.
+#pragma once
+
+#include <cstdint>
+
+namespace termfs::tlib {
+
+struct HeatHeader {
+  uint64_t sequence = 0;  // 0: nothing published yet
+  uint32_t count[2] = {0, 0};
+  uint32_t capacity = 0;  // entries per buffer
+  uint32_t reserved[11] = {};
+};
+static_assert(sizeof(HeatHeader) == 64);
+
+struct HeatEntry {
+  uint32_t page = 0;
+  uint32_t accesses = 0;
+};
+static_assert(sizeof(HeatEntry) == 8);
+
+inline constexpr uint64_t HeatBufferOffset(uint64_t sequence, uint32_t capacity) {
+  return sizeof(HeatHeader) + (sequence % 2) * uint64_t{capacity} * sizeof(HeatEntry);
+}
+
+}  // namespace termfs::tlib

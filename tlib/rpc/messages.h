@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Layout of the requests and replies that travel by SEND and RECV between a client's channel and a server's worker.
+// Little-endian, fixed, versioned by kControlVersion at connection set-up. Bulk bytes do not travel here: a request
+// names buffers of the client, into which the server WRITEs and from which it READs.
+//
+//   request: RequestHeader, body (kRead: ReadBody and bitmap words; kWrite: WriteBody; >= kFirstServiceOpcode: bytes)
+//   reply:   ReplyHeader, body
+//
+// Nothing here is trusted: tlib/rpc/decode.h is the only reader of bytes from a peer, and checks lengths, ranges and
+// counts before it hands anything out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace termfs::tlib {
+
+inline constexpr uint32_t kControlVersion = 1;
+inline constexpr uint32_t kMaxMessage = 4096;       // bytes of a SEND, headers included
+inline constexpr uint32_t kMaxTransfer = 4U << 20;  // bytes of one bulk buffer
+inline constexpr uint32_t kChannelCredits = 32;     // requests in flight per queue pair
+
+enum Opcode : uint16_t {
+  kRead = 1,                 // sparse fetch: region pages into the client's buffer
+  kWrite = 2,                // client's buffer into the region; only where the service allows raw writes
+  kSetPattern = 3,           // server to client: recognise these patterns (PatternBody)
+  kFirstServiceOpcode = 64,  // from here on: the service above tlib (fs/proto)
+};
+
+// A buffer of the client, in a memory region of it. length 0: none.
+struct RemoteBuffer {
+  uint64_t offset = 0;  // into the memory region
+  uint32_t rkey = 0;
+  uint32_t length = 0;
+};
+static_assert(sizeof(RemoteBuffer) == 16);
+
+struct RequestHeader {
+  uint64_t call = 0;   // chosen by the caller, comes back in the reply
+  uint64_t epoch = 0;  // of the session
+  uint16_t opcode = 0;
+  uint16_t reserved = 0;
+  uint32_t body_bytes = 0;
+  RemoteBuffer in;   // bulk bytes from the client, READ by the server
+  RemoteBuffer out;  // bulk bytes to the client, WRITTEN by the server before it replies
+};
+static_assert(sizeof(RequestHeader) == 56);
+
+struct ReplyHeader {
+  uint64_t call = 0;
+  int32_t error = 0;  // errno, 0 when ok
+  uint32_t body_bytes = 0;
+  uint32_t out_bytes = 0;  // written to RequestHeader::out
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(ReplyHeader) == 24);
+
+// Pages missing from [offset, offset + length): bit i % 64 of word i / 64 set for the i-th page that the range touches.
+// The server writes the bytes of exactly those pages to the same places of `out` that a full READ would have filled.
+struct ReadBody {
+  uint64_t offset = 0;  // into the region
+  uint32_t length = 0;  // == out.length
+  uint32_t words = 0;   // of the bitmap that follows
+};
+// Reply body of kRead: bitmap words of the same shape, set for the pages that were in a frame when the server served
+// them; the client patches its pulled bitmap with them.
+
+struct WriteBody {
+  uint64_t offset = 0;  // into the region
+  uint32_t length = 0;  // == in.length
+  uint32_t reserved = 0;
+};
+
+// The patterns a client must recognise from now on, acknowledged by an empty reply. While the pattern changes there are
+// two of them.
+struct PatternBody {
+  std::byte current[64] = {};
+  std::byte former[64] = {};
+  uint32_t has_former = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(PatternBody) == 136);
+
+static_assert(std::is_trivially_copyable_v<RequestHeader> && std::is_trivially_copyable_v<ReplyHeader>);
+
+// On a callback queue pair the server is the caller: the same headers, `in` and `out` empty, opcodes of the service.
+
+}  // namespace termfs::tlib

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/call.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace termfs::tlib::server {
+
+Status CallImpl::Pull(uint32_t offset, uint32_t length, const BulkPool::Buffer& into) {
+  if (offset > in().length || length > in().length - offset) {
+    return Status::Error(ERANGE, "more bytes than the client offered");
+  }
+  driver::SendWorkRequest read{.opcode = driver::Opcode::kRdmaRead};
+  read.local = {.addr = into.data(), .length = length, .lkey = into.lkey()};
+  read.remote_offset = in().offset + offset;
+  read.rkey = {in().rkey};
+  return connection_.Execute({&read, 1});
+}
+
+Status CallImpl::PullBulk(std::span<std::byte> into) {
+  if (into.size() != in().length) {
+    return Status::Error(EINVAL, "a buffer of another size than the client's");
+  }
+  if (into.empty()) {
+    return Status::Ok();
+  }
+  const BulkPool::Buffer buffer(bulk_);
+  for (uint32_t done = 0; done < into.size();) {
+    const auto part = static_cast<uint32_t>(std::min<size_t>(into.size() - done, BulkPool::kBufferBytes));
+    RETURN_IF_ERROR(Pull(done, part, buffer));
+    std::memcpy(into.data() + done, buffer.data(), part);
+    done += part;
+  }
+  return Status::Ok();
+}
+
+Status CallImpl::PushBulk(std::span<const std::byte> from) {
+  if (from.size() > out().length) {
+    return Status::Error(ERANGE, "more bytes than the client has room for");
+  }
+  if (from.empty()) {
+    return Status::Ok();
+  }
+  const BulkPool::Buffer buffer(bulk_);
+  for (uint32_t done = 0; done < from.size();) {
+    const auto part = static_cast<uint32_t>(std::min<size_t>(from.size() - done, BulkPool::kBufferBytes));
+    std::memcpy(buffer.data(), from.data() + done, part);
+    const Piece piece{.data = buffer.data(), .length = part, .at = done, .lkey = buffer.lkey()};
+    RETURN_IF_ERROR(Push(0, {&piece, 1}));
+    done += part;
+  }
+  return Status::Ok();
+}
+
+Status CallImpl::Push(uint32_t base, std::span<const Piece> pieces) {
+  writes_.clear();
+  for (const Piece& piece : pieces) {
+    const uint64_t end = uint64_t{base} + piece.at + piece.length;
+    if (end > out().length) {
+      return Status::Error(ERANGE, "more bytes than the client has room for");
+    }
+    out_bytes_ = std::max(out_bytes_, static_cast<uint32_t>(end));
+    const uint64_t remote = out().offset + base + piece.at;
+    if (!writes_.empty()) {
+      driver::SendWorkRequest& last = writes_.back();
+      if (static_cast<const std::byte*>(last.local.addr) + last.local.length == piece.data &&
+          last.local.lkey.value == piece.lkey.value && last.remote_offset + last.local.length == remote) {
+        last.local.length += piece.length;  // adjacent here and there: one WRITE
+        continue;
+      }
+    }
+    driver::SendWorkRequest& write = writes_.emplace_back();
+    write.opcode = driver::Opcode::kRdmaWrite;
+    write.local = {.addr = const_cast<std::byte*>(piece.data), .length = piece.length, .lkey = piece.lkey};
+    write.remote_offset = remote;
+    write.rkey = {out().rkey};
+  }
+  return connection_.Execute(writes_);
+}
+
+}  // namespace termfs::tlib::server

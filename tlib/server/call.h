@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CallImpl: one request of a client while its coroutine runs. Beyond what a Service sees it moves parts of the bulk
+// buffers, from and to registered memory.
+//
+// Thread-safety: its task.
+// Ownership:     owns the message's bytes; refers to the connection, whose user the task is.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "tlib/rpc/decode.h"
+#include "tlib/server/blocking_pool.h"
+#include "tlib/server/bulk_pool.h"
+#include "tlib/server/connection.h"
+#include "tlib/server/region.h"
+#include "tlib/server/server.h"
+
+namespace termfs::tlib::server {
+
+class CallImpl final : public Call {
+ public:
+  CallImpl(SessionId session, const DecodedRequest& request, Connection& connection, BulkPool& bulk,
+           BlockingPool& blocking)
+      : session_(session), request_(request), connection_(connection), bulk_(bulk), blocking_(blocking) {}
+
+  SessionId session() const override { return session_; }
+  uint16_t opcode() const override { return request_.header.opcode; }
+  std::span<const std::byte> body() const override { return request_.body; }
+  const RemoteBuffer& in() const override { return request_.header.in; }
+  const RemoteBuffer& out() const override { return request_.header.out; }
+  Status PullBulk(std::span<std::byte> into) override;
+  Status PushBulk(std::span<const std::byte> from) override;
+  void RunBlocking(std::function<void()> task) override { blocking_.Run(task); }
+
+  // Bytes [offset, offset + length) of in(), into a buffer of bulk(). REQUIRES: length <= BulkPool::kBufferBytes.
+  // ERANGE: beyond in().
+  Status Pull(uint32_t offset, uint32_t length, const BulkPool::Buffer& into);
+  // Pieces in registered memory, to out() + base + their places. ERANGE: beyond out().
+  Status Push(uint32_t base, std::span<const Piece> pieces);
+
+  BulkPool& bulk() { return bulk_; }
+  uint32_t out_bytes() const { return out_bytes_; }
+
+ private:
+  const SessionId session_;
+  const DecodedRequest& request_;
+  Connection& connection_;
+  BulkPool& bulk_;
+  BlockingPool& blocking_;
+  uint32_t out_bytes_ = 0;
+  std::vector<driver::SendWorkRequest> writes_;
+};
+
+}  // namespace termfs::tlib::server

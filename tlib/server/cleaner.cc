@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/cleaner.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/log.h"
+#include "tlib/server/page_runs.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kBatchPages = 512;
+constexpr uint32_t kDirtyHighShare = 8;  // of the tier: the cleaner begins
+constexpr uint32_t kDirtyLowShare = 16;  // it stops
+constexpr milliseconds kOld{5000};       // what is dirty for so long is written back in any case
+constexpr milliseconds kPeriod{500};
+constexpr milliseconds kAfterError{200};
+constexpr size_t kManyPendingMarks = 4096;
+constexpr uint64_t kPagesPerTurn = 65536;  // looked at before other tasks get their turn
+
+}  // namespace
+
+Cleaner::Cleaner(BlockDevice& device, WrittenLog& log, Frames& frames, PageStates& states, FrameSupply& supply,
+                 StorageMetrics& metrics)
+    : device_(device),
+      log_(log),
+      frames_(frames),
+      states_(states),
+      supply_(supply),
+      metrics_(metrics),
+      commit_([this] { return CommitOnce(); }),
+      background_([this] { return Round(); }) {}
+
+void Cleaner::NoteDirty(PageIndex page) {
+  {
+    MutexLock lock(mutex_);
+    dirty_.push_back({page, Clock::now()});
+  }
+  if (states_.dirty() > frames_.limit() / kDirtyHighShare) {
+    Kick();
+  }
+}
+
+void Cleaner::NotePendingMark(PageIndex page) {
+  bool many = false;
+  {
+    MutexLock lock(mutex_);
+    pending_marks_.push_back(page);
+    many = pending_marks_.size() >= kManyPendingMarks;
+  }
+  if (many) {
+    Kick();
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Write-back.
+
+Status Cleaner::WriteBackWindow(std::span<const PageIndex> pages, std::vector<PageIndex>& skipped) {
+  PageRuns runs(BlockIo::Kind::kWrite);
+  std::array<PageIndex, PageRuns::kMaxPages> begun;
+  for (const PageIndex page : pages) {
+    if (const auto frame = states_.BeginWriteBack(page); frame.has_value()) {
+      begun[runs.pages()] = page;
+      runs.Add(page, frames_.data(*frame));
+    } else {
+      skipped.push_back(page);
+    }
+  }
+  if (runs.empty()) {
+    return Status::Ok();
+  }
+  device_.Run(runs.ios());
+  NoteSsdWrite();
+  metrics_.write_backs.Add(runs.pages());
+  for (uint32_t i = 0; i < runs.pages(); i++) {
+    const PageStates::WriteBackEnd end = states_.EndWriteBack(begun[i], runs.StatusOf(i).ok());
+    if (end.mark_pending) {
+      NotePendingMark(begun[i]);
+    }
+    if (end.queue) {
+      NoteDirty(begun[i]);
+    }
+  }
+  return runs.FirstError().WithContext("write back dirty pages");
+}
+
+Status Cleaner::WriteBack(std::span<const PageIndex> pages, std::vector<PageIndex>& skipped) {
+  Status first_error;
+  for (size_t at = 0; at < pages.size(); at += PageRuns::kMaxPages) {
+    const size_t count = std::min<size_t>(PageRuns::kMaxPages, pages.size() - at);
+    Status status = WriteBackWindow(pages.subspan(at, count), skipped);
+    if (!status.ok() && first_error.ok()) {
+      first_error = std::move(status);
+    }
+  }
+  return first_error;
+}
+
+std::vector<PageIndex> Cleaner::TakeOldest(bool only_old) {
+  std::vector<PageIndex> pages;
+  {
+    const Clock::time_point old = Clock::now() - kOld;
+    MutexLock lock(mutex_);
+    while (!dirty_.empty() && pages.size() < kBatchPages && (!only_old || dirty_.front().since <= old)) {
+      pages.push_back(dirty_.front().page);
+      dirty_.pop_front();
+    }
+  }
+  for (const PageIndex page : pages) {
+    states_.SetUnqueued(page);
+  }
+  std::sort(pages.begin(), pages.end());
+  return pages;
+}
+
+bool Cleaner::CleanBatch(bool only_old) {
+  const std::vector<PageIndex> pages = TakeOldest(only_old);
+  if (pages.empty()) {
+    return false;
+  }
+  std::vector<PageIndex> skipped;
+  Status status = WriteBack(pages, skipped);
+  for (const PageIndex page : skipped) {  // clean by now, or somebody was writing to it
+    if (states_.RequeueIfDirty(page)) {
+      NoteDirty(page);
+    }
+  }
+  if (status.ok()) {
+    status = Commit();
+  }
+  NoteOutcome(status);
+  return status.ok();
+}
+
+// One line when the device begins to refuse, one when it has recovered.
+void Cleaner::NoteOutcome(const Status& status) {
+  if (failing_.exchange(!status.ok()) == status.ok()) {
+    if (status.ok()) {
+      LOG_WARNING("dirty pages are being written back again");
+    } else {
+      LOG_ERROR("dirty pages stay in memory, tried again every {} ms: {}", kAfterError.count(), status.ToString());
+    }
+  }
+}
+
+// Kicks do not cut it short: whoever dirties pages kicks, all the time.
+void Cleaner::PauseAfterError() {
+  const Clock::time_point end = Clock::now() + kAfterError;
+  while (!background_.stopping() && Clock::now() < end) {
+    Task::ParkUntil(end);
+  }
+}
+
+milliseconds Cleaner::Round() {
+  const uint32_t limit = frames_.limit();
+  if (states_.dirty() > limit / kDirtyHighShare) {
+    while (!background_.stopping() && states_.dirty() > limit / kDirtyLowShare && CleanBatch()) {
+      supply_.RefillReserve();
+    }
+  }
+  while (!background_.stopping() && CleanBatch(true)) {
+  }
+  bool pending = false;
+  {
+    MutexLock lock(mutex_);
+    pending = !pending_marks_.empty();
+  }
+  if (pending) {
+    NoteOutcome(Commit());
+  }
+  while (!background_.stopping() && supply_.ReserveLow()) {
+    if (!supply_.RefillReserve() && !CleanBatch()) {
+      break;
+    }
+    Task::Yield();
+  }
+  if (failing_.load(std::memory_order_relaxed)) {
+    PauseAfterError();
+  }
+  return kPeriod;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Flush.
+
+// Somebody writes to the page, or it is being written back already, perhaps without the latest bytes.
+Status Cleaner::WriteBackBusy(PageIndex page) {
+  std::vector<PageIndex> skipped;
+  do {
+    skipped.clear();
+    states_.AwaitQuiet(page);
+    if (states_.Peek(page).state() == PageState::kDirty) {
+      RETURN_IF_ERROR(WriteBackWindow({&page, 1}, skipped));
+    }
+  } while (!skipped.empty());  // a writer came in between
+  return Status::Ok();
+}
+
+Status Cleaner::WriteBackRange(PageRange range) {
+  Status first_error;
+  const auto keep = [&first_error](Status status) {
+    if (!status.ok() && first_error.ok()) {
+      first_error = std::move(status);
+    }
+  };
+  std::vector<PageIndex> dirty;
+  std::vector<PageIndex> busy;
+  for (uint64_t i = 0; i < range.count; i++) {
+    const PageIndex page{range.first.value + i};
+    const PageEntry entry = states_.Peek(page);
+    if (entry.exclusive() || entry.writing_back()) {
+      busy.push_back(page);
+    } else if (entry.state() == PageState::kDirty) {
+      dirty.push_back(page);
+    }
+    if (dirty.size() == kBatchPages) {
+      keep(WriteBack(dirty, busy));
+      dirty.clear();
+    }
+    if (i % kPagesPerTurn == kPagesPerTurn - 1) {
+      Task::Yield();
+    }
+  }
+  keep(WriteBack(dirty, busy));
+  for (const PageIndex page : busy) {
+    keep(WriteBackBusy(page));
+  }
+  return first_error;
+}
+
+Status Cleaner::Flush(std::span<const PageRange> ranges) {
+  metrics_.flushes.Add();
+  Status first_error;
+  for (const PageRange& range : ranges) {
+    Status status = WriteBackRange(range);
+    if (!status.ok() && first_error.ok()) {
+      first_error = std::move(status);
+    }
+  }
+  Status committed = Commit();
+  return first_error.ok() ? std::move(committed) : std::move(first_error);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Commit.
+
+Status Cleaner::CommitOnce() {
+  const uint64_t written = ssd_writes_.load(std::memory_order_acquire);
+  std::vector<PageIndex> pages;
+  {
+    MutexLock lock(mutex_);
+    pages.swap(pending_marks_);
+  }
+  if (written == flushed_writes_ && pages.empty()) {
+    return Status::Ok();
+  }
+  std::erase_if(pages, [this](PageIndex page) { return !states_.BeginMark(page); });
+  Status status = device_.Flush();
+  if (status.ok()) {
+    flushed_writes_ = written;
+    status = MarkAll(pages);
+  }
+  for (const PageIndex page : pages) {
+    if (states_.EndMark(page, status.ok()) && !status.ok()) {
+      MutexLock lock(mutex_);
+      pending_marks_.push_back(page);
+    }
+  }
+  return status;
+}
+
+Status Cleaner::MarkAll(std::span<const PageIndex> pages) {
+  if (pages.empty()) {
+    return Status::Ok();
+  }
+  for (const PageIndex page : pages) {
+    // Under the page's stripe: Zero either cleared `committing` before, or clears the mark after.
+    states_.WhileCommitting(page, [this, page] { log_.Set(page); });
+  }
+  return log_.Sync();
+}
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cleaner: brings dirty pages to the SSD, on demand (Flush) and ahead of need, and makes what was written durable: the
+// commit flushes the device, then marks the pages that are new on the SSD in the written log, then syncs that.
+//
+//   frame --WriteBack--> SSD --device flush--> durable bytes --log sync--> durable mark --> the frame may be given back
+//
+// Thread-safety: tasks of any workers; NoteDirty, NotePendingMark and Kick from any thread.
+// Errors:        a failed write-back leaves its page dirty, a failed commit leaves marks pending: both are tried again
+//                later, and Flush reports what concerned its own pages.
+// Durability:    when Flush returned ok, everything written to its ranges before it was called survives power loss.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/page.h"
+#include "base/result.h"
+#include "tlib/server/background_task.h"
+#include "tlib/server/block_device.h"
+#include "tlib/server/frame_supply.h"
+#include "tlib/server/group_commit.h"
+#include "tlib/server/page_states.h"
+#include "tlib/server/storage_metrics.h"
+#include "tlib/server/written_log.h"
+
+namespace termfs::tlib::server {
+
+class Cleaner {
+ public:
+  Cleaner(BlockDevice& device, WrittenLog& log, Frames& frames, PageStates& states, FrameSupply& supply,
+          StorageMetrics& metrics);
+  Cleaner(const Cleaner&) = delete;
+  Cleaner& operator=(const Cleaner&) = delete;
+
+  void Start(const Spawner& spawn) { background_.Start(spawn); }
+  void Stop() { background_.Stop(); }
+  void Kick() { background_.Kick(); }
+
+  // A page became dirty and is not in the queue; a page is new on the SSD; something was written to the SSD.
+  void NoteDirty(PageIndex page) EXCLUDES(mutex_);
+  void NotePendingMark(PageIndex page) EXCLUDES(mutex_);
+  void NoteSsdWrite() { ssd_writes_.fetch_add(1, std::memory_order_release); }
+
+  Status Flush(std::span<const PageRange> ranges);
+  // The device is flushed and all that had reached the SSD is marked.
+  Status Commit() { return commit_.Run(); }
+  // Writes back what is oldest in the queue, one batch, and commits. False when nothing was dirty, or that failed.
+  bool CleanBatch(bool only_old = false);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Queued {
+    PageIndex page;
+    Clock::time_point since;
+  };
+
+  std::chrono::milliseconds Round();
+  void NoteOutcome(const Status& status);
+  void PauseAfterError();
+  std::vector<PageIndex> TakeOldest(bool only_old) EXCLUDES(mutex_);
+  // Writes back those of `pages` (ascending) that are dirty and not held exclusively, and adds the others to `skipped`.
+  // The first error.
+  Status WriteBack(std::span<const PageIndex> pages, std::vector<PageIndex>& skipped);
+  Status WriteBackWindow(std::span<const PageIndex> pages, std::vector<PageIndex>& skipped);
+  // Of one range: what is dirty now is written back by us, or by others before this returns.
+  Status WriteBackRange(PageRange range);
+  Status WriteBackBusy(PageIndex page);
+  Status CommitOnce() EXCLUDES(mutex_);
+  Status MarkAll(std::span<const PageIndex> pages);
+
+  BlockDevice& device_;
+  WrittenLog& log_;
+  Frames& frames_;
+  PageStates& states_;
+  FrameSupply& supply_;
+  StorageMetrics& metrics_;
+  GroupCommit commit_;
+  BackgroundTask background_;
+  // Counts writes that have ended on the SSD; release in NoteSsdWrite pairs with acquire in CommitOnce. One more than
+  // were flushed, to begin with: those of a process that was killed may be in the device's cache only.
+  std::atomic<uint64_t> ssd_writes_{1};
+  std::atomic<bool> failing_{false};  // the last write-back or commit in the background
+  uint64_t flushed_writes_ = 0;       // CommitOnce only
+  Mutex mutex_;
+  std::deque<Queued> dirty_ GUARDED_BY(mutex_);  // oldest first
+  std::vector<PageIndex> pending_marks_ GUARDED_BY(mutex_);
+};
+
+}  // namespace termfs::tlib::server

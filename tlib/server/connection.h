@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Connection: the server's end of a client's queue pair, on one worker. It hands received messages to its handler,
+// sends messages, and carries out one-sided operations for tasks.
+//
+//   kOpen ---- Close, a failed completion ----> kClosing ---- no user, nothing in flight ----> kGone
+//
+// In kClosing everything in flight completes with an error; tasks that use the connection get ENOTCONN and end. At
+// kGone the queue pair is destroyed and `on_gone` called.
+//
+// Thread-safety: its worker's thread. Functions marked "In a task" may park.
+// Ownership:     shared by its NetworkPort, its session and the tasks that use it.
+// Errors:        EIO: the peer's memory does not allow the operation; ENOTCONN: the connection is lost or being closed.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "driver/nic.h"
+#include "tlib/rpc/messages.h"
+#include "tlib/server/task.h"
+
+namespace termfs::tlib::server {
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  static constexpr uint32_t kMaxSend = 96;
+  static constexpr uint32_t kMaxReceive = kChannelCredits;
+
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    // A message; the bytes are valid until it returns. Outside of any task. An error closes the connection.
+    virtual Status OnMessage(Connection& connection, std::span<const std::byte> message) = 0;
+    // The connection is closing: no message comes any more. Outside of any task.
+    virtual void OnClosing(Connection& connection) = 0;
+  };
+
+  // `handler` is kept until the connection is gone.
+  static Result<std::shared_ptr<Connection>> Create(driver::ProtectionDomain& domain, driver::CompletionQueue& queue,
+                                                    std::shared_ptr<Handler> handler);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // Connects to the client's endpoint; returns the own one.
+  Result<driver::Endpoint> Connect(driver::Endpoint remote);
+  uint32_t number() const { return number_; }
+  bool open() const { return state_ == State::kOpen; }
+
+  // In a task. Posts all of `requests` (one-sided; `id` and `signaled` are set here) and waits until they are done.
+  Status Execute(std::span<driver::SendWorkRequest> requests);
+  // In a task. Waits for a free buffer, copies the message into it and sends it; does not wait for its delivery.
+  // `encode` writes the message to the buffer and returns its length.
+  Status Send(const std::function<uint32_t(std::byte*)>& encode);
+  // As Send, from anywhere on the worker's thread: EAGAIN instead of waiting.
+  Status TrySend(const std::function<uint32_t(std::byte*)>& encode);
+
+  // To the closing state; idempotent.
+  void Close(const Status& why);
+  // A user keeps a closing connection from going. RAII, on the worker's thread.
+  class User {
+   public:
+    explicit User(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {
+      connection_->users_++;
+    }
+    ~User() {
+      connection_->users_--;
+      connection_->MaybeGo();
+    }
+    User(const User&) = delete;
+    User& operator=(const User&) = delete;
+    Connection& operator*() const { return *connection_; }
+    Connection* operator->() const { return connection_.get(); }
+
+   private:
+    const std::shared_ptr<Connection> connection_;
+  };
+  uint32_t users() const { return users_; }
+
+  // Called once each, when the connection is gone: its session's, and its port's.
+  void set_on_gone(std::function<void()> on_gone) { on_gone_ = std::move(on_gone); }
+  void set_on_port_gone(std::function<void()> on_gone) { on_port_gone_ = std::move(on_gone); }
+
+  // For NetworkPort: a completion of this queue pair.
+  void OnCompletion(const driver::WorkCompletion& completion);
+
+ private:
+  enum class State : uint8_t { kOpen, kClosing, kGone };
+  // What a task waits for; lies on its stack.
+  struct Batch {
+    Task* task;
+    uint32_t pending = 0;
+    driver::WcStatus status = driver::WcStatus::kSuccess;
+  };
+
+  explicit Connection(std::shared_ptr<Handler> handler) : handler_(std::move(handler)) {}
+  Status PostReceive(uint32_t index);
+  void OnReceive(const driver::WorkCompletion& completion);
+  void FreeSendSlots(uint32_t count);
+  // Parks until `count` send slots are free, and takes them.
+  Status TakeSendSlots(uint32_t count);
+  void MaybeGo();
+
+  std::byte* receive_bytes(uint32_t index) { return messages_.get() + size_t{index} * kMaxMessage; }
+  std::byte* send_bytes(uint32_t index) { return messages_.get() + (kMaxReceive + size_t{index}) * kMaxMessage; }
+
+  std::shared_ptr<Handler> handler_;
+  State state_ = State::kOpen;
+  bool going_ = false;
+  uint32_t number_ = 0;
+  uint32_t users_ = 0;
+  std::unique_ptr<std::byte[]> messages_;  // receives, then sends
+  std::unique_ptr<driver::MemoryRegion> messages_region_;
+  std::unique_ptr<driver::QueuePair> pair_;
+  std::vector<uint32_t> free_sends_;  // buffers
+  uint32_t free_slots_ = kMaxSend;    // of the send queue
+  uint32_t in_flight_ = 0;            // sends posted, not completed
+  std::deque<Task*> waiting_;         // for a buffer or for slots
+  std::function<void()> on_gone_;
+  std::function<void()> on_port_gone_;
+};
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What clients ask on the control channel.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "tlib/rpc/messages.h"
+#include "tlib/server/control_server.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kReplyTimeout{10};  // for large replies, on threads that may block
+constexpr size_t kMaxProgramName = 128;
+
+wire::ErrorT ToWire(const Status& error) {
+  wire::ErrorT wire;
+  wire.code = error.code();
+  wire.text = std::string(error.message());
+  return wire;
+}
+
+// It goes to logs and terminals.
+std::string Printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
+
+}  // namespace
+
+// The replies sent here are far smaller than a socket's buffer: one that does not fit is to a client that does not
+// read, and the loop waits for nobody.
+template <typename Body>
+void ControlServer::Reply(const PeerPtr& peer, Body body, const std::vector<UniqueFd>& fds) {
+  if (peer->dropped) {
+    return;
+  }
+  wire::ControlMessageT message;
+  message.body.Set(std::move(body));
+  if (Status sent = SendFrame(peer->socket.get(), EncodeControl(message), fds, steady_clock::now()); !sent.ok()) {
+    Drop(peer, sent);
+  }
+}
+
+void ControlServer::ReplyError(const PeerPtr& peer, const Status& error) { Reply(peer, ToWire(error)); }
+
+void ControlServer::Refuse(const PeerPtr& peer, const Status& error) {
+  LOG_WARNING("client with pid {} refused: {}", peer->pid, error.ToString());
+  ReplyError(peer, error);
+  Drop(peer, error);
+}
+
+void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
+  wire::ControlMessageT message;
+  if (Status decoded = DecodeControl(frame.bytes, message); !decoded.ok()) {
+    Refuse(peer, decoded);
+    return;
+  }
+  if (const auto* hello = message.body.AsHello(); hello != nullptr && !peer->session.has_value()) {
+    HandleHello(peer, *hello);
+    return;
+  }
+  if (!peer->session.has_value()) {
+    Refuse(peer, Status::Error(EPROTO, "a client has to say Hello first, once"));
+    return;
+  }
+  switch (message.body.type) {
+    case wire::Body::OpenQueuePair:
+      return HandleOpenQueuePair(peer, *message.body.AsOpenQueuePair(), std::move(frame.fds));
+    case wire::Body::ExportHeat:
+      return HandleExportHeat(peer, *message.body.AsExportHeat());
+    case wire::Body::GetRegionInfo:
+      return Reply(peer, options_.region_info());
+    case wire::Body::Admin:
+      return HandleAdmin(peer, std::move(*message.body.AsAdmin()));
+    default:
+      return Refuse(peer, Status::Error(EPROTO, "not a request"));
+  }
+}
+
+void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) {
+  if (hello.version != kControlVersion) {
+    Refuse(peer, Status::Error(EPROTO, "the client speaks version " + std::to_string(hello.version) +
+                                           " of the protocol, the server version " + std::to_string(kControlVersion)));
+    return;
+  }
+  if (peer->uid != 0 && peer->uid != options_.allowed_uid) {
+    Refuse(peer, Status::Error(EACCES, "only root and the volume's owner may connect"));
+    return;
+  }
+  SessionInfo info{.id = {},
+                   .program = Printable(hello.program.substr(0, kMaxProgramName)),
+                   .transport = options_.transport,
+                   .uid = peer->uid,
+                   .pid = peer->pid,
+                   .bitmap = hello.bitmap};
+  {
+    MutexLock lock(mutex_);
+    live_++;
+  }
+  peer->session = sessions_.Open(std::move(info));
+  SetBusy(peer, true);
+  pool_.Submit([this, peer, session = *peer->session] {
+    service_.SessionOpened(session);
+    loop_->Post([this, peer] {
+      wire::WelcomeT welcome;
+      welcome.version = kControlVersion;
+      welcome.session = peer->session->id.value;
+      welcome.epoch = options_.epoch;
+      welcome.transport = options_.transport;
+      welcome.region = std::make_unique<wire::RegionInfoT>(options_.region_info());
+      Reply(peer, std::move(welcome));
+      SetBusy(peer, false);
+    });
+  });
+}
+
+void ControlServer::HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request,
+                                        std::vector<UniqueFd> fds) {
+  driver::Endpoint remote;
+  const auto* data = reinterpret_cast<const std::byte*>(request.endpoint.data());
+  remote.bytes.assign(data, data + request.endpoint.size());
+  remote.fds = std::move(fds);
+  SetBusy(peer, true);
+  sessions_.OpenQueuePair(peer->session->id, request.purpose == wire::Purpose::Callback, std::move(remote),
+                          [this, peer](Result<driver::Endpoint> opened) {
+                            auto shared = std::make_shared<Result<driver::Endpoint>>(std::move(opened));
+                            loop_->Post([this, peer, shared] {
+                              if (shared->ok()) {
+                                const driver::Endpoint& local = shared->value();
+                                wire::QueuePairOpenedT reply;
+                                const auto* bytes = reinterpret_cast<const uint8_t*>(local.bytes.data());
+                                reply.endpoint.assign(bytes, bytes + local.bytes.size());
+                                Reply(peer, std::move(reply), local.fds);
+                              } else {
+                                ReplyError(peer, shared->status());
+                              }
+                              SetBusy(peer, false);
+                            });
+                          });
+}
+
+void ControlServer::HandleExportHeat(const PeerPtr& peer, const wire::ExportHeatT& request) {
+  const Status started = sessions_.StartHeat(peer->session->id, {.rkey = {request.rkey}, .bytes = request.bytes});
+  if (started.ok()) {
+    Reply(peer, wire::DoneT());
+  } else {
+    ReplyError(peer, started);
+  }
+}
+
+void ControlServer::HandleAdmin(const PeerPtr& peer, wire::AdminT request) {
+  SetBusy(peer, true);
+  pool_.Submit([this, peer, request = std::move(request)] {
+    const auto* body = reinterpret_cast<const std::byte*>(request.body.data());
+    auto result = service_.HandleAdmin(request.opcode, {body, request.body.size()});
+    wire::ControlMessageT message;
+    if (result.ok()) {
+      wire::AdminReplyT reply;
+      const auto* bytes = reinterpret_cast<const uint8_t*>(result->data());
+      reply.body.assign(bytes, bytes + result->size());
+      message.body.Set(std::move(reply));
+    } else {
+      message.body.Set(ToWire(result.status()));
+    }
+    // May be large, so it is sent from here.
+    const Status sent = SendFrame(peer->socket.get(), EncodeControl(message), {}, steady_clock::now() + kReplyTimeout);
+    loop_->Post([this, peer, sent] {
+      if (!sent.ok()) {
+        Drop(peer, sent);
+      }
+      SetBusy(peer, false);
+    });
+  });
+}
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The life of clients and sessions; requests are handled in control_requests.cc.
+#include "tlib/server/control_server.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cstdio>
+#include <future>
+#include <utility>
+
+#include "base/log.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr size_t kMaxPeers = 1024;
+constexpr size_t kMaxPeersOfProcess = 256;
+constexpr size_t kMaxStrangers = 64;
+constexpr int kSendBufferBytes = 2 << 20;  // an answer of any size finds room when those before it were read
+constexpr int kFramesAtOnce = 16;          // then others have their turn
+constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::seconds kStopTimeout{60};
+
+}  // namespace
+
+Result<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlOptions& options, SessionTable& sessions,
+                                                            Service& service) {
+  std::unique_ptr<ControlServer> server(new ControlServer(options, sessions, service));
+  ASSIGN_OR_RETURN(server->loop_, EventLoop::Create());
+  RETURN_IF_ERROR(server->Listen());
+  ControlServer* const raw = server.get();
+  RETURN_IF_ERROR(raw->loop_->Add(raw->listener_.get(), EPOLLIN, [raw](uint32_t) { raw->OnAccept(); }));
+  raw->loop_->Every(std::chrono::seconds(1), [raw] { raw->OnTick(); });
+  raw->thread_ = std::thread([raw] { raw->loop_->Run(); });
+  return server;
+}
+
+ControlServer::~ControlServer() { Stop(); }
+
+Status ControlServer::Listen() {
+  directory_ = UniqueFd(open(options_.directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory_.valid()) {
+    return ErrnoStatus("open the volume's directory " + options_.directory);
+  }
+  listener_ = UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener_.valid()) {
+    return ErrnoStatus("create the control socket");
+  }
+  // The mode of a socket's file is that of the socket when it is bound.
+  if (fchmod(listener_.get(), 0600) != 0) {
+    return ErrnoStatus("restrict the control socket");
+  }
+  if (unlinkat(directory_.get(), "socket", 0) != 0 && errno != ENOENT) {
+    return ErrnoStatus("remove the socket of a server that is gone");
+  }
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/socket", directory_.get());
+  if (bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return ErrnoStatus("bind the control socket in " + options_.directory);
+  }
+  if (options_.allowed_uid != geteuid() &&
+      fchownat(directory_.get(), "socket", options_.allowed_uid, static_cast<gid_t>(-1), AT_SYMLINK_NOFOLLOW) != 0) {
+    return ErrnoStatus("give the control socket to the volume's owner");
+  }
+  if (listen(listener_.get(), 64) != 0) {
+    return ErrnoStatus("listen on the control socket");
+  }
+  return Status::Ok();
+}
+
+void ControlServer::OnAccept() {
+  while (true) {
+    auto peer = std::make_shared<Peer>();
+    peer->socket = UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!peer->socket.valid()) {
+      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) {
+        return;
+      }
+      // Out of descriptors or memory: whoever waits goes on waiting, and is looked at again with the next tick.
+      LOG_WARNING("{}", ErrnoStatus("accept a client").ToString());
+      accepting_ = !loop_->Modify(listener_.get(), 0).ok();
+      return;
+    }
+    if (Status admitted = Admit(peer); !admitted.ok()) {
+      LOG_WARNING("a client with pid {} is turned away: {}", peer->pid, admitted.ToString());
+    }
+  }
+}
+
+Status ControlServer::Admit(const PeerPtr& peer) {
+  const int fd = peer->socket.get();
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return ErrnoStatus("ask who it is");
+  }
+  peer->uid = credentials.uid;
+  peer->pid = static_cast<uint32_t>(credentials.pid);
+  peer->since = steady_clock::now();
+  size_t of_process = 0;
+  size_t strangers = 0;
+  PeerPtr oldest;
+  for (const auto& [other_fd, other] : peers_) {
+    of_process += other->pid == peer->pid ? 1 : 0;
+    if (!other->session.has_value()) {
+      strangers++;
+      oldest = oldest == nullptr || other->since < oldest->since ? other : oldest;
+    }
+  }
+  if (peers_.size() >= kMaxPeers || of_process >= kMaxPeersOfProcess) {
+    return Status::Error(
+        EUSERS, std::to_string(peers_.size()) + " are connected, " + std::to_string(of_process) + " of its process");
+  }
+  if (strangers >= kMaxStrangers) {
+    Drop(oldest, Status::Error(EUSERS, "too many connections without a Hello"));
+  }
+  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &kSendBufferBytes, sizeof(kSendBufferBytes)) != 0 &&
+      setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes)) != 0) {
+    return ErrnoStatus("set the size of its send buffer");
+  }
+  RETURN_IF_ERROR(loop_->Add(fd, EPOLLIN | EPOLLRDHUP, [this, peer](uint32_t events) { OnEvents(peer, events); }));
+  peers_.emplace(fd, peer);
+  return Status::Ok();
+}
+
+void ControlServer::OnEvents(const PeerPtr& peer, uint32_t events) {
+  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+    Drop(peer, Status::Error(ENOTCONN, "the client hung up"));
+    return;
+  }
+  if (!peer->busy) {
+    TakeFrames(peer);
+  }
+}
+
+void ControlServer::TakeFrames(const PeerPtr& peer) {
+  for (int frames = 0; !peer->busy && !peer->dropped; frames++) {
+    if (frames == kFramesAtOnce) {
+      loop_->Post([this, peer] { TakeFrames(peer); });
+      return;
+    }
+    const bool begun = peer->reader.holds_bytes();
+    auto frame = peer->reader.Next(peer->socket.get());
+    if (!frame.ok()) {
+      if (frame.status().code() == EPROTO) {
+        Refuse(peer, frame.status());
+      } else {
+        Drop(peer, frame.status());
+      }
+      return;
+    }
+    if (!frame->has_value()) {
+      if (peer->session.has_value() && !begun && peer->reader.holds_bytes()) {
+        peer->since = steady_clock::now();
+      }
+      return;
+    }
+    peer->since = steady_clock::now();
+    Handle(peer, std::move(**frame));
+  }
+}
+
+void ControlServer::SetBusy(const PeerPtr& peer, bool busy) {
+  peer->busy = busy;
+  if (peer->dropped) {
+    MaybeFinish(peer);
+    return;
+  }
+  // Level-triggered: what the client sends too early must not wake us until we want it.
+  const uint32_t events = busy ? EPOLLRDHUP : EPOLLIN | EPOLLRDHUP;
+  if (Status modified = loop_->Modify(peer->socket.get(), events); !modified.ok()) {
+    Drop(peer, modified);
+    return;
+  }
+  if (!busy) {
+    TakeFrames(peer);
+  }
+}
+
+void ControlServer::Drop(const PeerPtr& peer, const Status& why) {
+  if (std::exchange(peer->dropped, true)) {
+    return;
+  }
+  loop_->Remove(peer->socket.get());
+  peers_.erase(peer->socket.get());
+  // Closed with the last reference: a reply may be on its way from another thread.
+  shutdown(peer->socket.get(), SHUT_RDWR);
+  if (!peer->session.has_value()) {
+    return;
+  }
+  LOG_INFO("session {} of {} (pid {}) ends: {}", peer->session->id.value, peer->session->program, peer->pid,
+           why.ToString());
+  sessions_.Close(peer->session->id, why, [this, peer] {
+    loop_->Post([this, peer] {
+      peer->session_gone = true;
+      MaybeFinish(peer);
+    });
+  });
+}
+
+void ControlServer::MaybeFinish(const PeerPtr& peer) {
+  if (!peer->session_gone || peer->busy) {
+    return;
+  }
+  pool_.Submit([this, id = peer->session->id] {
+    sessions_.Remove(id);
+    service_.SessionClosed(id);
+    MutexLock lock(mutex_);
+    live_--;
+    changed_.NotifyAll();
+  });
+}
+
+void ControlServer::OnTick() {
+  if (!accepting_) {
+    accepting_ = loop_->Modify(listener_.get(), EPOLLIN).ok();
+  }
+  const auto now = steady_clock::now();
+  std::vector<PeerPtr> silent;
+  for (const auto& [fd, peer] : peers_) {
+    const bool owes = !peer->session.has_value() || peer->reader.holds_bytes();
+    if (owes && !peer->busy && now - peer->since > kPatience) {
+      silent.push_back(peer);
+    }
+  }
+  for (const PeerPtr& peer : silent) {
+    Drop(peer, Status::Error(ETIMEDOUT, peer->session.has_value() ? "half a message" : "no Hello"));
+  }
+}
+
+void ControlServer::Expel(SessionId session, const std::string& why) {
+  loop_->Post([this, session, why] {
+    for (const auto& [fd, peer] : peers_) {
+      if (peer->session.has_value() && peer->session->id == session) {
+        const PeerPtr found = peer;
+        Drop(found, Status::Error(ECONNABORTED, "expelled: " + why));
+        return;
+      }
+    }
+  });
+}
+
+void ControlServer::Stop() {
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(stopped_, true) || !thread_.joinable()) {
+      return;
+    }
+  }
+  std::promise<void> dropped;
+  loop_->Post([this, &dropped] {
+    loop_->Remove(listener_.get());
+    unlinkat(directory_.get(), "socket", 0);
+    std::vector<PeerPtr> all;
+    for (const auto& [fd, peer] : peers_) {
+      all.push_back(peer);
+    }
+    for (const PeerPtr& peer : all) {
+      Drop(peer, Status::Error(ESHUTDOWN, "the server stops"));
+    }
+    dropped.set_value();
+  });
+  dropped.get_future().wait();
+  const auto deadline = steady_clock::now() + kStopTimeout;
+  {
+    MutexLock lock(mutex_);
+    while (live_ != 0 && changed_.WaitUntil(mutex_, deadline)) {
+    }
+    if (live_ != 0) {
+      LOG_ERROR("{} sessions did not end within {} s", live_, kStopTimeout.count());
+    }
+  }
+  pool_.Stop();
+  loop_->Stop();
+  thread_.join();
+}
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ControlServer: the control socket of a volume, and a session's life from Hello to SessionClosed. One thread waits for
+// all clients; what the service does with a session or an administrator's request runs on threads that may block.
+//
+//   accepted --Hello--> SessionOpened (service) --> Welcome --> requests, one at a time --> hang-up or Expel
+//     --> connections closed, requests ended --> SessionClosed (service) --> removed
+//
+// What clients can make it spend is bounded: kMaxPeers connections, kMaxPeersOfProcess of one process, kMaxStrangers
+// that have not said Hello (the oldest makes room), kPatience for a Hello or the rest of a message that has begun.
+//
+// Thread-safety: any thread.
+// Ownership:     owns the listening socket, its threads and the clients' sockets; refers to the rest.
+// Errors:        of a client: an Error message where it can be told, and its session is closed where it broke the
+//                protocol. Never the server's.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "tlib/rpc/control_generated.h"
+#include "tlib/rpc/control_message.h"
+#include "tlib/server/blocking_pool.h"
+#include "tlib/server/server.h"
+#include "tlib/server/session_table.h"
+
+namespace termfs::tlib::server {
+
+struct ControlOptions {
+  std::string directory;  // `socket` in it; one that is left over is replaced
+  uint32_t allowed_uid = 0;
+  uint64_t epoch = 1;
+  std::string transport;
+  std::function<wire::RegionInfoT()> region_info;  // any thread
+};
+
+class ControlServer {
+ public:
+  static Result<std::unique_ptr<ControlServer>> Start(const ControlOptions& options, SessionTable& sessions,
+                                                      Service& service);
+  // As Stop.
+  ~ControlServer();
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+
+  // Hangs up on the session's client; SessionClosed follows.
+  void Expel(SessionId session, const std::string& why);
+  // No new clients; every session closes, SessionClosed has returned for all of them. Idempotent.
+  void Stop() EXCLUDES(mutex_);
+
+ private:
+  // A client; the loop's thread only, except `socket` (sending) and what is const.
+  struct Peer {
+    UniqueFd socket;
+    uint32_t uid = 0;
+    uint32_t pid = 0;
+    std::chrono::steady_clock::time_point since;  // accepted, or the first bytes of a message came
+    FrameReader reader;
+    std::optional<SessionInfo> session;
+    bool busy = false;     // a request is being carried out elsewhere
+    bool dropped = false;  // the socket is shut down
+    bool session_gone = false;
+  };
+  using PeerPtr = std::shared_ptr<Peer>;
+
+  ControlServer(const ControlOptions& options, SessionTable& sessions, Service& service)
+      : options_(options), sessions_(sessions), service_(service), pool_(kThreads) {}
+  Status Listen();
+
+  // On the loop's thread.
+  void OnAccept();
+  Status Admit(const PeerPtr& peer);
+  void OnEvents(const PeerPtr& peer, uint32_t events);
+  void TakeFrames(const PeerPtr& peer);
+  void Handle(const PeerPtr& peer, Frame frame);
+  void HandleHello(const PeerPtr& peer, const wire::HelloT& hello);
+  void HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request, std::vector<UniqueFd> fds);
+  void HandleExportHeat(const PeerPtr& peer, const wire::ExportHeatT& request);
+  void HandleAdmin(const PeerPtr& peer, wire::AdminT request);
+  void SetBusy(const PeerPtr& peer, bool busy);
+  template <typename Body>
+  void Reply(const PeerPtr& peer, Body body, const std::vector<UniqueFd>& fds = {});
+  void ReplyError(const PeerPtr& peer, const Status& error);
+  void Refuse(const PeerPtr& peer, const Status& error);
+  void Drop(const PeerPtr& peer, const Status& why);
+  void MaybeFinish(const PeerPtr& peer);
+  void OnTick();
+
+  static constexpr uint32_t kThreads = 4;
+
+  const ControlOptions options_;
+  SessionTable& sessions_;
+  Service& service_;
+  UniqueFd directory_;
+  UniqueFd listener_;
+  std::unique_ptr<EventLoop> loop_;
+  std::unordered_map<int, PeerPtr> peers_;  // by socket
+  bool accepting_ = true;
+  std::thread thread_;
+  BlockingPool pool_;
+  Mutex mutex_;
+  CondVar changed_;
+  uint32_t live_ GUARDED_BY(mutex_) = 0;  // sessions whose SessionClosed has not returned
+  bool stopped_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace termfs::tlib::server

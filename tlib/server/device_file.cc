@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/device_file.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/page.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+constexpr uint64_t kAllocationStep = uint64_t{256} << 20;  // bytes between two calls of `progress`
+
+Result<uint64_t> BlockDeviceBytes(int fd, const std::string& path) {
+  uint64_t bytes = 0;
+  if (ioctl(fd, BLKGETSIZE64, &bytes) != 0) {
+    return ErrnoStatus("ask for the size of " + path);
+  }
+  return bytes;
+}
+
+Status OpenFailed(const std::string& path) {
+  return errno == EBUSY ? Status::Error(EBUSY, path + " is mounted, or used by another server or program")
+                        : ErrnoStatus("open " + path);
+}
+
+Status CheckBlockDevice(const std::string& path, uint64_t bytes) {
+  const UniqueFd fd(open(path.c_str(), O_RDWR | O_EXCL | O_CLOEXEC));  // O_EXCL: refused while it is mounted
+  if (!fd.valid()) {
+    return OpenFailed(path);
+  }
+  ASSIGN_OR_RETURN(const uint64_t have, BlockDeviceBytes(fd.get(), path));
+  if (have < bytes) {
+    return Status::Error(ENOSPC,
+                         path + " has " + std::to_string(have) + " bytes, " + std::to_string(bytes) + " are needed");
+  }
+  return Status::Ok();
+}
+
+// Said before it is tried: an allocation that fails half-way would fill the file system for everybody meanwhile.
+Status CheckSpace(int fd, uint64_t bytes) {
+  struct statvfs space {};
+  if (fstatvfs(fd, &space) != 0) {
+    return ErrnoStatus("ask for free space");
+  }
+  const uint64_t free = uint64_t{space.f_bavail} * space.f_frsize;
+  if (free < bytes) {
+    return Status::Error(ENOSPC, std::to_string(bytes) + " bytes are needed, " + std::to_string(free) + " are free");
+  }
+  return Status::Ok();
+}
+
+Status Allocate(int fd, uint64_t bytes, const std::function<void(uint64_t, uint64_t)>& progress) {
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t step = std::min(kAllocationStep, bytes - done);
+    if (fallocate(fd, 0, static_cast<off_t>(done), static_cast<off_t>(step)) != 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      return ErrnoStatus("allocate " + std::to_string(bytes) + " bytes");
+    }
+    done += step;
+    if (progress) {
+      progress(done, bytes);
+    }
+  }
+  return fsync(fd) == 0 ? Status::Ok() : ErrnoStatus("sync the new file");
+}
+
+Status SyncFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || fsync(fd.get()) != 0) {
+    return ErrnoStatus("sync the folder " + folder);
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64_t start) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) {
+    return ErrnoStatus("open " + path);
+  }
+  const bool is_block = S_ISBLK(found.st_mode);
+  if (!is_block && !S_ISREG(found.st_mode)) {
+    return Status::Error(EINVAL, path + " is neither a file nor a block device");
+  }
+  const bool direct = mode == OpenMode::kDirect;
+  DeviceFile file;
+  file.fd = UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC | (direct ? O_DIRECT : 0) | (is_block ? O_EXCL : 0)));
+  if (!file.fd.valid()) {
+    if (errno == EINVAL && direct) {
+      return Status::Error(EINVAL, path + ": its file system knows no direct I/O (O_DIRECT); choose another place");
+    }
+    return OpenFailed(path);
+  }
+  if (is_block) {
+    ASSIGN_OR_RETURN(file.bytes, BlockDeviceBytes(file.fd.get(), path));
+    unsigned int block = 0;
+    if (ioctl(file.fd.get(), BLKPBSZGET, &block) == 0 && block > kPageSize) {
+      return Status::Error(EINVAL, path + " has blocks larger than " + std::to_string(kPageSize));
+    }
+  } else {
+    file.bytes = static_cast<uint64_t>(found.st_size);
+  }
+  if (file.bytes < start) {
+    return Status::Error(EUCLEAN, path + " is too short for the beginning of a region: " + std::to_string(file.bytes) +
+                                      " bytes; restore it from a backup");
+  }
+  file.bytes -= start;
+  file.start = start;
+  file.alignment = direct ? kPageSize : 1;
+  return file;
+}
+
+Status MakeDeviceFile(const std::string& path, uint64_t bytes,
+                      const std::function<void(uint64_t, uint64_t)>& progress) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) == 0 && S_ISBLK(found.st_mode)) {
+    return CheckBlockDevice(path, bytes);
+  }
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd.valid()) {
+    return errno == EEXIST ? Status::Error(EEXIST, path + ": name a block device, or a file that does not exist")
+                           : ErrnoStatus("make " + path);
+  }
+  Status made = CheckSpace(fd.get(), bytes);
+  if (made.ok()) {
+    made = Allocate(fd.get(), bytes, progress);
+  }
+  if (made.ok()) {
+    made = SyncFolderOf(path);
+  }
+  if (!made.ok()) {
+    unlink(path.c_str());
+    return std::move(made).WithContext("make " + path);
+  }
+  return Status::Ok();
+}
+
+}  // namespace termfs::tlib::server

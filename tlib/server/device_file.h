@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DeviceFile: the file or block device that holds a region's pages or its written marks, as a descriptor.
+//
+// Thread-safety: free functions, any thread; they block.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace termfs::tlib::server {
+
+struct DeviceFile {
+  UniqueFd fd;
+  uint64_t bytes = 0;         // from `start` on
+  uint64_t start = 0;         // what lies before is not the device's
+  uint32_t alignment = 4096;  // what O_DIRECT asks for; 1 without it
+};
+
+enum class OpenMode : uint8_t { kDirect, kBuffered };
+
+// EINVAL: the file system does not support O_DIRECT, or its blocks are larger than a page. EUCLEAN: it is shorter than
+// `start`. EBUSY: a block device that is mounted or in use.
+Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64_t start = 0);
+
+// Makes a file of `bytes`, every block allocated, so that later writes neither fail for space nor wait for allocation.
+// A block device is checked for size instead. EEXIST: the file is there; ENOSPC: it does not fit, nothing is left
+// behind. `progress` (may be null) is told bytes done and total.
+Status MakeDeviceFile(const std::string& path, uint64_t bytes, const std::function<void(uint64_t, uint64_t)>& progress);
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/dispatcher.h"
+
+#include <bit>
+#include <string_view>
+
+#include "base/log.h"
+#include "tlib/server/worker.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr size_t kMaxReplyBody = kMaxMessage - sizeof(ReplyHeader);
+constexpr size_t kMaxErrorText = 256;
+// A client has kChannelCredits; one that runs far ahead of them does not keep to the protocol.
+constexpr uint32_t kMaxRunning = 2 * kChannelCredits;
+
+uint64_t NanosecondsSince(steady_clock::time_point begin) {
+  return static_cast<uint64_t>((steady_clock::now() - begin).count());
+}
+
+Status NotInRegion() { return Status::Error(EINVAL, "beyond the region's end"); }
+
+}  // namespace
+
+Dispatcher::Dispatcher(RegionIoImpl& region, Service& service, BlockingPool& blocking, MetricsRegistry& metrics,
+                       uint64_t epoch, uint64_t region_bytes)
+    : region_(region),
+      service_(service),
+      blocking_(blocking),
+      epoch_(epoch),
+      region_bytes_(region_bytes),
+      reads_(metrics.counter("rpc_reads_total")),
+      read_pages_(metrics.counter("rpc_read_pages_total")),
+      writes_(metrics.counter("rpc_writes_total")),
+      read_latency_(metrics.histogram("rpc_read")),
+      write_latency_(metrics.histogram("rpc_write")) {}
+
+void Dispatcher::Serve(SessionId session, Connection& connection, BulkPool& bulk, std::span<const std::byte> message) {
+  const auto request = DecodeRequest(message);
+  if (!request.ok()) {
+    connection.Close(request.status());
+    return;
+  }
+  CallImpl call(session, *request, connection, bulk, blocking_);
+  Reply reply = request->header.epoch == epoch_ ? Answer(call, *request)
+                                                : Reply(Status::Error(ESTALE, "a request of another epoch"));
+  if (reply.ok() && reply->size() > kMaxReplyBody) {
+    reply = Status::Error(EMSGSIZE, "reply too long");
+  }
+  const Status error = reply.status();
+  const std::string_view text = error.message().substr(0, kMaxErrorText);
+  const std::span<const std::byte> body =
+      error.ok() ? std::span<const std::byte>(*reply) : std::as_bytes(std::span(text));
+  const ReplyHeader header{.call = request->header.call,
+                           .error = error.code(),
+                           .body_bytes = static_cast<uint32_t>(body.size()),
+                           .out_bytes = error.ok() ? call.out_bytes() : 0};
+  const Status sent = connection.Send([&](std::byte* to) { return EncodeMessage(header, body, to); });
+  if (!sent.ok() && sent.code() != ENOTCONN) {
+    connection.Close(sent);
+  }
+}
+
+Dispatcher::Reply Dispatcher::Answer(CallImpl& call, const DecodedRequest& request) {
+  switch (request.header.opcode) {
+    case kRead:
+      return ServeRead(call, request);
+    case kWrite:
+      return ServeWrite(call, request);
+    default:
+      if (request.header.opcode < kFirstServiceOpcode) {
+        return Status::Error(ENOSYS, "no such request");
+      }
+      return service_.Handle(call);
+  }
+}
+
+Dispatcher::Reply Dispatcher::ServeRead(CallImpl& call, const DecodedRequest& request) {
+  const auto begin = steady_clock::now();
+  ASSIGN_OR_RETURN(const DecodedRead read, DecodeRead(request));
+  if (!InRegion(read.offset, read.length)) {
+    return NotInRegion();
+  }
+  ReadBitmap present{};
+  RETURN_IF_ERROR(region_.ReadMissing(call, read, present));
+  uint64_t pages = 0;
+  for (uint32_t i = 0; i < read.words; i++) {
+    pages += static_cast<uint64_t>(std::popcount(read.missing[i]));
+  }
+  reads_.Add();
+  read_pages_.Add(pages);
+  read_latency_.Record(NanosecondsSince(begin));
+  const auto words = std::as_bytes(std::span(present.data(), read.words));
+  return std::vector<std::byte>(words.begin(), words.end());
+}
+
+Dispatcher::Reply Dispatcher::ServeWrite(CallImpl& call, const DecodedRequest& request) {
+  const auto begin = steady_clock::now();
+  if (!service_.AllowsRawWrites()) {
+    return Status::Error(EPERM, "raw writes to the region are not allowed");
+  }
+  ASSIGN_OR_RETURN(const DecodedWrite write, DecodeWrite(request));
+  if (!InRegion(write.offset, write.length)) {
+    return NotInRegion();
+  }
+  RETURN_IF_ERROR(region_.WriteFrom(call, {write.offset}, 0, write.length, nullptr));
+  writes_.Add();
+  write_latency_.Record(NanosecondsSince(begin));
+  return std::vector<std::byte>();
+}
+
+Status DataHandler::OnMessage(Connection& connection, std::span<const std::byte> message) {
+  if (connection.users() >= kMaxRunning) {
+    return Status::Error(EPROTO, "the client has more requests in flight than credits");
+  }
+  struct Request {
+    Request(std::shared_ptr<Connection> from, std::span<const std::byte> bytes)
+        : connection(std::move(from)), message(bytes.begin(), bytes.end()) {}
+    Connection::User connection;
+    std::vector<std::byte> message;  // private: the receive buffer is posted again
+  };
+  auto request = std::make_shared<Request>(connection.shared_from_this(), message);
+  Worker::Current()->Spawn(
+      [this, request] { dispatcher_.Serve(session_, *request->connection, bulk_, request->message); });
+  return Status::Ok();
+}
+
+void DataHandler::OnClosing(Connection&) {
+  if (sleeper_ != nullptr) {
+    sleeper_->Unpark();
+  }
+}
+
+}  // namespace termfs::tlib::server

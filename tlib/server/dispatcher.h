@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dispatcher: what happens to a request, from the message to the reply, in the request's coroutine.
+//
+// Thread-safety: any worker.
+// Ownership:     refers to the region's I/O, the service and the blocking pool, which outlive every request.
+// Errors:        a request that cannot be served is answered with its errno; one that cannot be read closes its
+//                connection.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/metrics.h"
+#include "tlib/server/blocking_pool.h"
+#include "tlib/server/connection.h"
+#include "tlib/server/network_port.h"
+#include "tlib/server/region_io.h"
+#include "tlib/server/server.h"
+
+namespace termfs::tlib::server {
+
+class Dispatcher {
+ public:
+  Dispatcher(RegionIoImpl& region, Service& service, BlockingPool& blocking, MetricsRegistry& metrics, uint64_t epoch,
+             uint64_t region_bytes);
+
+  // In a task.
+  void Serve(SessionId session, Connection& connection, BulkPool& bulk, std::span<const std::byte> message);
+
+ private:
+  using Reply = Result<std::vector<std::byte>>;
+  Reply Answer(CallImpl& call, const DecodedRequest& request);
+  Reply ServeRead(CallImpl& call, const DecodedRequest& request);
+  Reply ServeWrite(CallImpl& call, const DecodedRequest& request);
+  bool InRegion(uint64_t offset, uint32_t length) const {
+    return offset < region_bytes_ && length <= region_bytes_ - offset;
+  }
+
+  RegionIoImpl& region_;
+  Service& service_;
+  BlockingPool& blocking_;
+  const uint64_t epoch_;
+  const uint64_t region_bytes_;
+  Counter& reads_;
+  Counter& read_pages_;
+  Counter& writes_;
+  Histogram& read_latency_;
+  Histogram& write_latency_;
+};
+
+// The messages of one data connection: each becomes a task.
+class DataHandler final : public Connection::Handler {
+ public:
+  DataHandler(Dispatcher& dispatcher, SessionId session, BulkPool& bulk)
+      : dispatcher_(dispatcher), session_(session), bulk_(bulk) {}
+
+  Status OnMessage(Connection& connection, std::span<const std::byte> message) override;
+  void OnClosing(Connection& connection) override;
+
+  // A task that sleeps beside the connection, and is unparked when it closes; null: none.
+  void set_sleeper(Task* sleeper) { sleeper_ = sleeper; }
+
+ private:
+  Dispatcher& dispatcher_;
+  const SessionId session_;
+  BulkPool& bulk_;
+  Task* sleeper_ = nullptr;
+};
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/frame_supply.h"
+
+#include <algorithm>
+
+namespace termfs::tlib::server {
+namespace {
+
+constexpr uint32_t kReserveShare = 64;    // 1/64 of the tier is kept free
+constexpr uint32_t kReserveMost = 1024;   // 4 MiB
+constexpr uint32_t kWriteInShare = 16;    // of the tier, for writes that nobody reads
+constexpr uint32_t kWriteInMost = 16384;  // 64 MiB
+constexpr uint32_t kLongRun = 16;         // pages: written through in one access rather than taken in one by one
+constexpr uint32_t kRefillTries = 256;
+
+}  // namespace
+
+FrameSupply::FrameSupply(Frames& frames, PageStates& states, TierPolicy& policy, StorageMetrics& metrics,
+                         uint32_t max_frames)
+    : frames_(frames),
+      states_(states),
+      policy_(policy),
+      metrics_(metrics),
+      owners_(std::make_unique<std::atomic<uint32_t>[]>(max_frames)) {
+  for (uint32_t i = 0; i < max_frames; i++) {
+    owners_[i].store(kNobody, std::memory_order_relaxed);
+  }
+}
+
+uint32_t FrameSupply::reserve() const {
+  // kStatic gives nobody up, so it cannot keep frames free.
+  return policy_.choice() == FrameChoice::kStatic ? 0 : std::min(frames_.limit() / kReserveShare, kReserveMost);
+}
+
+size_t FrameSupply::WriteInCapacity() const {
+  return std::clamp<size_t>(frames_.limit() / kWriteInShare, 1, kWriteInMost);
+}
+
+void FrameSupply::SetOwner(driver::FrameIndex frame, PageIndex page) {
+  owners_[frame.value].store(static_cast<uint32_t>(page.value), std::memory_order_relaxed);
+}
+
+void FrameSupply::ClearOwner(driver::FrameIndex frame) {
+  owners_[frame.value].store(kNobody, std::memory_order_relaxed);
+}
+
+std::optional<PageIndex> FrameSupply::Owner(driver::FrameIndex frame) const {
+  const uint32_t page = owners_[frame.value].load(std::memory_order_relaxed);
+  return page == kNobody ? std::nullopt : std::optional(PageIndex{page});
+}
+
+std::optional<PageIndex> FrameSupply::EvictablePage(driver::FrameIndex frame) const {
+  const std::optional<PageIndex> page = Owner(frame);
+  if (!page.has_value()) {
+    return std::nullopt;
+  }
+  const PageEntry entry = states_.Peek(*page);
+  const bool evictable = entry.state() == PageState::kClean && entry.frame() == frame && !entry.held() &&
+                         !entry.mark_pending() && !entry.mark_committing();
+  return evictable ? page : std::nullopt;
+}
+
+std::optional<driver::FrameIndex> FrameSupply::Evict(std::optional<driver::FrameIndex> victim) {
+  if (!victim.has_value()) {
+    return std::nullopt;
+  }
+  const std::optional<PageIndex> page = Owner(*victim);
+  if (!page.has_value() || !states_.TryEvict(*page, *victim)) {
+    return std::nullopt;
+  }
+  ClearOwner(*victim);
+  metrics_.evictions.Add();
+  if (victim->value >= frames_.limit()) {  // the tier shrinks: retired, not reused
+    frames_.Give(*victim);
+    return std::nullopt;
+  }
+  return victim;
+}
+
+std::optional<driver::FrameIndex> FrameSupply::TakeForRead(PageIndex page) {
+  if (frames_.free() > reserve()) {
+    if (const auto frame = frames_.Take(); frame.has_value()) {
+      return frame;
+    }
+  }
+  return Evict(policy_.VictimFor(page, *this, hand_range_.load(std::memory_order_relaxed)));
+}
+
+std::optional<driver::FrameIndex> FrameSupply::TakeForWrite(PageIndex page, uint32_t run) {
+  if (states_.dirty() > frames_.limit() / 2) {
+    return std::nullopt;  // the SSD is behind: what more is written goes at its pace
+  }
+  if (frames_.free() > reserve()) {
+    return frames_.Take();
+  }
+  if (run >= kLongRun || policy_.choice() == FrameChoice::kStatic) {
+    return std::nullopt;
+  }
+  return TakeFromWriteIn(page);
+}
+
+std::optional<driver::FrameIndex> FrameSupply::TakeFromWriteIn(PageIndex page) {
+  MutexLock lock(mutex_);
+  std::optional<driver::FrameIndex> frame;
+  if (write_in_.size() >= WriteInCapacity()) {
+    const WriteIn oldest = write_in_.front();
+    if (Owner(oldest.frame) == oldest.page && !policy_.DeservesFrame(oldest.page)) {
+      frame = Evict(oldest.frame);
+      if (!frame.has_value()) {
+        return std::nullopt;  // not clean yet
+      }
+    }
+    write_in_.pop_front();
+  }
+  if (!frame.has_value()) {
+    frame = TakeAny();
+  }
+  if (frame.has_value()) {
+    write_in_.push_back({*frame, page});
+  }
+  return frame;
+}
+
+std::optional<driver::FrameIndex> FrameSupply::TakeAny() {
+  if (const auto frame = frames_.Take(); frame.has_value()) {
+    return frame;
+  }
+  return Evict(policy_.LeastWorthy(*this, hand_range_.load(std::memory_order_relaxed)));
+}
+
+bool FrameSupply::EvictOne() {
+  const std::optional<driver::FrameIndex> victim =
+      policy_.LeastWorthy(*this, hand_range_.load(std::memory_order_relaxed));
+  if (!victim.has_value()) {
+    return false;
+  }
+  if (const auto frame = Evict(victim); frame.has_value()) {
+    frames_.Give(*frame);
+  }
+  return true;
+}
+
+bool FrameSupply::RefillReserve() {
+  for (uint32_t i = 0; i < kRefillTries && frames_.free() < reserve(); i++) {
+    if (!EvictOne()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FrameSupply: who gets a frame, and who gives one up for it. Ties the frame pool, the page states and the policy
+// together. Nothing here waits or does I/O: where no frame is to be had at once, the caller goes without one (through a
+// bounce buffer), so no read or write ever waits for an eviction.
+//
+// A reserve of free frames is kept for writes; the cleaner refills it ahead of need. Once the tier is full, writes to
+// absent pages share a write-in queue of at most a sixteenth of the tier, first in first out, so that a big sequential
+// write passes through that and leaves the hot set alone; what proves hot on its way graduates out of it.
+//
+// Thread-safety: any thread.
+// Ownership:     a frame handed out is the caller's until he calls SetOwner and completes the page's state, or Give.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "base/mutex.h"
+#include "base/page.h"
+#include "driver/nic.h"
+#include "tlib/server/frames.h"
+#include "tlib/server/page_states.h"
+#include "tlib/server/storage_metrics.h"
+#include "tlib/server/tier_policy.h"
+
+namespace termfs::tlib::server {
+
+class FrameSupply final : private TierView {
+ public:
+  // All outlive this.
+  FrameSupply(Frames& frames, PageStates& states, TierPolicy& policy, StorageMetrics& metrics, uint32_t max_frames);
+  FrameSupply(const FrameSupply&) = delete;
+  FrameSupply& operator=(const FrameSupply&) = delete;
+
+  // For a page that was or shall be read: a free frame beyond the reserve, or a victim's that it beats.
+  std::optional<driver::FrameIndex> TakeForRead(PageIndex page);
+  // For an absent page that is about to be written. `run`: how many full pages are written in one go.
+  std::optional<driver::FrameIndex> TakeForWrite(PageIndex page, uint32_t run) EXCLUDES(mutex_);
+  // For who must have one: any free frame, or the least worthy victim's.
+  std::optional<driver::FrameIndex> TakeAny();
+  void Give(driver::FrameIndex frame) { frames_.Give(frame); }
+
+  // `page` is in `frame`; before the page's state says so. And: no page is any more; before Give.
+  void SetOwner(driver::FrameIndex frame, PageIndex page);
+  void ClearOwner(driver::FrameIndex frame);
+  // The page in the frame, if any: a guess.
+  std::optional<PageIndex> Owner(driver::FrameIndex frame) const;
+
+  // Evicts until the reserve is full; false when there was nothing to evict.
+  bool RefillReserve();
+  bool ReserveLow() const { return frames_.free() < reserve() / 2; }
+  uint32_t reserve() const;
+
+  // Frames that victims are looked for in: more than the limit while the tier shrinks.
+  void SetHandRange(uint32_t frames) { hand_range_.store(frames, std::memory_order_relaxed); }
+  // Evicts one page, the least worthy; its frame goes back to the pool. False when there is none at once.
+  bool EvictOne();
+
+ private:
+  static constexpr uint32_t kNobody = UINT32_MAX;
+  struct WriteIn {
+    driver::FrameIndex frame;
+    PageIndex page;
+  };
+
+  std::optional<PageIndex> EvictablePage(driver::FrameIndex frame) const override;
+  std::optional<driver::FrameIndex> Evict(std::optional<driver::FrameIndex> victim);
+  std::optional<driver::FrameIndex> TakeFromWriteIn(PageIndex page) EXCLUDES(mutex_);
+  size_t WriteInCapacity() const;
+
+  Frames& frames_;
+  PageStates& states_;
+  TierPolicy& policy_;
+  StorageMetrics& metrics_;
+  std::atomic<uint32_t> hand_range_{0};
+  const std::unique_ptr<std::atomic<uint32_t>[]> owners_;
+  Mutex mutex_;
+  std::deque<WriteIn> write_in_ GUARDED_BY(mutex_);
+};
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/heat_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace termfs::tlib::server {
+
+void HeatReader::Run(DataHandler& handler, std::chrono::milliseconds period) {
+  handler.set_sleeper(&Task::Current());
+  auto due = std::chrono::steady_clock::now() + period;
+  while (connection_.open()) {
+    if (Task::ParkUntil(due)) {
+      continue;  // closing, or an older permit
+    }
+    due = std::chrono::steady_clock::now() + period;
+    if (Status read = ReadOnce(); !read.ok()) {
+      LOG_DEBUG("access counts of queue pair {}: {}", connection_.number(), read.ToString());
+    }
+  }
+  handler.set_sleeper(nullptr);
+}
+
+Status HeatReader::Read(uint64_t offset, uint32_t length, const BulkPool::Buffer& into) {
+  driver::SendWorkRequest read{.opcode = driver::Opcode::kRdmaRead};
+  read.local = {.addr = into.data(), .length = length, .lkey = into.lkey()};
+  read.remote_offset = offset;
+  read.rkey = exported_.rkey;
+  return connection_.Execute({&read, 1});
+}
+
+Status HeatReader::ReadHeader(HeatHeader& header) {
+  const BulkPool::Buffer buffer(bulk_);
+  RETURN_IF_ERROR(Read(0, sizeof(header), buffer));
+  std::memcpy(&header, buffer.data(), sizeof(header));
+  return Status::Ok();
+}
+
+Status HeatReader::ReadOnce() {
+  HeatHeader before;
+  RETURN_IF_ERROR(ReadHeader(before));
+  if (before.sequence == counted_) {
+    return Status::Ok();
+  }
+  const uint64_t room = (exported_.bytes - sizeof(HeatHeader)) / (2 * sizeof(HeatEntry));
+  const uint32_t count = before.count[before.sequence % 2];
+  if (before.capacity > room || count > before.capacity) {
+    return Status::Error(EPROTO, "access counts that make no sense");
+  }
+  entries_.resize(count);
+  constexpr uint32_t kPerBuffer = BulkPool::kBufferBytes / sizeof(HeatEntry);
+  for (uint32_t done = 0; done < count;) {
+    const uint32_t part = std::min(count - done, kPerBuffer);
+    const BulkPool::Buffer buffer(bulk_);
+    RETURN_IF_ERROR(Read(HeatBufferOffset(before.sequence, before.capacity) + done * sizeof(HeatEntry),
+                         part * sizeof(HeatEntry), buffer));
+    std::memcpy(entries_.data() + done, buffer.data(), part * sizeof(HeatEntry));
+    done += part;
+  }
+  HeatHeader after;
+  RETURN_IF_ERROR(ReadHeader(after));
+  reads_.Add();
+  if (after.sequence != before.sequence) {  // the client may be filling this buffer again
+    return Status::Error(EAGAIN, "overtaken by the client");
+  }
+  counted_ = before.sequence;
+  region_.AddCounts(entries_);
+  return Status::Ok();
+}
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/network_port.h"
+
+#include <array>
+
+namespace termfs::tlib::server {
+
+Result<std::unique_ptr<NetworkPort>> NetworkPort::Create(driver::Nic& nic, driver::ProtectionDomain& domain) {
+  std::unique_ptr<NetworkPort> port(new NetworkPort(domain));
+  ASSIGN_OR_RETURN(port->bulk_, BulkPool::Create(domain));
+  ASSIGN_OR_RETURN(port->queue_,
+                   nic.CreateCompletionQueue(kMaxConnections * (Connection::kMaxSend + Connection::kMaxReceive)));
+  return port;
+}
+
+Result<NetworkPort::Opened> NetworkPort::Open(driver::Endpoint remote, std::shared_ptr<Connection::Handler> handler) {
+  Opened opened;
+  ASSIGN_OR_RETURN(opened.connection, Connection::Create(domain_, *queue_, std::move(handler)));
+  ASSIGN_OR_RETURN(opened.endpoint, opened.connection->Connect(std::move(remote)));
+  const uint32_t number = opened.connection->number();
+  connections_.emplace(number, opened.connection);
+  opened.connection->set_on_port_gone([this, number] { connections_.erase(number); });
+  return opened;
+}
+
+bool NetworkPort::Poll() {
+  std::array<driver::WorkCompletion, 32> completions;
+  const size_t count = queue_->Poll(completions);
+  for (size_t i = 0; i < count; i++) {
+    // A completion of a connection that has gone since is of no interest.
+    if (const auto found = connections_.find(completions[i].qp_num); found != connections_.end()) {
+      const std::shared_ptr<Connection> connection = found->second;  // survives what it does
+      connection->OnCompletion(completions[i]);
+    }
+  }
+  return count != 0;
+}
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NetworkPort: a worker's completion queue, the connections on it, and the registered buffers of its tasks.
+//
+// Thread-safety: its worker's thread, except Create and destruction (before the worker starts, after it stopped).
+// Ownership:     owns the completion queue; shares the connections until they are gone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "base/result.h"
+#include "driver/nic.h"
+#include "tlib/server/bulk_pool.h"
+#include "tlib/server/connection.h"
+#include "tlib/server/worker.h"
+
+namespace termfs::tlib::server {
+
+class NetworkPort final : public EventSource {
+ public:
+  static constexpr uint32_t kMaxConnections = 512;
+
+  struct Opened {
+    std::shared_ptr<Connection> connection;
+    driver::Endpoint endpoint;  // for the client
+  };
+
+  static Result<std::unique_ptr<NetworkPort>> Create(driver::Nic& nic, driver::ProtectionDomain& domain);
+
+  // ENOMEM: there are kMaxConnections. EPROTO: a malformed endpoint.
+  Result<Opened> Open(driver::Endpoint remote, std::shared_ptr<Connection::Handler> handler);
+  BulkPool& bulk() { return *bulk_; }
+
+  bool Poll() override;
+  bool Arm() override { return queue_->Arm(); }
+  void Disarm() override { queue_->Disarm(); }
+  int fd() const override { return queue_->fd(); }
+
+ private:
+  explicit NetworkPort(driver::ProtectionDomain& domain) : domain_(domain) {}
+
+  driver::ProtectionDomain& domain_;
+  std::unique_ptr<BulkPool> bulk_;
+  std::unique_ptr<driver::CompletionQueue> queue_;
+  std::unordered_map<uint32_t, std::shared_ptr<Connection>> connections_;  // by queue pair number
+};
+
+}  // namespace termfs::tlib::server

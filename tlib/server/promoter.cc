@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/promoter.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "tlib/server/page_runs.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+constexpr uint64_t kSweepPages = 65536;  // per period
+constexpr uint64_t kSweepPagesPerTurn = 4096;
+constexpr size_t kMostLoads = 8192;           // pages per period: 32 MiB
+constexpr uint32_t kMostAccesses = 1U << 20;  // of one page in one report; more is nonsense or counts as much
+
+}  // namespace
+
+Promoter::Promoter(TierPolicy& policy, PageStates& states, Pager& pager, std::chrono::milliseconds period)
+    : policy_(policy), states_(states), pager_(pager), period_(period), background_([this] { return Round(); }) {}
+
+void Promoter::AddCounts(std::span<const HeatEntry> counts) {
+  std::vector<PageIndex> absent;
+  for (const HeatEntry& entry : counts) {
+    const PageIndex page{entry.page};
+    if (page.value >= states_.pages()) {
+      continue;
+    }
+    policy_.Access(page, std::min(entry.accesses, kMostAccesses), AccessKind::kHit);
+    if (!states_.Peek(page).present() && policy_.DeservesFrame(page) && absent.size() < kMostLoads) {
+      absent.push_back(page);  // was in a frame when it was counted, and lost it since
+    }
+  }
+  MutexLock lock(mutex_);
+  if (counted_absent_.size() < kMostLoads) {
+    counted_absent_.insert(counted_absent_.end(), absent.begin(), absent.end());
+  }
+}
+
+void Promoter::Sweep(std::vector<PageIndex>& worthy) {
+  for (uint64_t i = 0; i < std::min(kSweepPages, states_.pages()) && worthy.size() < kMostLoads; i++) {
+    const PageIndex page{cursor_};
+    cursor_ = (cursor_ + 1) % states_.pages();
+    if (states_.Peek(page).state() == PageState::kAbsent && policy_.DeservesFrame(page)) {
+      worthy.push_back(page);
+    }
+    if (i % kSweepPagesPerTurn == kSweepPagesPerTurn - 1) {
+      Task::Yield();
+    }
+  }
+}
+
+void Promoter::LoadAll(std::span<const PageIndex> pages) {
+  for (size_t at = 0; at < pages.size() && !background_.stopping(); at += PageRuns::kMaxPages) {
+    const size_t count = std::min<size_t>(PageRuns::kMaxPages, pages.size() - at);
+    if (const auto loaded = pager_.Load(pages.subspan(at, count), Pager::Urgency::kIfWorthIt); !loaded.ok()) {
+      LOG_ERROR("promoter: {}", loaded.status().ToString());
+      return;
+    }
+    Task::Yield();
+  }
+}
+
+std::chrono::milliseconds Promoter::Round() {
+  policy_.EndPeriod();
+  if (policy_.choice() == FrameChoice::kHeat) {
+    std::vector<PageIndex> worthy;
+    {
+      MutexLock lock(mutex_);
+      worthy.swap(counted_absent_);
+    }
+    Sweep(worthy);
+    std::sort(worthy.begin(), worthy.end());
+    worthy.erase(std::unique(worthy.begin(), worthy.end()), worthy.end());
+    LoadAll(worthy);
+  }
+  return period_;
+}
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/region.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "tlib/server/aio_block_device.h"
+#include "tlib/server/bounce_pool.h"
+#include "tlib/server/cleaner.h"
+#include "tlib/server/device_contents.h"
+#include "tlib/server/frame_supply.h"
+#include "tlib/server/frames.h"
+#include "tlib/server/kernel_block_device.h"
+#include "tlib/server/metered_block_device.h"
+#include "tlib/server/page_runs.h"
+#include "tlib/server/page_states.h"
+#include "tlib/server/pager.h"
+#include "tlib/server/promoter.h"
+#include "tlib/server/region_label.h"
+#include "tlib/server/region_on_device.h"
+#include "tlib/server/tier_policy.h"
+#include "tlib/server/tier_recovery.h"
+#include "tlib/server/tier_store.h"
+#include "tlib/server/tiering_io.h"
+#include "tlib/server/written_log.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+using driver::RegionKind;
+
+constexpr size_t kBounceBytes = size_t{16} << 20;
+
+bool HasFrames(RegionKind kind) {
+  return kind == RegionKind::kPin || kind == RegionKind::kOdp || kind == RegionKind::kRpcTiering ||
+         kind == RegionKind::kTerm;
+}
+
+// kPin moves nothing. Where one-sided READs are not counted, or must be served by paging, heat means nothing: recency.
+FrameChoice EffectiveChoice(RegionKind kind, FrameChoice choice) {
+  if (kind == RegionKind::kPin) {
+    return FrameChoice::kStatic;
+  }
+  const bool by_heat = kind == RegionKind::kTerm;
+  return choice == FrameChoice::kHeat && !by_heat ? FrameChoice::kRecent : choice;
+}
+
+Result<uint32_t> FramesFor(RegionKind kind, uint64_t pages, double ratio) {
+  if (!HasFrames(kind)) {
+    return uint32_t{0};
+  }
+  if (kind == RegionKind::kPin) {
+    return static_cast<uint32_t>(pages);
+  }
+  if (!(ratio >= 0 && ratio <= 1)) {
+    return Status::Error(EINVAL, "the DRAM ratio must be between 0 and 1");
+  }
+  return static_cast<uint32_t>(std::llround(ratio * static_cast<double>(pages)));
+}
+
+Status CheckOptions(const RegionOptions& options) {
+  if (options.pages == 0 || options.pages >= UINT32_MAX) {
+    return Status::Error(EINVAL, "a region has between 1 and 2^32 - 2 pages");
+  }
+  return Status::Ok();
+}
+
+// A device that shrank: no page behind its end may be promised to anyone.
+Status CheckSize(const BlockDevice& device, const RegionOptions& options) {
+  const uint64_t needed = options.pages * kPageSize;
+  if (device.size() < needed) {
+    return Status::Error(EUCLEAN, options.device + " has been cut short: the region needs " + std::to_string(needed) +
+                                      " bytes and finds " + std::to_string(device.size()) +
+                                      "; restore it from a backup");
+  }
+  return Status::Ok();
+}
+
+// What a block device holds is overwritten only where that was asked for; files are always new.
+Status CheckOverwrite(const RegionOptions& options) {
+  struct stat found {};
+  if (options.overwrite || stat(options.device.c_str(), &found) != 0 || !S_ISBLK(found.st_mode)) {
+    return Status::Ok();
+  }
+  ASSIGN_OR_RETURN(const std::string contents, DeviceContents(options.device));
+  if (contents.empty()) {
+    return Status::Ok();
+  }
+  return Status::Error(EEXIST, options.device + " holds " + contents + "; if that may be lost, add --force");
+}
+
+class CopyingSink final : public PieceSink {
+ public:
+  explicit CopyingSink(std::span<std::byte> to) : to_(to) {}
+  Status Take(std::span<const Piece> pieces) override {
+    for (const Piece& piece : pieces) {
+      std::memcpy(to_.data() + piece.at, piece.data, piece.length);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  const std::span<std::byte> to_;
+};
+
+// Where the RNIC's fault handler finds the region: it is registered before the region is made.
+using FaultTarget = std::shared_ptr<std::atomic<Region*>>;
+
+class StorageRegion final : public Region {
+ public:
+  StorageRegion(const RegionOptions& options, RegionEnvironment environment, RegionDevices devices,
+                std::unique_ptr<WrittenLog> log, std::unique_ptr<driver::TermRegion> term,
+                std::unique_ptr<BouncePool> bounce, std::unique_ptr<TierStore> tier, uint32_t frames,
+                FaultTarget fault_target)
+      : kind_(options.kind),
+        first_budget_(frames),
+        fault_target_(std::move(fault_target)),
+        spawn_(std::move(environment.spawn)),
+        devices_(std::move(devices)),
+        metrics_(environment.metrics),
+        device_(*devices_.pages, metrics_),
+        log_(std::move(log)),
+        term_(std::move(term)),
+        bounce_(std::move(bounce)),
+        tier_(std::move(tier)),
+        states_(*term_, tier_->cells()),
+        frames_(*term_),
+        policy_(options.pages, EffectiveChoice(options.kind, options.choice)),
+        supply_(frames_, states_, policy_, metrics_, term_->max_frames()),
+        cleaner_(device_, *log_, frames_, states_, supply_, metrics_),
+        pager_(device_, frames_, states_, supply_, policy_, cleaner_, metrics_),
+        promoter_(policy_, states_, pager_, options.sample_period),
+        io_({.term = *term_,
+             .device = device_,
+             .log = *log_,
+             .frames = frames_,
+             .states = states_,
+             .supply = supply_,
+             .policy = policy_,
+             .cleaner = cleaner_,
+             .pager = pager_,
+             .bounce = *bounce_,
+             .metrics = metrics_}) {
+    if (!tier_->resumed()) {
+      log_->ForEach([this](PageIndex page) { states_.SetMarkedAtOpen(page); });
+    }
+    fault_target_->store(this);
+  }
+  // By now no queue pair reaches the region any more, so no fault is on its way.
+  ~StorageRegion() override { fault_target_->store(nullptr); }
+
+  Status Start(const Progress& progress) override;
+  Status Stop() override;
+
+  Status Read(RegionOffset offset, std::span<std::byte> to) override {
+    CopyingSink sink(to);
+    return io_.ReadPages(offset, to.size(), {}, sink);
+  }
+  Status Write(RegionOffset offset, std::span<const std::byte> from, const Check& check) override {
+    return io_.Write(offset, from, check);
+  }
+  Status Zero(std::span<const PageRange> ranges) override { return io_.Zero(ranges); }
+  Status Flush(std::span<const PageRange> ranges) override;
+  Status ReadPages(RegionOffset offset, uint32_t length, std::span<const uint64_t> missing, PieceSink& sink) override {
+    return io_.ReadPages(offset, length, missing, sink);
+  }
+
+  void AddCounts(std::span<const HeatEntry> counts) override { promoter_.AddCounts(counts); }
+  Status SetDramRatio(double ratio) override;
+  Status SetFrameChoice(FrameChoice choice) override;
+  void StartFault(PageIndex page) override;
+  driver::TermRegion& term() override { return *term_; }
+  std::vector<MetricValue> Gauges() const override;
+
+ private:
+  Status Recover();
+  Status LoadEverything(const Progress& progress);
+
+  const RegionKind kind_;
+  const uint32_t first_budget_;
+  const FaultTarget fault_target_;
+  const Spawner spawn_;
+  RegionDevices devices_;
+  StorageMetrics metrics_;
+  MeteredBlockDevice device_;
+  std::unique_ptr<WrittenLog> log_;
+  std::unique_ptr<driver::TermRegion> term_;
+  std::unique_ptr<BouncePool> bounce_;
+  std::unique_ptr<TierStore> tier_;
+  PageStates states_;
+  Frames frames_;
+  TierPolicy policy_;
+  FrameSupply supply_;
+  Cleaner cleaner_;
+  Pager pager_;
+  Promoter promoter_;
+  TieringIo io_;
+  std::atomic<bool> started_{false};
+  std::atomic<uint64_t> faults_running_{0};
+};
+
+Status StorageRegion::Start(const Progress& progress) {
+  if (tier_->resumed()) {
+    RETURN_IF_ERROR(Recover());
+  }
+  RETURN_IF_ERROR(pager_.SetBudget(first_budget_));
+  if (kind_ == RegionKind::kPin) {
+    RETURN_IF_ERROR(LoadEverything(progress));
+  }
+  cleaner_.Start(spawn_);
+  if (HasFrames(kind_) && kind_ != RegionKind::kPin) {
+    promoter_.Start(spawn_);
+  }
+  started_.store(true);
+  return Status::Ok();
+}
+
+Status StorageRegion::Recover() {
+  const auto begin = std::chrono::steady_clock::now();
+  Result<RecoveredTier> found = RecoverTier({.term = *term_,
+                                             .log = *log_,
+                                             .states = states_,
+                                             .frames = frames_,
+                                             .supply = supply_,
+                                             .policy = policy_,
+                                             .cleaner = cleaner_},
+                                            first_budget_);
+  if (!found.ok()) {
+    return found.status().code() == EUCLEAN ? tier_->Refusal(found.status()) : found.status();
+  }
+  const auto took = std::chrono::steady_clock::now() - begin;
+  LOG_INFO(
+      "the last server was killed; its memory is taken over: {} pages, {} of them dirty ({} bytes to write), {} "
+      "written and not yet marked, in {} ms",
+      found->pages, found->dirty, found->dirty * kPageSize, found->unmarked,
+      std::chrono::duration_cast<std::chrono::milliseconds>(took).count());
+  return Status::Ok();
+}
+
+Status StorageRegion::LoadEverything(const Progress& progress) {
+  const uint64_t pages = states_.pages();
+  std::array<PageIndex, PageRuns::kMaxPages> window;
+  for (uint64_t at = 0; at < pages; at += window.size()) {
+    const size_t count = std::min<uint64_t>(window.size(), pages - at);
+    for (size_t i = 0; i < count; i++) {
+      window[i] = {at + i};
+    }
+    ASSIGN_OR_RETURN([[maybe_unused]] const uint32_t loaded, pager_.Load({window.data(), count}, Pager::Urgency::kAny));
+    const auto present = [this](PageIndex page) { return states_.Peek(page).present(); };
+    if (!std::all_of(window.begin(), window.begin() + static_cast<ptrdiff_t>(count), present)) {
+      return Status::Error(ENOMEM, "load every page of the region: not enough frames");
+    }
+    if (progress) {
+      progress((at + count) * kPageSize, pages * kPageSize);
+    }
+  }
+  return Status::Ok();
+}
+
+Status StorageRegion::Stop() {
+  if (!started_.exchange(false)) {
+    return Status::Ok();
+  }
+  while (faults_running_.load() > 0) {  // each of them has a deadline
+    Task::ParkUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(2));
+  }
+  promoter_.Stop();
+  cleaner_.Stop();
+  const PageRange all{.first = {0}, .count = states_.pages()};
+  RETURN_IF_ERROR(cleaner_.Flush({&all, 1}));
+  RETURN_IF_ERROR(log_->Sync());  // marks that were only cleared
+  return tier_->Remove();
+}
+
+Status StorageRegion::Flush(std::span<const PageRange> ranges) {
+  for (const PageRange& range : ranges) {
+    if (range.first.value > states_.pages() || range.count > states_.pages() - range.first.value) {
+      return Status::Error(EINVAL, "flush pages beyond the region");
+    }
+  }
+  return cleaner_.Flush(ranges);
+}
+
+Status StorageRegion::SetDramRatio(double ratio) {
+  if (!HasFrames(kind_) || kind_ == RegionKind::kPin) {
+    return Status::Error(EINVAL, std::string("a region of kind ") + std::string(driver::ToString(kind_)) +
+                                     " has no DRAM tier to resize");
+  }
+  ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(kind_, states_.pages(), ratio));
+  Status status = pager_.SetBudget(frames);
+  promoter_.Kick();
+  return status;
+}
+
+Status StorageRegion::SetFrameChoice(FrameChoice choice) {
+  if (EffectiveChoice(kind_, choice) != choice) {
+    return Status::Error(EINVAL, std::string("a region of kind ") + std::string(driver::ToString(kind_)) +
+                                     " cannot choose its frames so");
+  }
+  policy_.SetChoice(choice);
+  promoter_.Kick();
+  return Status::Ok();
+}
+
+void StorageRegion::StartFault(PageIndex page) {
+  faults_running_.fetch_add(1);
+  spawn_([this, page] {
+    if (const Status status = page.value < states_.pages() ? pager_.Fault(page) : Status::Error(EINVAL, "page fault");
+        !status.ok()) {
+      LOG_WARNING("page {}: {}", page.value, status.ToString());
+      term_->FailFault(page);
+    }
+    faults_running_.fetch_sub(1);
+  });
+}
+
+std::vector<MetricValue> StorageRegion::Gauges() const {
+  return {{"region_pages", states_.pages()},
+          {"frames_budget", frames_.limit()},
+          {"frames_used", frames_.used()},
+          {"pages_dirty", states_.dirty()},
+          {"pages_present", states_.present()}};
+}
+
+}  // namespace
+
+Status Region::Format(const RegionOptions& options, const Progress& progress) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  RETURN_IF_ERROR(CheckOverwrite(options));
+  RETURN_IF_ERROR(MakeDeviceFile(options.device, kRegionStart + options.pages * kPageSize, progress));
+  const uint64_t log_bytes = WrittenLog::BytesFor(options.pages);
+  RETURN_IF_ERROR(MakeDeviceFile(options.written_log, log_bytes, nullptr));
+  ASSIGN_OR_RETURN(DeviceFile file, OpenDeviceFile(options.written_log, OpenMode::kDirect));
+  AioBlockDevice log(std::move(file));
+  RETURN_IF_ERROR(WrittenLog::Format(log, options.pages));
+  return WriteRegionLabel(options.device, {.pages = options.pages, .volume = options.volume});
+}
+
+Status Region::Inspect(const RegionOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(const RegionDevices devices, OpenRegionDevices(options));
+  RETURN_IF_ERROR(CheckSize(*devices.pages, options));
+  return WrittenLog::Open(*devices.log, options.pages).status();
+}
+
+Result<std::unique_ptr<Region>> Region::Open(const RegionOptions& options, RegionEnvironment environment) {
+  ASSIGN_OR_RETURN(RegionDevices devices, OpenRegionDevices(options));
+  return OpenRegionOn(options, std::move(environment), std::move(devices));
+}
+
+Result<RegionDevices> OpenRegionDevices(const RegionOptions& options) {
+  const bool buffered = options.kind == RegionKind::kRpc || options.kind == RegionKind::kRpcBuffer;
+  RegionDevices devices;
+  ASSIGN_OR_RETURN(DeviceFile file,
+                   OpenDeviceFile(options.device, buffered ? OpenMode::kBuffered : OpenMode::kDirect, kRegionStart));
+  RETURN_IF_ERROR(CheckRegionLabel(file.fd.get(), options.device, {.pages = options.pages, .volume = options.volume}));
+  if (options.kind == RegionKind::kRpc) {
+    ASSIGN_OR_RETURN(devices.pages, MmapBlockDevice::Create(std::move(file)));
+  } else if (buffered) {
+    devices.pages = std::make_unique<BufferedBlockDevice>(std::move(file));
+  } else {
+    devices.pages = std::make_unique<AioBlockDevice>(std::move(file));
+  }
+  ASSIGN_OR_RETURN(DeviceFile log, OpenDeviceFile(options.written_log, OpenMode::kDirect));
+  devices.log = std::make_unique<AioBlockDevice>(std::move(log));
+  return devices;
+}
+
+Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, RegionEnvironment environment,
+                                             RegionDevices devices) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(options.kind, options.pages, options.dram_ratio));
+  RETURN_IF_ERROR(CheckSize(*devices.pages, options));
+  ASSIGN_OR_RETURN(auto log, WrittenLog::Open(*devices.log, options.pages));
+  ASSIGN_OR_RETURN(auto bounce, BouncePool::Create(environment.nic, environment.domain, kBounceBytes));
+  ASSIGN_OR_RETURN(auto tier, TierStore::Open(options.tier, options.pages, frames));
+  auto fault_target = std::make_shared<std::atomic<Region*>>(nullptr);
+  driver::TermRegionOptions term_options;
+  term_options.kind = options.kind;
+  term_options.pages = options.pages;
+  term_options.max_pages = options.pages;
+  term_options.directory = tier->directory();
+  term_options.resume = tier->resumed();
+  RETURN_IF_ERROR(SecureRandom(term_options.pattern.line.data(), term_options.pattern.line.size()));
+  if (options.kind == RegionKind::kOdp) {
+    term_options.fault_handler = [fault_target](PageIndex page) {
+      if (Region* const region = fault_target->load(); region != nullptr) {
+        region->StartFault(page);
+      }
+    };
+  }
+  Result<std::unique_ptr<driver::TermRegion>> registered = environment.domain.RegisterTermRegion(term_options);
+  if (!registered.ok()) {
+    Status status = std::move(registered).status();
+    return status.code() == EUCLEAN ? tier->Refusal(status) : status;
+  }
+  std::unique_ptr<driver::TermRegion> term = std::move(registered).value();
+  RETURN_IF_ERROR(tier->Commit());
+  if (frames > term->max_frames()) {
+    return Status::Error(EINVAL, "the RNIC cannot hold that many frames");
+  }
+  return std::unique_ptr<Region>(std::make_unique<StorageRegion>(options, std::move(environment), std::move(devices),
+                                                                 std::move(log), std::move(term), std::move(bounce),
+                                                                 std::move(tier), frames, std::move(fault_target)));
+}
+
+}  // namespace termfs::tlib::server

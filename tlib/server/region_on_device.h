@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A Region on given devices: what Region::Open does after it has opened the files, and where tests put a device that
+// fails or crashes by hand.
+//
+// Thread-safety, errors: as Region::Open.
+#pragma once
+
+#include <memory>
+
+#include "base/result.h"
+#include "tlib/server/block_device.h"
+#include "tlib/server/region.h"
+
+namespace termfs::tlib::server {
+
+struct RegionDevices {
+  std::unique_ptr<BlockDevice> pages;
+  std::unique_ptr<BlockDevice> log;
+};
+
+Result<RegionDevices> OpenRegionDevices(const RegionOptions& options);
+Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, RegionEnvironment environment,
+                                             RegionDevices devices);
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ServerImpl ties a server together. Construction and end, top down:
+//
+//   domain, metrics < workers < region < blocking pool < dispatcher < sessions, patterns < control channel
+#include "tlib/server/server.h"
+
+#include <atomic>
+
+#include "base/log.h"
+#include "tlib/server/blocking_pool.h"
+#include "tlib/server/control_server.h"
+#include "tlib/server/dispatcher.h"
+#include "tlib/server/pattern_switch.h"
+#include "tlib/server/region.h"
+#include "tlib/server/region_io.h"
+#include "tlib/server/session_table.h"
+#include "tlib/server/worker_set.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+class ServerImpl final : public Server {
+ public:
+  static Result<std::unique_ptr<Server>> Start(driver::Nic& nic, const ServerOptions& options, Service& service) {
+    std::unique_ptr<ServerImpl> server(new ServerImpl);
+    RETURN_IF_ERROR(server->Init(nic, options, service));
+    return std::unique_ptr<Server>(std::move(server));
+  }
+
+  ~ServerImpl() override {
+    if (Status stopped = Stop(); !stopped.ok()) {
+      LOG_ERROR("{}", stopped.ToString());
+    }
+    region_.reset();  // while the workers live
+    if (workers_ != nullptr) {
+      workers_->Stop();  // what the service spawned has ended; before the blocking threads go, which it may need
+    }
+  }
+
+  Status Stop() override {
+    if (stopped_.exchange(true)) {
+      return Status::Ok();
+    }
+    if (control_ != nullptr) {
+      control_->Stop();
+    }
+    return region_started_ ? workers_->Run([this] { return region_->Stop(); }) : Status::Ok();
+  }
+
+  RegionIo& region() override { return *region_io_; }
+  Status RunInCoroutine(std::function<Status()> task) override { return workers_->Run(task); }
+  void Spawn(std::function<void()> task) override { workers_->Spawn(std::move(task)); }
+
+  Result<std::vector<std::byte>> CallClient(SessionId session, uint16_t opcode, std::span<const std::byte> body,
+                                            std::chrono::milliseconds timeout) override {
+    return sessions_->Call(session, opcode, body, timeout);
+  }
+  void Expel(SessionId session, const std::string& why) override { control_->Expel(session, why); }
+  std::vector<SessionInfo> Sessions() const override { return sessions_->List(); }
+
+  Status SetDramRatio(double ratio) override {
+    return InTask([this, ratio] { return region_->SetDramRatio(ratio); });
+  }
+  Status SetFrameChoice(FrameChoice choice) override { return region_->SetFrameChoice(choice); }
+  Status SetPattern(const driver::Pattern& pattern) override {
+    return patterns_->Switch(pattern,
+                             [this](SessionId session, const std::string& why) { control_->Expel(session, why); });
+  }
+
+  std::vector<MetricValue> Metrics() const override {
+    std::vector<MetricValue> values = region_->Gauges();
+    const auto sessions = sessions_->List();
+    uint64_t queue_pairs = 0;
+    for (const SessionInfo& session : sessions) {
+      queue_pairs += session.queue_pairs;
+    }
+    values.push_back({"sessions", sessions.size()});
+    values.push_back({"queue_pairs", queue_pairs});
+    for (MetricValue& value : metrics_.Snapshot()) {
+      values.push_back(std::move(value));
+    }
+    return values;
+  }
+
+ private:
+  ServerImpl() = default;
+
+  Status Init(driver::Nic& nic, const ServerOptions& options, Service& service) {
+    ASSIGN_OR_RETURN(domain_, nic.CreateProtectionDomain());
+    ASSIGN_OR_RETURN(workers_, WorkerSet::Start(nic, *domain_, options.workers));
+    ASSIGN_OR_RETURN(
+        region_,
+        Region::Open(options.region,
+                     {.nic = nic, .domain = *domain_, .metrics = metrics_, .spawn = [this](std::function<void()> task) {
+                        workers_->Spawn(std::move(task));
+                      }}));
+    region_started_ = true;
+    RETURN_IF_ERROR(workers_->Run([this] { return region_->Start(nullptr); }));
+    region_io_ = std::make_unique<RegionIoImpl>(*region_);
+    blocking_ = std::make_unique<BlockingPool>(options.blocking_threads);
+    dispatcher_ = std::make_unique<Dispatcher>(*region_io_, service, *blocking_, metrics_, options.epoch,
+                                               options.region.pages << kPageBits);
+    sessions_ = std::make_unique<SessionTable>(*workers_, *dispatcher_, *region_, metrics_, options.epoch,
+                                               options.region.sample_period);
+    patterns_ = std::make_unique<PatternSwitch>(*workers_, *sessions_, *region_);
+    ASSIGN_OR_RETURN(control_, ControlServer::Start({.directory = options.socket_directory,
+                                                     .allowed_uid = options.allowed_uid,
+                                                     .epoch = options.epoch,
+                                                     .transport = nic.transport(),
+                                                     .region_info = [this] { return DescribeRegion(); }},
+                                                    *sessions_, service));
+    return Status::Ok();
+  }
+
+  wire::RegionInfoT DescribeRegion() const {
+    driver::TermRegion& term = region_->term();
+    const PatternSwitch::Known known = patterns_->known();
+    wire::RegionInfoT info;
+    info.kind = static_cast<uint8_t>(term.kind());
+    info.pages = term.pages();
+    info.region_rkey = term.rkey().value;
+    info.bitmap_rkey = term.bitmap_rkey().value;
+    info.bitmap_bytes = term.bitmap_bytes();
+    const auto to_wire = [](const driver::Pattern& pattern) {
+      const auto* bytes = reinterpret_cast<const uint8_t*>(pattern.line.data());
+      return std::vector<uint8_t>(bytes, bytes + pattern.line.size());
+    };
+    info.pattern = to_wire(known.current);
+    if (known.former.has_value()) {
+      info.former_pattern = to_wire(*known.former);
+    }
+    return info;
+  }
+
+  // An administrator's request may come from a coroutine or from a thread that may block.
+  Status InTask(const std::function<Status()>& task) { return Task::InTask() ? task() : workers_->Run(task); }
+
+  std::atomic<bool> stopped_{false};
+  bool region_started_ = false;
+  MetricsRegistry metrics_;
+  std::unique_ptr<driver::ProtectionDomain> domain_;
+  std::unique_ptr<WorkerSet> workers_;
+  std::unique_ptr<Region> region_;
+  std::unique_ptr<RegionIoImpl> region_io_;
+  std::unique_ptr<BlockingPool> blocking_;
+  std::unique_ptr<Dispatcher> dispatcher_;
+  std::unique_ptr<SessionTable> sessions_;
+  std::unique_ptr<PatternSwitch> patterns_;
+  std::unique_ptr<ControlServer> control_;
+};
+
+}  // namespace
+
+Status Server::FormatRegion(const RegionOptions& options, const std::function<void(uint64_t, uint64_t)>& progress) {
+  return Region::Format(options, progress);
+}
+
+Status Server::CheckRegion(const RegionOptions& options) { return Region::Inspect(options); }
+
+Result<std::unique_ptr<Server>> Server::Start(driver::Nic& nic, const ServerOptions& options, Service& service) {
+  return ServerImpl::Start(nic, options, service);
+}
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The server's end of tlib: an SSD-extended region, the workers that serve it, and the sessions of its clients. What is
+// stored in the region is the business of the Service above (fs/server), whose requests run as coroutines on the
+// workers and reach the region through RegionIo.
+//
+// Contexts. "In a coroutine" below means: on a worker, inside a request's coroutine; such a call may suspend it, other
+// requests go on. It never blocks the worker. Everything a coroutine touches across such a call must be prepared for
+// others having run in between; no base Mutex may be held across one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/page.h"
+#include "base/result.h"
+#include "driver/nic.h"
+#include "tlib/rpc/messages.h"
+
+namespace termfs::tlib::server {
+
+struct SessionId {
+  uint64_t value = 0;
+  friend auto operator<=>(const SessionId&, const SessionId&) = default;
+};
+
+struct PageRange {
+  PageIndex first;
+  uint64_t count = 0;
+};
+
+// One request of a client, in its coroutine. Valid until Service::Handle returns.
+class Call {
+ public:
+  virtual ~Call() = default;
+  virtual SessionId session() const = 0;
+  virtual uint16_t opcode() const = 0;
+  virtual std::span<const std::byte> body() const = 0;  // a private copy
+  virtual const RemoteBuffer& in() const = 0;
+  virtual const RemoteBuffer& out() const = 0;
+
+  // READs in() into `into`, whose size must be in().length. EIO: the client's memory does not allow it or it is gone.
+  virtual Status PullBulk(std::span<std::byte> into) = 0;
+  // WRITEs `from` to the start of out(); ERANGE when it does not fit. The reply will carry the count.
+  virtual Status PushBulk(std::span<const std::byte> from) = 0;
+
+  // Runs `task` on a thread where it may block (RocksDB), and goes on when it has ended.
+  virtual void RunBlocking(std::function<void()> task) = 0;
+};
+
+struct SessionInfo {
+  SessionId id;
+  std::string program;
+  std::string transport;
+  uint32_t uid = 0;  // peer credentials
+  uint32_t pid = 0;
+  uint32_t queue_pairs = 0;
+  uint8_t bitmap = 0;  // client::BitmapMode
+  std::chrono::nanoseconds connected_for{0};
+};
+
+// What runs above tlib.
+class Service {
+ public:
+  virtual ~Service() = default;
+  // In a coroutine, concurrently with others. The returned body (at most kMaxMessage - sizeof(ReplyHeader)) or the
+  // error's errno is the reply.
+  virtual Result<std::vector<std::byte>> Handle(Call& call) = 0;
+  // On a control thread; may block.
+  virtual Result<std::vector<std::byte>> HandleAdmin(uint16_t opcode, std::span<const std::byte> body) = 0;
+  // A session came, or has gone for ever (its queue pairs are destroyed, no request of it is running any more).
+  // On a control thread; may block.
+  virtual void SessionOpened(const SessionInfo& session) = 0;
+  virtual void SessionClosed(SessionId session) = 0;
+  // Whether clients may kRead and kWrite the region by raw offsets. A file system allows reads only, to whom it admits.
+  virtual bool AllowsRawWrites() const = 0;
+};
+
+// Reads and writes of the region, tiering IO and page states included.
+// In a coroutine. Errors: EIO from the device, ENOSPC when no frame can be had because the device refuses write-back.
+class RegionIo {
+ public:
+  virtual ~RegionIo() = default;
+  // The region's bytes from and to memory of the server (any memory, any alignment).
+  virtual Status Read(RegionOffset offset, std::span<std::byte> to) = 0;
+  virtual Status Write(RegionOffset offset, std::span<const std::byte> from) = 0;
+  // `length` bytes at `in_offset` of the client's buffer call.in() to the region. After they were pulled, for each page
+  // before it changes, with its state held, `check` decides whether they may still be applied; its error ends the
+  // write.
+  virtual Status WriteFrom(Call& call, RegionOffset offset, uint32_t in_offset, uint32_t length,
+                           const std::function<Status()>& check) = 0;
+  // The region's bytes to the client's buffer call.out() + out_offset.
+  virtual Status ReadTo(Call& call, RegionOffset offset, uint32_t out_offset, uint32_t length) = 0;
+  // The pages read as zeros from now on, durably when this returns: I/O in flight on them has ended, their dirty bytes
+  // are dropped, the written marks are cleared and synced. Costs no SSD write of the pages themselves.
+  virtual Status Zero(std::span<const PageRange> ranges) = 0;
+  // Everything written to the pages before the call is on the SSD and flushed, and marked as written, durably.
+  virtual Status Flush(std::span<const PageRange> ranges) = 0;
+};
+
+enum class FrameChoice : uint8_t {  // which pages the tier keeps
+  kHeat,                            // the hottest, by page-granular counts (the default)
+  kRecent,                          // second chance on what was last accessed by RPC
+  kStatic,                          // whatever came first; nothing is promoted
+};
+
+// Where frames, RNIC page table and page states outlive the server's process, so that a killed one loses nothing
+// (tier_store.h). Without a directory they end with it.
+struct TierOptions {
+  std::string directory{};  // on a tmpfs, or with own_tmpfs anywhere: one is mounted there
+  bool own_tmpfs = false;
+  std::string record{};  // a file beside the SSD that says where the tier of a killed server is
+  std::string volume{};  // whose it is, at most 47 characters
+};
+
+struct RegionOptions {
+  driver::RegionKind kind = driver::RegionKind::kTerm;
+  std::string device{};       // file or block device that holds the pages
+  std::string written_log{};  // file that holds the durable written marks
+  std::string volume{};       // whose region it is, at most 47 characters; the device says so, too
+  uint64_t pages = 0;         // S
+  double dram_ratio = 0.5;    // D / S
+  FrameChoice choice = FrameChoice::kHeat;
+  std::chrono::milliseconds sample_period{1000};
+  TierOptions tier{};
+  bool overwrite = false;  // FormatRegion only: what a block device holds may be lost
+};
+
+struct ServerOptions {
+  RegionOptions region;
+  std::string socket_directory;  // the volume's directory; the control socket is `socket` in it
+  uint32_t workers = 1;
+  uint32_t blocking_threads = 4;  // for RunBlocking
+  uint64_t epoch = 1;             // of this start
+  uint32_t allowed_uid = 0;       // besides root: who may connect
+};
+
+// Thread-safety: any thread, once Start returned.
+class Server {
+ public:
+  virtual ~Server() = default;  // as Stop
+
+  // Makes the files of a new region: `device` preallocated to `pages` (a block device is checked for size instead),
+  // an empty written log. EEXIST when they are there, or when the block device holds something that is known. Progress
+  // in bytes, called now and then; may be null.
+  static Status FormatRegion(const RegionOptions& options, const std::function<void(uint64_t, uint64_t)>& progress);
+
+  // Looks at a region that is not served, and changes nothing: that its device is whole and this volume's, and its
+  // written log intact. EUCLEAN, ENOENT: they are not.
+  static Status CheckRegion(const RegionOptions& options);
+
+  // Opens the region and serves it. `nic` and `service` outlive the server.
+  static Result<std::unique_ptr<Server>> Start(driver::Nic& nic, const ServerOptions& options, Service& service);
+
+  // No new sessions or requests, the running ones end, everything dirty is flushed. Idempotent.
+  virtual Status Stop() = 0;
+
+  virtual RegionIo& region() = 0;  // for use in a coroutine
+  // Runs `task` in a coroutine of a worker and waits for it. Not from a coroutine.
+  virtual Status RunInCoroutine(std::function<Status()> task) = 0;
+  // Starts `task` in a coroutine of a worker, without waiting; from anywhere.
+  virtual void Spawn(std::function<void()> task) = 0;
+
+  // Calls the client (client::CallbackHandler). In a coroutine. ENOTCONN: no such session; ETIMEDOUT.
+  virtual Result<std::vector<std::byte>> CallClient(SessionId session, uint16_t opcode, std::span<const std::byte> body,
+                                                    std::chrono::milliseconds timeout) = 0;
+  // Cuts a session off: its queue pairs are destroyed; Service::SessionClosed follows.
+  virtual void Expel(SessionId session, const std::string& why) = 0;
+  virtual std::vector<SessionInfo> Sessions() const = 0;
+
+  virtual Status SetDramRatio(double ratio) = 0;  // gradually; returns when the budget is in force
+  virtual Status SetFrameChoice(FrameChoice choice) = 0;
+  virtual Status SetPattern(const driver::Pattern& pattern) = 0;  // clients are told first
+
+  // Gauges: region_pages, frames_budget, frames_used, pages_dirty, pages_present, sessions, queue_pairs. Counters:
+  // rpc_reads_total, rpc_read_pages_total, rpc_writes_total, frame_read_pages_total, ssd_reads_total, ssd_writes_total,
+  // ssd_read_bytes_total, ssd_write_bytes_total, promotions_total, evictions_total, write_backs_total,
+  // flushes_total, heat_reads_total, faults_total (odp). Histograms: rpc_read, rpc_write, ssd_read, ssd_write.
+  virtual std::vector<MetricValue> Metrics() const = 0;
+};
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TaskPool: the tasks of one worker. A task keeps its coroutine and stack when what it ran has ended, and takes the
+// next function; so a request costs no allocation of a stack. Stacks are kStackBytes with an inaccessible page below,
+// so an overflow is a clean fault, never a neighbour's bytes. Deep library calls (RocksDB) do not belong on them:
+// Call::RunBlocking.
+//
+// Thread-safety: the worker's thread only.
+// Ownership:     owns the tasks. REQUIRES at destruction: running() == 0.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "tlib/server/task.h"
+
+namespace termfs::tlib::server {
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr size_t kStackBytes = 512 << 10;  // instrumented frames are several times as large
+#define TERMFS_STACK_BYTES_SET
+#endif
+#endif
+#if !defined(TERMFS_STACK_BYTES_SET)
+inline constexpr size_t kStackBytes = 128 << 10;
+#endif
+#undef TERMFS_STACK_BYTES_SET
+
+class CoroutineTask;
+
+class TaskPool {
+ public:
+  // At most `max_tasks` run at a time.
+  TaskPool(Worker& worker, size_t max_tasks);
+  ~TaskPool();
+  TaskPool(const TaskPool&) = delete;
+  TaskPool& operator=(const TaskPool&) = delete;
+
+  // Runs `function` in a task until it parks for the first time. ENOMEM: no task or no stack to be had, nothing ran;
+  // `function` is untouched then.
+  Status Start(std::function<void()>& function);
+  // Goes on with a task whose permit was given.
+  void Resume(CoroutineTask& task);
+  // Takes a parked task out of its wait; false: a permit came first.
+  static bool TimeOut(CoroutineTask& task);
+
+  size_t running() const { return running_; }
+
+ private:
+  friend class CoroutineTask;
+  Worker& worker_;
+  const size_t max_tasks_;
+  size_t running_ = 0;
+  std::vector<std::unique_ptr<CoroutineTask>> tasks_;
+  std::vector<CoroutineTask*> idle_;
+};
+
+}  // namespace termfs::tlib::server

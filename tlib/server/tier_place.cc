@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/tier_place.h"
+
+#include <dirent.h>
+#include <linux/magic.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <memory>
+#include <vector>
+
+namespace termfs::tlib::server {
+namespace {
+
+constexpr unsigned long kMountFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+
+std::string Mebibytes(uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+
+std::string Advice(uint64_t bytes) {
+  return "; run the server as root, or set memory-directory in termfs.toml to a directory on a tmpfs with " +
+         Mebibytes(bytes) + " free (such as one in /dev/shm)";
+}
+
+Result<bool> IsOnTmpfs(const std::string& path) {
+  struct statfs found {};
+  if (statfs(path.c_str(), &found) != 0) {
+    return ErrnoStatus("examine " + path);
+  }
+  return found.f_type == TMPFS_MAGIC;
+}
+
+// The names in a directory, "." and ".." left out.
+Result<std::vector<std::string>> NamesIn(const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(path.c_str()), closedir);
+  if (!dir) {
+    return ErrnoStatus("open " + path);
+  }
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(dir.get())) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, uint64_t needed_bytes,
+                                  uint64_t most_bytes) {
+  TierPlace place(directory);
+  if (Status made = place.Make(); !made.ok()) {
+    return Status::Error(made.code(), std::string(made.message()) + Advice(needed_bytes));
+  }
+  Status mounted;
+  if (own_tmpfs) {
+    mounted = place.MountOwn(most_bytes);
+  }
+  ASSIGN_OR_RETURN(const bool on_tmpfs, IsOnTmpfs(directory));
+  if (!on_tmpfs && !mounted.ok()) {
+    rmdir(directory.c_str());
+    return Status::Error(mounted.code(), std::string(mounted.message()) + Advice(needed_bytes));
+  }
+  if (!on_tmpfs) {
+    rmdir(directory.c_str());
+    return Status::Error(EINVAL, directory + " is not on a tmpfs; memory-directory must name a directory on one with " +
+                                     Mebibytes(needed_bytes) + " free (such as one in /dev/shm)");
+  }
+  RETURN_IF_ERROR(place.CheckPrivate());
+  RETURN_IF_ERROR(place.CheckRoom(needed_bytes));
+  return place;
+}
+
+Status TierPlace::Make() const {
+  const std::string parent = path_.substr(0, path_.rfind('/'));  // of all volumes of this host
+  if (mkdir(parent.c_str(), 0755) != 0 && errno != EEXIST) {
+    return ErrnoStatus("create " + parent);
+  }
+  return mkdir(path_.c_str(), 0700) == 0 || errno == EEXIST ? Status::Ok() : ErrnoStatus("create " + path_);
+}
+
+bool TierPlace::IsMountPoint() const {
+  struct stat here {};
+  struct stat above {};
+  return stat(path_.c_str(), &here) == 0 && stat((path_ + "/..").c_str(), &above) == 0 && here.st_dev != above.st_dev;
+}
+
+Status TierPlace::MountOwn(uint64_t most_bytes) const {
+  // The size is a limit, not a reservation: what is needed is allocated when it is.
+  const std::string size = "size=" + std::to_string(most_bytes);
+  if (IsMountPoint()) {
+    return mount(nullptr, path_.c_str(), nullptr, MS_REMOUNT | kMountFlags, size.c_str()) == 0
+               ? Status::Ok()
+               : ErrnoStatus("resize the tmpfs at " + path_);
+  }
+  if (mount("termfs", path_.c_str(), "tmpfs", kMountFlags, ("mode=0700," + size).c_str()) != 0) {
+    return ErrnoStatus("mount a tmpfs for the DRAM tier at " + path_);
+  }
+  return Status::Ok();
+}
+
+Status TierPlace::CheckPrivate() const {
+  struct stat found {};
+  if (lstat(path_.c_str(), &found) != 0) {
+    return ErrnoStatus("examine " + path_);
+  }
+  if (!S_ISDIR(found.st_mode) || found.st_uid != geteuid() || (found.st_mode & 0077) != 0) {
+    return Status::Error(EACCES,
+                         path_ + " must be a directory of mode 0700 that belongs to the server's user; remove it");
+  }
+  return Status::Ok();
+}
+
+Status TierPlace::CheckRoom(uint64_t needed_bytes) const {
+  struct statfs space {};
+  if (statfs(path_.c_str(), &space) != 0) {
+    return ErrnoStatus("examine " + path_);
+  }
+  if (space.f_blocks == 0) {
+    return Status::Ok();  // a tmpfs without limit
+  }
+  uint64_t room = uint64_t{space.f_bavail} * static_cast<uint64_t>(space.f_bsize);
+  ASSIGN_OR_RETURN(const auto names, NamesIn(path_));
+  for (const std::string& name : names) {
+    struct stat found {};
+    if (lstat(File(name.c_str()).c_str(), &found) == 0) {
+      room += static_cast<uint64_t>(found.st_blocks) * 512;
+    }
+  }
+  if (room < needed_bytes) {
+    return Status::Error(ENOSPC, "the DRAM tier needs " + Mebibytes(needed_bytes) + " in " + path_ +
+                                     ", whose tmpfs has " + Mebibytes(room) +
+                                     " free; enlarge that (mount -o remount,size=...), lower " +
+                                     "dram-ratio, or set memory-directory in termfs.toml to a directory on another");
+  }
+  return Status::Ok();
+}
+
+Status TierPlace::Clear() const {
+  ASSIGN_OR_RETURN(const auto names, NamesIn(path_));
+  for (const std::string& name : names) {
+    if (unlink(File(name.c_str()).c_str()) != 0 && errno != ENOENT) {
+      return ErrnoStatus("remove " + File(name.c_str()));
+    }
+  }
+  return Status::Ok();
+}
+
+Status TierPlace::Remove() const {
+  RETURN_IF_ERROR(Clear());
+  // Lazily: clients may still map what was in it.
+  if (IsMountPoint() && umount2(path_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) {
+    return ErrnoStatus("unmount " + path_);
+  }
+  return rmdir(path_.c_str()) == 0 || errno == ENOENT ? Status::Ok() : ErrnoStatus("remove " + path_);
+}
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TierPlace: the directory on a tmpfs in which a region's frames, RNIC page table and page states outlive the server's
+// process, but not the machine's restart. It belongs to one region, and to the server's user alone (mode 0700).
+//
+// Thread-safety: one thread.
+// Ownership:     the directory stays when the object goes; Remove takes it away.
+// Errors:        EINVAL: not on a tmpfs; ENOSPC: too small; EPERM, EACCES: may not be made. The text says what to do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace termfs::tlib::server {
+
+class TierPlace {
+ public:
+  // Makes what is missing of `directory`, and enters it. With `own_tmpfs` a tmpfs that may hold `most_bytes` is mounted
+  // there unless one is already; where that is not permitted the directory must lie on one. `needed_bytes`: what will
+  // be allocated at once; what the directory holds already counts as free.
+  static Result<TierPlace> Open(const std::string& directory, bool own_tmpfs, uint64_t needed_bytes,
+                                uint64_t most_bytes);
+
+  const std::string& path() const { return path_; }
+  std::string File(const char* name) const { return path_ + "/" + name; }
+  // Removes every file in it.
+  Status Clear() const;
+  // Clear, and the tmpfs if it is one of its own, and the directory.
+  Status Remove() const;
+
+ private:
+  explicit TierPlace(std::string path) : path_(std::move(path)) {}
+  Status Make() const;
+  Status MountOwn(uint64_t most_bytes) const;
+  Status CheckPrivate() const;
+  Status CheckRoom(uint64_t needed_bytes) const;
+  // Whether something is mounted on it.
+  bool IsMountPoint() const;
+
+  std::string path_;
+};
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/tier_policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace termfs::tlib::server {
+namespace {
+
+constexpr double kSlowHalfLife = 24;  // accesses per page of the region
+constexpr double kFastHalfLife = 0.25;
+constexpr double kMostFastHalvings = 2.0;  // in a period
+constexpr int kSample = 16;                // frames that are looked at for a victim
+constexpr int kSecondChances = 64;         // frames that may be passed over
+// How many deviations hotter a page must be to replace another: one where heats differ anyhow, since a wrong exchange
+// of two pages about as hot costs next to nothing; three where they look like chance (by HeatMap::Dispersion).
+constexpr float kDeviationsSkewed = 1.0F;
+constexpr float kDeviationsEven = 3.0F;
+constexpr double kSkewed = 3.0;
+constexpr double kEven = 1.5;
+constexpr double kClearlyBelow = 0.9;  // of the usual hit ratio: something has shifted
+constexpr double kRecovered = 0.97;
+constexpr double kRatioMemory = 0.9;  // of the usual hit ratio, per period
+constexpr uint32_t kMaxFastPeriods = 30;
+constexpr uint64_t kEnoughReads = 256;  // in a period, to tell anything from their hit ratio
+
+float DeviationsFor(double dispersion) {
+  const double share = std::clamp((dispersion - kEven) / (kSkewed - kEven), 0.0, 1.0);
+  return static_cast<float>(kDeviationsEven + share * (kDeviationsSkewed - kDeviationsEven));
+}
+
+}  // namespace
+
+// `hotter` exceeds `colder` by more than the scatter of two counts.
+bool TierPolicy::ClearlyHotter(float hotter, float colder) const {
+  const float more = hotter - colder;
+  const float deviations = deviations_.load(std::memory_order_relaxed);
+  return more > 0 && more * more > deviations * deviations * (hotter + colder);
+}
+
+TierPolicy::TierPolicy(uint64_t pages, FrameChoice choice)
+    : heat_(pages), choice_(choice), referenced_(std::make_unique<std::atomic<uint64_t>[]>(pages / 64 + 1)) {}
+
+void TierPolicy::Access(PageIndex page, uint32_t accesses, AccessKind kind) {
+  std::atomic<uint64_t>& counter = kind == AccessKind::kHit ? hits_ : kind == AccessKind::kMiss ? misses_ : writes_;
+  counter.fetch_add(accesses, std::memory_order_relaxed);
+  heat_.Add(page, accesses);
+  if (choice() == FrameChoice::kRecent) {
+    const uint64_t bit = uint64_t{1} << (page.value % 64);
+    std::atomic<uint64_t>& word = referenced_[page.value / 64];
+    if ((word.load(std::memory_order_relaxed) & bit) == 0) {
+      word.fetch_or(bit, std::memory_order_relaxed);
+    }
+  }
+}
+
+// Once a period, so that what clients report together counts alike; and within bounds, or what was counted in a long
+// period would hardly weigh more than what comes by chance in the next.
+void TierPolicy::Age(uint64_t accesses) {
+  const double half_life = fast_ ? kFastHalfLife : kSlowHalfLife;
+  const double half_lives = static_cast<double>(accesses) / (half_life * static_cast<double>(heat_.pages()));
+  heat_.Age(std::exp2(-std::min(half_lives, fast_ ? kMostFastHalvings : 1.0)));
+}
+
+uint32_t TierPolicy::Advance(uint32_t frames) { return hand_.fetch_add(1, std::memory_order_relaxed) % frames; }
+
+std::optional<TierPolicy::Candidate> TierPolicy::FindColdest(const TierView& tier, uint32_t frames) {
+  std::optional<Candidate> coldest;
+  float lowest = 0;
+  for (int i = 0; i < kSample; i++) {
+    const driver::FrameIndex frame{Advance(frames)};
+    const std::optional<PageIndex> page = tier.EvictablePage(frame);
+    if (!page.has_value()) {
+      continue;
+    }
+    const float heat = heat_.Heat(*page);
+    if (!coldest.has_value() || heat < lowest) {
+      coldest = {frame, *page};
+      lowest = heat;
+    }
+  }
+  return coldest;
+}
+
+bool TierPolicy::TakeReferenced(PageIndex page) {
+  const uint64_t bit = uint64_t{1} << (page.value % 64);
+  std::atomic<uint64_t>& word = referenced_[page.value / 64];
+  return (word.load(std::memory_order_relaxed) & bit) != 0 &&
+         (word.fetch_and(~bit, std::memory_order_relaxed) & bit) != 0;
+}
+
+std::optional<TierPolicy::Candidate> TierPolicy::FindNotRecent(const TierView& tier, uint32_t frames) {
+  std::optional<Candidate> passed_over;
+  for (int i = 0; i < kSecondChances; i++) {
+    const driver::FrameIndex frame{Advance(frames)};
+    const std::optional<PageIndex> page = tier.EvictablePage(frame);
+    if (!page.has_value()) {
+      continue;
+    }
+    if (!TakeReferenced(*page)) {
+      return Candidate{frame, *page};
+    }
+    if (!passed_over.has_value()) {
+      passed_over = {frame, *page};
+    }
+  }
+  return passed_over;
+}
+
+std::optional<driver::FrameIndex> TierPolicy::VictimFor(PageIndex candidate, const TierView& tier, uint32_t frames) {
+  if (frames == 0) {
+    return std::nullopt;
+  }
+  switch (choice()) {
+    case FrameChoice::kHeat: {
+      const std::optional<Candidate> coldest = FindColdest(tier, frames);
+      if (!coldest.has_value() || !ClearlyHotter(heat_.Heat(candidate), heat_.Heat(coldest->page))) {
+        return std::nullopt;
+      }
+      return coldest->frame;
+    }
+    case FrameChoice::kRecent: {
+      const std::optional<Candidate> victim = FindNotRecent(tier, frames);
+      return victim.has_value() ? std::optional(victim->frame) : std::nullopt;
+    }
+    case FrameChoice::kStatic:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::optional<driver::FrameIndex> TierPolicy::LeastWorthy(const TierView& tier, uint32_t frames) {
+  if (frames == 0) {
+    return std::nullopt;
+  }
+  const std::optional<Candidate> victim =
+      choice() == FrameChoice::kRecent ? FindNotRecent(tier, frames) : FindColdest(tier, frames);
+  return victim.has_value() ? std::optional(victim->frame) : std::nullopt;
+}
+
+bool TierPolicy::DeservesFrame(PageIndex page) const {
+  return choice() == FrameChoice::kHeat && ClearlyHotter(heat_.Heat(page), threshold_.load(std::memory_order_relaxed));
+}
+
+void TierPolicy::EndPeriod() {
+  threshold_.store(heat_.Threshold(budget_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
+  deviations_.store(DeviationsFor(heat_.Dispersion()), std::memory_order_relaxed);
+  const uint64_t hits = hits_.exchange(0, std::memory_order_relaxed);
+  const uint64_t reads = hits + misses_.exchange(0, std::memory_order_relaxed);
+  Age(reads + writes_.exchange(0, std::memory_order_relaxed));
+  if (reads >= kEnoughReads) {
+    JudgeHitRatio(static_cast<double>(hits) / static_cast<double>(reads));
+  }
+}
+
+void TierPolicy::JudgeHitRatio(double ratio) {
+  hit_ratio_.store(ratio, std::memory_order_relaxed);
+  if (fast_) {
+    fast_periods_++;
+    if (ratio >= kRecovered * usual_ratio_ || fast_periods_ >= kMaxFastPeriods) {
+      fast_ = false;
+      usual_ratio_ = ratio;
+    }
+  } else if (ratio < kClearlyBelow * usual_ratio_) {
+    fast_ = true;
+    fast_periods_ = 0;
+  } else {
+    usual_ratio_ = std::max(ratio, kRatioMemory * usual_ratio_ + (1 - kRatioMemory) * ratio);
+  }
+}
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TierPolicy: which pages deserve the DRAM tier. It sees accesses and answers two questions: which frame to give up,
+// and whether a given page is worth it. It does no I/O and knows no page states.
+//
+//   kHeat    by HeatMap. The victim is the coldest of a few frames under a hand that goes round. A page
+//            replaces it only if its heat is higher by more than chance explains: counts scatter by their square root,
+//            so under uniform access nothing moves, and a scan, which touches each page once, replaces nothing that
+//            was touched twice.
+//   kRecent  second chance: a page accessed since the hand last came by is passed over once; everybody is admitted.
+//   kStatic  nobody is admitted and nobody is given up.
+//
+// Ageing (kHeat) is by accesses, not by time: heats halve every kSlowHalfLife accesses per page of the region, and
+// every kFastHalfLife while the hit ratio is clearly below what it was, so that a shifted hot set takes over quickly.
+//
+// Thread-safety: any thread; EndPeriod one caller at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/page.h"
+#include "driver/nic.h"
+#include "tlib/server/heat_map.h"
+#include "tlib/server/server.h"
+
+namespace termfs::tlib::server {
+
+// What the policy sees of the tier.
+class TierView {
+ public:
+  virtual ~TierView() = default;
+  // The page in `frame`, when it could be given up at once (clean, nobody uses it).
+  virtual std::optional<PageIndex> EvictablePage(driver::FrameIndex frame) const = 0;
+};
+
+enum class AccessKind : uint8_t {
+  kHit,    // a read of a page that was in a frame
+  kMiss,   // a read of one that was not
+  kWrite,  // counts for the heat, not for the hit ratio
+};
+
+class TierPolicy {
+ public:
+  TierPolicy(uint64_t pages, FrameChoice choice);
+
+  FrameChoice choice() const { return choice_.load(std::memory_order_relaxed); }
+  void SetChoice(FrameChoice choice) { choice_.store(choice, std::memory_order_relaxed); }
+  void SetBudget(uint32_t frames) { budget_.store(frames, std::memory_order_relaxed); }
+
+  void Access(PageIndex page, uint32_t accesses, AccessKind kind);
+
+  // A frame of [0, frames) to give up for `candidate`, when it is worth it.
+  std::optional<driver::FrameIndex> VictimFor(PageIndex candidate, const TierView& tier, uint32_t frames);
+  // The least worthy of a few, for whoever must have a frame (to refill the reserve, or to shrink).
+  std::optional<driver::FrameIndex> LeastWorthy(const TierView& tier, uint32_t frames);
+  // Whether the page is among the hottest that fit the budget, clearly.
+  bool DeservesFrame(PageIndex page) const;
+
+  // Every sample period: takes the hit ratio into account and finds the threshold anew.
+  void EndPeriod();
+  // Of the last period that had accesses.
+  double hit_ratio() const { return hit_ratio_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Candidate {
+    driver::FrameIndex frame;
+    PageIndex page;
+  };
+
+  std::optional<Candidate> FindColdest(const TierView& tier, uint32_t frames);
+  std::optional<Candidate> FindNotRecent(const TierView& tier, uint32_t frames);
+  uint32_t Advance(uint32_t frames);
+  bool TakeReferenced(PageIndex page);
+  bool ClearlyHotter(float hotter, float colder) const;
+  void Age(uint64_t accesses);
+  void JudgeHitRatio(double ratio);
+
+  HeatMap heat_;
+  std::atomic<FrameChoice> choice_;
+  std::atomic<uint32_t> budget_{0};
+  std::atomic<uint32_t> hand_{0};
+  const std::unique_ptr<std::atomic<uint64_t>[]> referenced_;  // a bit per page
+  std::atomic<float> threshold_{0};
+  std::atomic<float> deviations_{3};
+  std::atomic<uint64_t> hits_{0};
+  std::atomic<uint64_t> misses_{0};
+  std::atomic<uint64_t> writes_{0};
+  std::atomic<double> hit_ratio_{0};
+  // EndPeriod only.
+  bool fast_ = false;
+  double usual_ratio_ = 0;
+  uint32_t fast_periods_ = 0;
+};
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/tier_store.h"
+
+#include <fcntl.h>
+#include <isa-l/crc.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <sstream>
+#include <vector>
+
+#include "base/log.h"
+#include "base/page.h"
+#include "base/random.h"
+#include "base/unique_fd.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'T', 'F', 'S', 'T', 'I', 'E', 'R', '\0'};
+constexpr uint32_t kVersion = 1;  // of the header, of page_entry.h and of the RNIC's page table
+constexpr uint64_t kSlack = uint64_t{1} << 20;
+constexpr uint64_t kChunkFrames = 1024;  // frames get memory by so many (frames.h)
+
+Result<std::string> ReadAll(const std::string& path, size_t most) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd.valid()) {
+    return ErrnoStatus("open " + path);
+  }
+  std::string text(most, '\0');
+  size_t have = 0;
+  while (have < most) {
+    const ssize_t got = read(fd.get(), text.data() + have, most - have);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return ErrnoStatus("read " + path);
+    }
+    if (got == 0) {
+      break;
+    }
+    have += static_cast<size_t>(got);
+  }
+  text.resize(have);
+  return text;
+}
+
+Status SyncFolderOf(const std::string& path) {
+  const UniqueFd fd(open(path.substr(0, path.rfind('/') + 1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return fd.valid() && fsync(fd.get()) == 0 ? Status::Ok() : ErrnoStatus("sync the folder of " + path);
+}
+
+// The old file or the new one is there, whole, at any instant; durable when it returns.
+Status Replace(const std::string& path, std::string_view bytes) {
+  const std::string beside = path + ".new";
+  {
+    const UniqueFd fd(open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd.valid()) {
+      return ErrnoStatus("create " + beside);
+    }
+    // A few hundred bytes to a file: all or an error.
+    if (write(fd.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) || fsync(fd.get()) != 0) {
+      return ErrnoStatus("write " + beside);
+    }
+  }
+  if (rename(beside.c_str(), path.c_str()) != 0) {
+    return ErrnoStatus("rename " + beside);
+  }
+  return SyncFolderOf(path);
+}
+
+Result<std::string> BootId() {
+  ASSIGN_OR_RETURN(std::string id, ReadAll("/proc/sys/kernel/random/boot_id", 64));
+  id.erase(std::find(id.begin(), id.end(), '\n'), id.end());
+  return id;
+}
+
+uint64_t TableBytes(uint64_t pages) { return 2 * (RoundUpToPage(pages * sizeof(uint64_t)) + kPageSize); }
+
+}  // namespace
+
+struct TierStore::Header {
+  std::array<char, 8> magic{};
+  uint32_t version = 0;
+  uint32_t crc = 0;  // CRC-32C of the header with this field 0
+  uint64_t layout = 0;
+  uint64_t incarnation = 0;
+  uint64_t pages = 0;
+  std::array<char, 48> volume{};
+  std::array<char, 48> boot{};
+
+  uint32_t Crc() const {
+    Header copy = *this;
+    copy.crc = 0;
+    return ~crc32_iscsi(reinterpret_cast<unsigned char*>(&copy), sizeof(copy), ~0U);
+  }
+};
+
+Result<std::unique_ptr<TierStore>> TierStore::Open(const TierOptions& options, uint64_t pages, uint32_t frames) {
+  std::unique_ptr<TierStore> store(new TierStore(options, pages));
+  if (!options.directory.empty()) {
+    RETURN_IF_ERROR(store->OpenPlace(frames));
+  }
+  RETURN_IF_ERROR(store->MapCells());
+  return store;
+}
+
+TierStore::~TierStore() {
+  if (cells_ != nullptr) {
+    munmap(cells_, pages_ * sizeof(uint64_t));
+  }
+}
+
+Status TierStore::OpenPlace(uint32_t frames) {
+  ASSIGN_OR_RETURN(boot_, BootId());
+  ASSIGN_OR_RETURN(const std::optional<Record> record, ReadRecord());
+  const bool same_boot = record.has_value() && record->boot == boot_;
+  if (same_boot && record->directory != options_.directory &&
+      access((record->directory + "/header").c_str(), F_OK) == 0) {
+    return Status::Error(EUCLEAN, "the last server was killed, and writes that are nowhere else may be in " +
+                                      record->directory + ": start it once with memory-directory there; or give them " +
+                                      "up by removing " + options_.record);
+  }
+  const uint64_t chunks = (frames + kChunkFrames - 1) / kChunkFrames;
+  const uint64_t needed = std::min(chunks * kChunkFrames, pages_) * kPageSize + TableBytes(pages_) + kSlack;
+  const uint64_t most = pages_ * kPageSize + TableBytes(pages_) + kSlack;
+  ASSIGN_OR_RETURN(place_, TierPlace::Open(options_.directory, options_.own_tmpfs, needed, most));
+  directory_ = place_->path();
+  ASSIGN_OR_RETURN(resumed_, Examine(record));
+  if (resumed_) {
+    return Status::Ok();
+  }
+  if (same_boot) {
+    LOG_WARNING("the last server was killed, and what it kept in {} is gone: writes that were not synced are lost",
+                record->directory);
+  } else if (record.has_value()) {
+    LOG_INFO("the machine was restarted since the last server was killed: what was synced is there");
+  }
+  RETURN_IF_ERROR(place_->Clear());
+  return SecureRandom(&layout_, sizeof(layout_));
+}
+
+Result<bool> TierStore::Examine(const std::optional<Record>& record) {
+  const Result<std::string> bytes = ReadAll(place_->File("header"), sizeof(Header) + 1);
+  if (bytes.status().code() == ENOENT) {
+    return false;  // new, or a server died before it was complete
+  }
+  RETURN_IF_ERROR(bytes.status());
+  const bool dirty = record.has_value() && record->boot == boot_ && record->directory == options_.directory;
+  if (!dirty) {
+    return false;  // stopped cleanly, or of an earlier boot
+  }
+  Header header;
+  if (bytes->size() != sizeof(header)) {
+    return Refusal(Status::Error(EUCLEAN, "the header is of another length"));
+  }
+  std::memcpy(&header, bytes->data(), sizeof(header));
+  if (header.magic != kMagic || header.crc != header.Crc()) {
+    return Refusal(Status::Error(EUCLEAN, "the header is damaged"));
+  }
+  if (header.version != kVersion) {
+    return Refusal(Status::Error(EUCLEAN, "it is of version " + std::to_string(header.version) +
+                                              ", this program reads " + std::to_string(kVersion)));
+  }
+  if (boot_ != header.boot.data()) {
+    LOG_INFO("what is in {} is of an earlier boot and is discarded", directory_);
+    return false;
+  }
+  if (header.layout != record->layout) {
+    LOG_WARNING("what is in {} is older than the last start and is discarded", directory_);
+    return false;
+  }
+  if (header.pages != pages_ || options_.volume != header.volume.data()) {
+    return Refusal(Status::Error(EUCLEAN, "it is of a volume of another size, or of another volume"));
+  }
+  layout_ = header.layout;
+  incarnation_ = header.incarnation;
+  return true;
+}
+
+Status TierStore::Refusal(const Status& status) const {
+  return Status::Error(EUCLEAN, "the last server was killed, and writes that are nowhere else may be in " + directory_ +
+                                    ", which this one cannot take over (" + std::string(status.message()) +
+                                    "): start the program that wrote it and stop it cleanly; or give those writes up " +
+                                    "by removing " + options_.record);
+}
+
+Status TierStore::MapCells() {
+  const size_t bytes = pages_ * sizeof(uint64_t);
+  UniqueFd fd;
+  if (place_.has_value()) {
+    const std::string path = place_->File("states");
+    fd = UniqueFd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | (resumed_ ? 0 : O_CREAT | O_EXCL), 0600));
+    if (!fd.valid()) {
+      Status status = ErrnoStatus("open " + path);
+      return resumed_ ? Refusal(status) : status;
+    }
+    struct stat found {};
+    if (resumed_ && (fstat(fd.get(), &found) != 0 || static_cast<size_t>(found.st_size) != bytes)) {
+      return Refusal(Status::Error(EUCLEAN, path + " is of another length"));
+    }
+    // Allocated before use: a full tmpfs is an error here and not a SIGBUS later.
+    if (!resumed_ && (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+                      fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)) {
+      return ErrnoStatus("allocate " + path);
+    }
+  }
+  const int flags = fd.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd.get(), 0);
+  if (mapped == MAP_FAILED) {
+    return ErrnoStatus("map the states of " + std::to_string(pages_) + " pages");
+  }
+  cells_ = static_cast<std::atomic<uint64_t>*>(mapped);
+  if (fd.valid() && mlock(mapped, bytes) != 0) {
+    LOG_DEBUG("page states stay unlocked: {}", strerror(errno));  // the RNIC warns of the limit
+  }
+  return Status::Ok();
+}
+
+Status TierStore::Commit() {
+  if (!place_.has_value()) {
+    return Status::Ok();
+  }
+  RETURN_IF_ERROR(WriteHeader());
+  return resumed_ ? Status::Ok() : WriteRecord();  // a resumed tier's is there
+}
+
+Status TierStore::WriteHeader() {
+  Header header;
+  header.magic = kMagic;
+  header.version = kVersion;
+  header.layout = layout_;
+  header.incarnation = ++incarnation_;
+  header.pages = pages_;
+  options_.volume.copy(header.volume.data(), header.volume.size() - 1);
+  boot_.copy(header.boot.data(), header.boot.size() - 1);
+  header.crc = header.Crc();
+  return Replace(place_->File("header"), {reinterpret_cast<const char*>(&header), sizeof(header)});
+}
+
+Status TierStore::WriteRecord() const {
+  std::ostringstream text;
+  text << "boot " << boot_ << "\nlayout " << layout_ << "\ndirectory " << directory_ << "\n";
+  return Replace(options_.record, text.str());
+}
+
+Result<std::optional<TierStore::Record>> TierStore::ReadRecord() const {
+  constexpr size_t kMost = 8192;
+  const Result<std::string> text = ReadAll(options_.record, kMost);
+  if (text.status().code() == ENOENT) {
+    return std::optional<Record>();
+  }
+  RETURN_IF_ERROR(text.status());
+  std::istringstream in(*text);
+  Record record;
+  std::string boot, layout, directory;
+  in >> boot >> record.boot >> layout >> record.layout >> directory >> std::ws;
+  if (!in || boot != "boot" || layout != "layout" || directory != "directory" || !std::getline(in, record.directory)) {
+    return Status::Error(EUCLEAN,
+                         options_.record + " is damaged; remove it to start without what a killed server kept");
+  }
+  return std::optional(std::move(record));
+}
+
+Status TierStore::Remove() {
+  if (!place_.has_value()) {
+    return Status::Ok();
+  }
+  // From here on nobody takes the directory over, whatever is in it.
+  if (unlink(options_.record.c_str()) != 0 && errno != ENOENT) {
+    return ErrnoStatus("remove " + options_.record);
+  }
+  RETURN_IF_ERROR(SyncFolderOf(options_.record));
+  return place_->Remove();
+}
+
+}  // namespace termfs::tlib::server

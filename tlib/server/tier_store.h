@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TierStore: what of the DRAM tier outlives the server's process, and how the next server knows that it may trust it.
+//
+// In the directory (tier_place.h):  header      who wrote this, below; there from the moment everything else is
+//                                   states      a word per page: page_entry.h
+//                                   page-table, frames     the RNIC's (driver/nic.h, TermRegionOptions::directory)
+// Beside the SSD, in a file:        the record  that a server runs, or ended without a clean stop; and where its tier
+// is
+//
+//   Open ──► Commit ────────── serving ────────── Remove (after everything was flushed)
+//   look     header, then record, both durable     record first, then the directory
+//
+// A tier is *resumed* when its header is whole, of this boot, and of the layout that the record names. So it was never
+// stopped cleanly, no other server ran since, and every word in it was stored by a server that followed the order of
+// page_states.h; a process that dies leaves each word old or new. All else is discarded: what an earlier boot left,
+// what a server left that died before Commit, what is older than a later start elsewhere. Two cases refuse to start
+// (EUCLEAN), because acknowledged writes may be in a tier that this server cannot read: the header of a tier that was
+// not stopped cleanly is damaged or of another version or size; and the record names another directory of this boot.
+//
+// Without a directory the words are the process's own memory, and everything else here does nothing.
+//
+// Thread-safety: one thread, but for cells().
+// Ownership:     the mapping lives as long as the object.
+// Errors:        EUCLEAN as said, TierPlace's, and those of the file system.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "tlib/server/server.h"
+#include "tlib/server/tier_place.h"
+
+namespace termfs::tlib::server {
+
+class TierStore {
+ public:
+  // For a region of `pages` of which `frames` get memory at once.
+  static Result<std::unique_ptr<TierStore>> Open(const TierOptions& options, uint64_t pages, uint32_t frames);
+  ~TierStore();
+  TierStore(const TierStore&) = delete;
+  TierStore& operator=(const TierStore&) = delete;
+
+  bool resumed() const { return resumed_; }
+  // Empty: there is none.
+  const std::string& directory() const { return directory_; }
+  std::span<std::atomic<uint64_t>> cells() const { return {cells_, pages_}; }
+
+  // Everything in the directory is complete: from now on it counts.
+  Status Commit();
+  // Everything is on the SSD, durably.
+  Status Remove();
+  // `status`, which stands in the way of resuming, with what to do about it.
+  Status Refusal(const Status& status) const;
+
+ private:
+  struct Header;
+  struct Record {
+    std::string boot;
+    uint64_t layout = 0;
+    std::string directory;
+  };
+
+  TierStore(const TierOptions& options, uint64_t pages) : options_(options), pages_(pages) {}
+  Status OpenPlace(uint32_t frames);
+  Result<std::optional<Record>> ReadRecord() const;
+  // Whether the tier in the directory is the record's, whole.
+  Result<bool> Examine(const std::optional<Record>& record);
+  Status MapCells();
+  Status WriteHeader();
+  Status WriteRecord() const;
+
+  const TierOptions options_;
+  const uint64_t pages_;
+  std::optional<TierPlace> place_;
+  std::string directory_;
+  std::string boot_;
+  bool resumed_ = false;
+  uint64_t layout_ = 0;       // random; of the files in the directory
+  uint64_t incarnation_ = 0;  // servers that used the layout
+  std::atomic<uint64_t>* cells_ = nullptr;
+};
+
+}  // namespace termfs::tlib::server

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WorkerSet: the server's workers, each with its disk and network, and whose turn it is.
+//
+// Thread-safety: Next and Spawn from any thread; Start and Stop from one.
+// Ownership:     owns it all. REQUIRES at Stop: every task ends, every connection is gone.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "driver/nic.h"
+#include "tlib/server/aio_context.h"
+#include "tlib/server/network_port.h"
+#include "tlib/server/worker.h"
+
+namespace termfs::tlib::server {
+
+struct WorkerUnit {
+  std::unique_ptr<AioContext> aio;
+  std::unique_ptr<NetworkPort> port;
+  std::unique_ptr<Worker> worker;  // destroyed first: it polls the others
+};
+
+class WorkerSet {
+ public:
+  static Result<std::unique_ptr<WorkerSet>> Start(driver::Nic& nic, driver::ProtectionDomain& domain, uint32_t count);
+  ~WorkerSet() { Stop(); }
+  WorkerSet(const WorkerSet&) = delete;
+  WorkerSet& operator=(const WorkerSet&) = delete;
+
+  // Round robin.
+  WorkerUnit& Next() { return *units_[next_.fetch_add(1, std::memory_order_relaxed) % units_.size()]; }
+  // Starts a task: on this thread's worker if it is one, else on the next.
+  void Spawn(std::function<void()> task);
+  // Runs `task` in a task and waits for it. REQUIRES: not on a worker's thread.
+  Status Run(const std::function<Status()>& task);
+  // Idempotent.
+  void Stop();
+
+ private:
+  WorkerSet() = default;
+  std::vector<std::unique_ptr<WorkerUnit>> units_;
+  std::atomic<uint32_t> next_{0};
+};
+
+}  // namespace termfs::tlib::server

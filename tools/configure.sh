@@ -1,0 +1,18 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# configure.sh PRESET: makes or renews the build folder of a preset of CMakePresets.json. Prints nothing when it is
+# there and nothing that only cmake --preset sees has changed (ninja itself sees a changed CMakeLists.txt).
+set -euo pipefail
+root=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
+cd "$root"
+preset=$1
+folder=build
+[[ $preset == default ]] || folder=build/$preset
+
+tools/build_libfuse.sh
+made=$folder/build.ninja
+for input in CMakePresets.json build/libfuse/lib/pkgconfig/fuse3.pc; do
+  if [[ ! -f $made || $input -nt $made ]]; then
+    exec cmake --preset "$preset"
+  fi
+done

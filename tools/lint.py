@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Form (clang-format), clang-tidy, layers, words, and shellcheck. One line for each; details of what is wrong.
+
+Exit code 1: something is wrong; 75: nothing was found, but clang-tidy ran out of time (--seconds). clang-tidy leaves out
+tests/ and benchmarks/, which are half of its work; both compilers' warnings are errors there, too.
+
+clang-tidy's verdict on a source is cached by the content of everything that it depends on: the source, the headers of
+ours that it includes, the compile command, .clang-tidy and the tool's version. So a second run takes seconds, also in
+another clone: like the compiler's, the cache is the user's (~/.cache/termfs-tidy, or $XDG_CACHE_HOME), one empty file
+for each clean source, forgotten after a month without use.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tree  # noqa: E402
+
+CLANG_BUILD = os.path.join(tree.ROOT, "build", "clang")
+NOT_TIDIED = ("tests/", "benchmarks/")
+UNFINISHED = 75  # EX_TEMPFAIL
+CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "termfs-tidy")
+MONTH = 30 * 86400  # seconds
+INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def run(*command, **options):
+    return subprocess.run(command, cwd=tree.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          **options)
+
+
+def check_format(paths, fix):
+    sources = [p for p in paths if p.endswith(tree.CXX)]
+    if not sources:
+        return True, "no sources", ""
+    mode = ["-i"] if fix else ["--dry-run", "-Werror"]
+    done = run("clang-format-14", *mode, *sources)
+    places = [line.split(": error:")[0] for line in done.stdout.splitlines() if ": error:" in line]
+    details = "\n".join(places or [done.stdout]) + "\n./dev lint --fix puts it right"
+    return done.returncode == 0, f"{len(sources)} files", details
+
+
+def check_scripts(paths, _):
+    scripts = []
+    for path in paths:
+        with open(os.path.join(tree.ROOT, path), "rb") as file:
+            if re.match(rb"#!.*\b(ba)?sh\b", file.readline()):
+                scripts.append(path)
+    if not scripts:
+        return True, "no scripts", ""
+    done = run("shellcheck", "-x", "-S", "warning", *scripts)
+    return done.returncode == 0, f"{len(scripts)} scripts", done.stdout
+
+
+def check_own(script):
+    def check(*_):
+        tool = os.path.join(tree.ROOT, "tools", script)
+        for arguments in (["--self-test"], []):
+            done = run(sys.executable, tool, *arguments)
+            if done.returncode != 0:
+                break
+        return done.returncode == 0, done.stdout.strip().splitlines()[-1], done.stdout
+
+    return check
+
+
+class Tidy:
+    """clang-tidy over the sources of the clang build, with the cache."""
+
+    def __init__(self):
+        self._contents = {}
+        self._base = hashlib.sha256(run("clang-tidy-14", "--version").stdout.encode())
+        for name in (".clang-tidy",):
+            with open(os.path.join(tree.ROOT, name), "rb") as file:
+                self._base.update(file.read())
+
+    @staticmethod
+    def prepare():
+        """Configures the clang build and makes the generated headers. Returns its error output, or None."""
+        done = run("tools/configure.sh", "clang")
+        if done.returncode != 0:
+            return done.stdout
+        ninja = ["ninja", "-C", CLANG_BUILD]
+        done = run(*ninja, "build.ninja")  # sees a CMakeLists.txt that has changed
+        if done.returncode != 0:
+            return done.stdout
+        targets = run(*ninja, "-t", "targets", "all").stdout
+        generated = re.findall(r"^(\S+_generated\.h): CUSTOM_COMMAND", targets, re.MULTILINE)
+        done = run(*ninja, *generated) if generated else done
+        return done.stdout if done.returncode != 0 else None
+
+    def _read(self, path):
+        """Content of `path` and the files of ours that it includes. Empty when there is no such file."""
+        if path not in self._contents:
+            content = b""
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    content = file.read()
+            self._contents[path] = (content, [name.decode() for name in INCLUDE.findall(content)])
+        return self._contents[path]
+
+    def key(self, entry):
+        digest = self._base.copy()
+        digest.update(entry["command"].replace(tree.ROOT, "").encode())
+        todo, seen = [entry["file"]], set()
+        while todo:
+            path = todo.pop()
+            if path in seen:
+                continue
+            seen.add(path)
+            content, included = self._read(path)
+            digest.update(hashlib.sha256(content).digest())
+            todo += [os.path.join(root, name) for name in included for root in (tree.ROOT, CLANG_BUILD)]
+        return digest.hexdigest()
+
+    @staticmethod
+    def check_one(entry):
+        done = run("clang-tidy-14", "--quiet", "-p", CLANG_BUILD, entry["file"])
+        return done.returncode, done.stdout
+
+
+def known_clean(key):
+    """Whether the cache has it; its month begins anew."""
+    try:
+        os.utime(os.path.join(CACHE, key))
+    except OSError:
+        return False
+    return True
+
+
+def forget_old():
+    for file in os.scandir(CACHE):
+        with contextlib.suppress(FileNotFoundError):  # another run forgets at the same time
+            if file.stat().st_mtime < time.time() - MONTH:
+                os.unlink(file.path)
+
+
+def check_tidy(paths, _, deadline=None):
+    tidy = Tidy()
+    error = tidy.prepare()
+    if error:
+        return False, "the clang build cannot be prepared", error
+    with open(os.path.join(CLANG_BUILD, "compile_commands.json"), encoding="utf-8") as file:
+        entries = json.load(file)
+    wanted = {os.path.join(tree.ROOT, p) for p in paths if not p.startswith(NOT_TIDIED)}
+    # A header is checked with the source of its name.
+    stems = {os.path.splitext(p)[0] for p in wanted}
+    entries = {e["file"]: e for e in entries if e["file"] in wanted or os.path.splitext(e["file"])[0] in stems}
+    os.makedirs(CACHE, exist_ok=True)
+    forget_old()
+    keys = {file: tidy.key(entry) for file, entry in entries.items()}
+    new = [f for f in entries if not known_clean(keys[f])]
+    bad, late = [], []
+
+    def check(file):
+        if deadline and time.monotonic() > deadline:
+            late.append(file)
+            return
+        code, output = tidy.check_one(entries[file])
+        if code == 0:
+            open(os.path.join(CACHE, keys[file]), "w", encoding="utf-8").close()
+        else:
+            bad.extend(re.split(r"^(?=/\S+:\d+:\d+: (?:error|warning): )", output, flags=re.MULTILINE))
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(check, new))
+    summary = f"{len(entries)} sources, {len(new)} of them new"
+    if late:
+        summary += f"; time is up with {len(late)} left, another run goes on from here"
+    unique = dict.fromkeys(find for find in bad if ": error: " in find)  # a header's are found with every source
+    good = False if bad else None if late else True
+    return good, summary, "".join(unique or bad)
+
+
+CHECKS = {
+    "format": check_format,
+    "layers": check_own("check_layers.py"),
+    "words": check_own("check_text.py"),
+    "scripts": check_scripts,
+    "tidy": check_tidy,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev lint", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--changed", action="store_true", help="form and clang-tidy of changed files only")
+    parser.add_argument("--fix", action="store_true", help="rewrite the files in the right form")
+    parser.add_argument("--only", action="append", choices=CHECKS, help="this check only; may be repeated")
+    parser.add_argument("--seconds", type=float, help="give up clang-tidy after that many seconds")
+    arguments = parser.parse_args()
+
+    paths = tree.changed_files() if arguments.changed else tree.files()
+    deadline = time.monotonic() + arguments.seconds if arguments.seconds else None
+    verdicts = set()
+    for name in arguments.only or CHECKS:
+        start = time.monotonic()
+        options = {"deadline": deadline} if name == "tidy" else {}
+        good, summary, details = CHECKS[name](paths, arguments.fix, **options)
+        verdict = {True: "ok", None: "partly", False: "FAILED"}[good]
+        print(f"lint {name:8} {verdict:7} {summary} ({time.monotonic() - start:.1f} s)", flush=True)
+        verdicts.add(good)
+        if good is False:
+            print(details)
+    return 1 if False in verdicts else UNFINISHED if None in verdicts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
