@@ -19,6 +19,7 @@
 
 #include "base/random.h"
 #include "driver/softnic/softnic.h"
+#include "tests/unit/eventually.h"
 #include "tlib/client/session.h"
 #include "tlib/server/server.h"
 #include "tlib/server/task.h"
@@ -116,19 +117,6 @@ inline std::vector<std::byte> BytesOf(uint32_t value) {
   std::vector<std::byte> bytes(sizeof(value));
   std::memcpy(bytes.data(), &value, sizeof(value));
   return bytes;
-}
-
-// Waits, with a bound, for something that another thread or process brings about.
-inline bool Eventually(const std::function<bool()>& condition,
-                       std::chrono::milliseconds bound = std::chrono::seconds(20)) {
-  const auto deadline = std::chrono::steady_clock::now() + bound;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      return false;
-    }
-    std::this_thread::yield();
-  }
-  return true;
 }
 
 inline uint64_t MetricOf(const std::vector<MetricValue>& values, std::string_view name) {
