@@ -23,6 +23,7 @@ from test_counts import Counts  # noqa: E402
 BUILD = os.path.join(tree.ROOT, "build")
 LOGS = os.path.join(BUILD, "test-logs")
 SEED = "20240227"  # of property tests and simulations, unless RC_PARAMS says otherwise
+PATIENCE = 2.5  # times its budget: then a tier is ended. One that is merely over it says so
 GRACE = 20  # seconds between SIGTERM and SIGKILL, for a test to unmount in
 SHOWN = 60  # lines of a failed tier's log
 
@@ -32,7 +33,7 @@ TELLING = re.compile(
 
 
 class TimeIsUp(Exception):
-    """A tier has used up its budget."""
+    """A tier has used up its budget, and all patience."""
 
 
 class Failed(Exception):
@@ -43,9 +44,9 @@ class Tier:
     """Runs commands within a budget of seconds, their output in a log of the tier's own."""
 
     def __init__(self, name, title, budget, body, deadline):
-        self.name, self.title, self._body = name, title, body
+        self.name, self.title, self.budget, self._body = name, title, budget, body
         self._start = time.monotonic()
-        self._deadline = min(self._start + budget, deadline)
+        self._deadline = min(self._start + PATIENCE * budget, deadline)
         self.log_path = os.path.join(LOGS, name + ".log")
         self.note = ""
 
@@ -53,7 +54,7 @@ class Tier:
         return self._deadline - time.monotonic()
 
     def command(self, *command, env=None):
-        """Runs it to its end, or to the end of the budget. Returns the exit code and what it printed."""
+        """Runs it to its end, or to the end of all patience. Returns the exit code and what it printed."""
         if self.left() <= 0:
             raise TimeIsUp
         with open(self.log_path, "a+", encoding="utf-8", errors="replace") as log:
@@ -101,6 +102,7 @@ class Tier:
         parts = [str(counts)] if counts.total() else []
         parts += [self.note] if self.note else []
         seconds = time.monotonic() - self._start
+        parts += [f"over its budget of {self.budget} s"] if seconds > self.budget else []
         print(f"{self.name:8} {verdict:7} {self.title}: {'; '.join(parts) or 'clean'} ({seconds:.0f} s)", flush=True)
         if counts.failed:
             with open(self.log_path, encoding="utf-8", errors="replace") as log:
@@ -202,7 +204,7 @@ def sanitized(preset, options):
 
 def lint(*arguments):
     def body(tier):
-        seconds = str(max(1, int(tier.left() - 30)))
+        seconds = str(max(1, int(min(tier.budget, tier.left()) - 30)))
         code, _ = tier.command(sys.executable, "tools/lint.py", "--seconds", seconds, *arguments)
         if code == 75:
             tier.note = "clean so far; clang-tidy ran out of time, another run goes on from there"
@@ -256,6 +258,9 @@ ASAN = {
 }
 TSAN = {"TSAN_OPTIONS": f"suppressions={tree.ROOT}/tools/tsan.supp:second_deadlock_stack=1:history_size=4"}
 
+FULL_BUDGET = 1800  # seconds
+QUICK_BUDGET = 300
+
 # name, title, budget in seconds, body. The budgets are for a machine with two cores and an empty compiler cache.
 FULL = [
     ("gcc", "gcc build, unit tests", 900, gcc),
@@ -284,12 +289,16 @@ def main():
     arguments = parser.parse_args()
 
     os.makedirs(LOGS, exist_ok=True)
-    deadline = time.monotonic() + (300 if arguments.quick else 1800)
+    start = time.monotonic()
+    budget = QUICK_BUDGET if arguments.quick else FULL_BUDGET
+    deadline = start + PATIENCE * budget
     sums = Counts()
     for name, title, budget, body in QUICK if arguments.quick else FULL:
         if not arguments.tier or name in arguments.tier:
             sums += Tier(name, title, budget, body, deadline).run()
     print()
+    if time.monotonic() - start > budget:
+        print(f"This took {time.monotonic() - start:.0f} s; it should take {budget} s at most.")
     print(sums)
     return 1 if sums.failed or not sums.passed and not arguments.tier else 0
 
