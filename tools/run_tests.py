@@ -28,7 +28,7 @@ GRACE = 20  # seconds between SIGTERM and SIGKILL, for a test to unmount in
 SHOWN = 60  # lines of a failed tier's log
 
 TELLING = re.compile(
-    r"error:|FAILED|CMake Error|Error: |: Failure$|runtime error|WARNING: ThreadSanitizer|check failed|Falsifiable|^not ok|^FAIL"
+    r"error:|FAILED|CMake Error|Error: |: Failure$|runtime error|WARNING: ThreadSanitizer|check failed|Falsifiable|^not ok|^FAIL|^UNSTEADY"
 )
 
 
@@ -43,12 +43,14 @@ class Failed(Exception):
 class Tier:
     """Runs commands within a budget of seconds, their output in a log of the tier's own."""
 
-    def __init__(self, name, title, budget, body, deadline):
+    def __init__(self, name, title, budget, body, deadline, second_chance):
         self.name, self.title, self.budget, self._body = name, title, budget, body
         self._start = time.monotonic()
         self._deadline = min(self._start + PATIENCE * budget, deadline)
         self.log_path = os.path.join(LOGS, name + ".log")
         self.note = ""
+        self.second_chance = second_chance
+        self.unsteady = []  # what failed and then passed
 
     def left(self):
         return self._deadline - time.monotonic()
@@ -103,8 +105,9 @@ class Tier:
         parts += [self.note] if self.note else []
         seconds = time.monotonic() - self._start
         parts += [f"over its budget of {self.budget} s"] if seconds > self.budget else []
+        parts += [f"UNSTEADY, failed at first: {', '.join(self.unsteady)}"] if self.unsteady else []
         print(f"{self.name:8} {verdict:7} {self.title}: {'; '.join(parts) or 'clean'} ({seconds:.0f} s)", flush=True)
-        if counts.failed:
+        if counts.failed or self.unsteady:
             with open(self.log_path, encoding="utf-8", errors="replace") as log:
                 shown = telling_lines(log.read().splitlines())
             print("\n".join("    | " + line for line in shown))
@@ -158,13 +161,23 @@ def build(tier, preset, *targets):
 
 def ctest(tier, folder, labels, env=None, prefix=(), only="."):
     """Runs the tests of these labels whose names match `only`. Counts cases."""
+
+    def run(results, names, jobs):
+        test_counts.clear(results)
+        junit = os.path.join(results, "ctest.xml")
+        tier.command(*prefix, "ctest", "--test-dir", folder, "-L", f"^({labels})$", "-R", names, "-j", str(jobs),
+                     "--no-tests=ignore", "--output-on-failure", "--output-junit", junit,
+                     env={"GTEST_OUTPUT": f"xml:{results}/", "GTEST_COLOR": "no", **(env or {})})
+        return test_counts.programs_of(junit, results)
+
     results = os.path.join(folder, "test-results", tier.name)
-    test_counts.clear(results)
-    junit = os.path.join(results, "ctest.xml")
-    tier.command(*prefix, "ctest", "--test-dir", folder, "-L", f"^({labels})$", "-R", only, "-j", str(os.cpu_count()),
-                 "--no-tests=ignore", "--output-on-failure", "--output-junit", junit,
-                 env={"GTEST_OUTPUT": f"xml:{results}/", "GTEST_COLOR": "no", **(env or {})})
-    return test_counts.of_ctest(junit, results)
+    programs = run(results, only, os.cpu_count())
+    failed = [name for name, counts in (programs or {}).items() if counts.failed]
+    if failed and tier.second_chance:
+        again = run(results + "-again", f"^({'|'.join(failed)})$", 1) or {}
+        programs.update(again)
+        tier.unsteady = [name for name in failed if name in again and not again[name].failed]
+    return test_counts.sum_of(programs)
 
 
 def seeded():
@@ -227,15 +240,24 @@ def fuzz(tier):
     return or_none(tier, ctest(tier, folder, "fuzz", prefix=without_address_randomisation()))
 
 
+def second(tier):
+    return ["--second-chance"] if tier.second_chance else []
+
+
+def unsteady_cases(output):
+    return re.findall(r"^UNSTEADY\? (\S+): once more$", output, re.MULTILINE)
+
+
 def end_to_end(*arguments):
     def body(tier):
         if not os.path.exists("/dev/fuse"):
             tier.note = "there is no /dev/fuse here, so nothing can be mounted"
             return Counts(skipped=1)
-        code, output = tier.command("tests/e2e/run", build(tier, "default"), *arguments)
+        code, output = tier.command("tests/e2e/run", build(tier, "default"), *arguments, *second(tier))
         if code == 77:
             tier.note = output.strip().splitlines()[-1] if output.strip() else "it gave no reason"
             return Counts(skipped=1)
+        tier.unsteady = unsteady_cases(output)
         return test_counts.of_closing_line(output, code)
 
     return body
@@ -247,7 +269,8 @@ def fallback(tier):
     counts = ctest(tier, folder, "unit", only="^mount_(front_end|text)_test$")
     if not os.path.exists("/dev/fuse"):
         return counts
-    code, output = tier.command("tests/e2e/run", folder, "--quick", "--fuse", "device", "--filter", "command_")
+    code, output = tier.command("tests/e2e/run", folder, "--quick", "--fuse", "device", "--filter", "command_", *second(tier))
+    tier.unsteady += unsteady_cases(output)
     counts += test_counts.of_closing_line(output, code)
     return counts
 
@@ -286,6 +309,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="unit tests, lint of what changed, a short mount test")
     parser.add_argument("--tier", action="append", choices=names, help="this tier only; may be repeated")
+    parser.add_argument("--second-chance", action="store_true",
+                        help="what fails is run once more, alone, and passes if it passes then; it is named UNSTEADY")
     arguments = parser.parse_args()
 
     os.makedirs(LOGS, exist_ok=True)
@@ -295,7 +320,7 @@ def main():
     sums = Counts()
     for name, title, budget, body in QUICK if arguments.quick else FULL:
         if not arguments.tier or name in arguments.tier:
-            sums += Tier(name, title, budget, body, deadline).run()
+            sums += Tier(name, title, budget, body, deadline, arguments.second_chance).run()
     print()
     if time.monotonic() - start > budget:
         print(f"This took {time.monotonic() - start:.0f} s; it should take {budget} s at most.")

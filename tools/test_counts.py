@@ -51,13 +51,14 @@ def of_gtest(path):
     return counts
 
 
-def of_ctest(junit, results):
-    """Cases of a ctest run: those of each program's own XML in `results`; a program without one is one case."""
+def programs_of(junit, results):
+    """Name and cases of each program of a ctest run, by its own XML in `results`; one without XML is one case. None when
+    ctest itself has failed."""
     try:
         programs = list(ElementTree.parse(junit).getroot().iter("testcase"))
     except (OSError, ElementTree.ParseError):
-        return Counts(failed=1)
-    sums = Counts()
+        return None
+    cases = {}
     for program in programs:
         good = program.get("status") == "run"
         counts = of_gtest(os.path.join(results, program.get("name") + ".xml"))
@@ -65,6 +66,16 @@ def of_ctest(junit, results):
             counts = Counts(passed=1) if good else Counts(failed=1)
         elif not good and not counts.failed:
             counts.failed = 1  # died after its last case, or a sanitizer spoke at its end
+        cases[program.get("name")] = counts
+    return cases
+
+
+def sum_of(programs):
+    """Cases of what programs_of returned."""
+    if programs is None:
+        return Counts(failed=1)
+    sums = Counts()
+    for counts in programs.values():
         sums += counts
     return sums
 
