@@ -15,6 +15,8 @@ constexpr blksize_t kPreferredIo = 128 << 10;
 
 }  // namespace
 
+bool IsSpecial(uint32_t mode) { return S_ISFIFO(mode) || S_ISSOCK(mode) || S_ISCHR(mode) || S_ISBLK(mode); }
+
 timespec ToTimespec(int64_t nanoseconds) {
   int64_t seconds = nanoseconds / kNanosecondsPerSecond;
   int64_t rest = nanoseconds % kNanosecondsPerSecond;
@@ -70,8 +72,14 @@ void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made) {
   if (!made.ok()) {
     return Reply(request, made.status());
   }
+  const bool special = IsSpecial(made->mode);
+  if (special) {
+    FrontEnd::Of(request).Hold(FrontEnd::lane(), made->ino);
+  }
   const fuse_entry_param entry = ToEntry(*made);
-  fuse_reply_entry(request, &entry);
+  if (fuse_reply_entry(request, &entry) != 0 && special) {
+    FrontEnd::Of(request).Forget(FrontEnd::lane(), made->ino, 1);  // the caller was interrupted
+  }
 }
 
 }  // namespace termfs::mount

@@ -12,6 +12,8 @@ namespace termfs::mount {
 
 struct stat ToStat(const fs::Attributes& attributes);
 fuse_entry_param ToEntry(const fs::Attributes& attributes);
+// A file that the kernel opens by itself: a fifo, a socket, a device.
+bool IsSpecial(uint32_t mode);
 // Nanoseconds since the epoch, saturating at the ends of the type.
 int64_t ToNanoseconds(const timespec& time);
 timespec ToTimespec(int64_t nanoseconds);

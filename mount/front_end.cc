@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mount/front_end.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iterator>
 #include <vector>
 
@@ -28,10 +30,55 @@ void FrontEnd::ReleaseAll(fs::client::Lane& lane) {
   {
     MutexLock lock(mutex_);
     left.swap(open_);
+    for (const auto& [ino, held] : held_) {
+      left.insert(held.file);
+    }
+    held_.clear();
   }
   for (fs::client::OpenFile* file : left) {
     file_system_.Release(lane, file);
   }
+}
+
+void FrontEnd::Hold(fs::client::Lane& lane, uint64_t ino) {
+  {
+    MutexLock lock(mutex_);
+    if (const auto known = held_.find(ino); known != held_.end()) {
+      ++known->second.lookups;
+      return;
+    }
+  }
+  const Result<fs::client::OpenFile*> opened = file_system_.Open(lane, ino, O_PATH);
+  if (!opened.ok()) {
+    return;
+  }
+  {
+    MutexLock lock(mutex_);
+    const auto [held, is_new] = held_.try_emplace(ino, Held{.file = *opened});
+    ++held->second.lookups;
+    if (is_new) {
+      return;
+    }
+  }
+  file_system_.Release(lane, *opened);  // another thread was faster
+}
+
+void FrontEnd::Forget(fs::client::Lane& lane, uint64_t ino, uint64_t count) {
+  fs::client::OpenFile* file = nullptr;
+  {
+    MutexLock lock(mutex_);
+    const auto held = held_.find(ino);
+    if (held == held_.end()) {
+      return;
+    }
+    held->second.lookups -= std::min(held->second.lookups, count);
+    if (held->second.lookups > 0) {
+      return;
+    }
+    file = held->second.file;
+    held_.erase(held);
+  }
+  file_system_.Release(lane, file);
 }
 
 Status FrontEnd::ClearPrivileges(uint64_t ino) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FrontEnd: a FileSystem behind FUSE callbacks. The node id of an inode is its number, so there is no table of inodes
-// and nothing to count for FORGET; what is kept is the set of open files, to release those the kernel does not when a
-// busy mount goes away.
+// FrontEnd: a FileSystem behind FUSE callbacks. The node id of an inode is its number, so there is no table of inodes;
+// what is kept is the set of open files, to release those the kernel does not when a busy mount goes away, and the
+// special files (fifos, sockets, devices) that the kernel knows: it opens those by itself, so they are held open from
+// the first look-up to the FORGET of the last.
 //
 // Thread-safety: the callbacks run on FuseServer's threads, each with a FrontEndThread (its lane) of its own.
 // Ownership:     the file system outlives the front end; lanes belong to the threads.
@@ -12,6 +13,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/metrics.h"
@@ -57,6 +59,12 @@ class FrontEnd {
   // After the serving threads have ended: releases what the kernel left open.
   void ReleaseAll(fs::client::Lane& lane) EXCLUDES(mutex_);
 
+  // Before an entry of a special file is given to the kernel: one more look-up. If the server refuses to hold it, it is
+  // known all the same, and stale when its last name goes.
+  void Hold(fs::client::Lane& lane, uint64_t ino) EXCLUDES(mutex_);
+  // The kernel gives back `count` look-ups of an inode of any type.
+  void Forget(fs::client::Lane& lane, uint64_t ino, uint64_t count) EXCLUDES(mutex_);
+
   // Clears set-user-id and set-group-id bits of `ino` the way Linux does when its contents change: the latter only
   // where the group may execute.
   Status ClearPrivileges(uint64_t ino);
@@ -71,6 +79,11 @@ class FrontEnd {
   Histogram& write_latency() { return write_latency_; }
 
  private:
+  struct Held {
+    fs::client::OpenFile* file = nullptr;
+    uint64_t lookups = 0;
+  };
+
   fs::client::FileSystem& file_system_;
   const std::string address_;
   const FuseServer* server_ = nullptr;
@@ -79,6 +92,7 @@ class FrontEnd {
   Histogram& write_latency_ = metrics_.histogram("fuse_write");
   mutable Mutex mutex_;
   std::unordered_set<fs::client::OpenFile*> open_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Held> held_ GUARDED_BY(mutex_);  // special files, by inode
 };
 
 // The extended attribute of a mount's root that Describe answers. In the "system." class, because reading it needs no

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+
 #include <memory>
 
 #include "mount/convert.h"
@@ -19,7 +21,7 @@ size_t AddEntry(fuse_req_t request, char* place, size_t room, const fs::Director
     return fuse_add_direntry(request, place, room, entry.name.c_str(), &st, cursor);
   }
   fuse_entry_param parameters = ToEntry(entry.attributes);
-  if (entry.name == "." || entry.name == ".." || entry.attributes.ino != entry.ino) {
+  if (entry.name == "." || entry.name == ".." || entry.attributes.ino != entry.ino || IsSpecial(entry.type)) {
     parameters = {};  // node id 0: the kernel takes the name and looks it up itself when it is asked for
     parameters.attr.st_ino = entry.ino;
     parameters.attr.st_mode = entry.type;
@@ -48,8 +50,25 @@ void ReadDirectory(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor
 
 }  // namespace
 
-// Nothing is held: a cursor says all. Without FOPEN_CACHE_DIR the kernel asks for every listing.
-void OnOpenDirectory(fuse_req_t request, fuse_ino_t, fuse_file_info* info) { fuse_reply_open(request, info); }
+// A cursor says where a listing is; what is open is the inode, which may be removed meanwhile. Without FOPEN_CACHE_DIR
+// the kernel asks for every listing.
+void OnOpenDirectory(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
+  FrontEnd& front = FrontEnd::Of(request);
+  const Result<fs::client::OpenFile*> directory = front.file_system().Open(FrontEnd::lane(), ino, O_PATH);
+  if (!directory.ok()) {
+    return Reply(request, directory.status());
+  }
+  front.RememberOpen(*directory);
+  info->fh = reinterpret_cast<uint64_t>(*directory);
+  if (fuse_reply_open(request, info) != 0) {
+    front.Release(FrontEnd::lane(), *directory);  // the caller was interrupted: no release will come
+  }
+}
+
+void OnReleaseDirectory(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  FrontEnd::Of(request).Release(FrontEnd::lane(), FileOf(info));
+  Reply(request, Status::Ok());
+}
 
 void OnReadDirectory(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor, fuse_file_info*) {
   ReadDirectory(request, ino, size, cursor, false);

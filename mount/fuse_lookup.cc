@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <span>
+
 #include "mount/convert.h"
 #include "mount/errno.h"
 #include "mount/front_end.h"
@@ -10,9 +12,17 @@ void OnLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   ReplyEntry(request, FrontEnd::Of(request).file_system().Lookup(FrontEnd::lane(), parent, name));
 }
 
-// A node id is the inode's number and names it for as long as it exists: there is no count to give back.
-void OnForget(fuse_req_t request, fuse_ino_t, uint64_t) { fuse_reply_none(request); }
-void OnForgetMany(fuse_req_t request, size_t, fuse_forget_data*) { fuse_reply_none(request); }
+void OnForget(fuse_req_t request, fuse_ino_t ino, uint64_t count) {
+  FrontEnd::Of(request).Forget(FrontEnd::lane(), ino, count);
+  fuse_reply_none(request);
+}
+
+void OnForgetMany(fuse_req_t request, size_t count, fuse_forget_data* forgets) {
+  for (const fuse_forget_data& forget : std::span(forgets, count)) {
+    FrontEnd::Of(request).Forget(FrontEnd::lane(), forget.ino, forget.nlookup);
+  }
+  fuse_reply_none(request);
+}
 
 void OnReadLink(fuse_req_t request, fuse_ino_t ino) {
   const Result<std::string> target = FrontEnd::Of(request).file_system().ReadLink(FrontEnd::lane(), ino);

@@ -36,6 +36,7 @@ fuse_lowlevel_ops FrontEnd::Operations() {
   table.opendir = &OnOpenDirectory;
   table.readdir = &OnReadDirectory;
   table.readdirplus = &OnReadDirectoryPlus;
+  table.releasedir = &OnReleaseDirectory;
   table.fsyncdir = &OnSyncDirectory;
   table.setxattr = &OnSetXattr;
   table.getxattr = &OnGetXattr;

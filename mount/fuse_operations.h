@@ -50,6 +50,7 @@ void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_
 void OnOpenDirectory(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
 void OnReadDirectory(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor, fuse_file_info* info);
 void OnReadDirectoryPlus(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor, fuse_file_info* info);
+void OnReleaseDirectory(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
 void OnSyncDirectory(fuse_req_t request, fuse_ino_t ino, int data_only, fuse_file_info* info);
 
 // fuse_xattr.cc

@@ -110,7 +110,9 @@ class FileSystem {
   virtual Result<std::vector<DirectoryEntry>> ReadDirectory(Lane& lane, uint64_t ino, uint64_t cursor, size_t max_bytes,
                                                             bool plus) = 0;
 
-  // Files. `flags`: as open(2); O_TRUNC is honoured, O_APPEND makes every write atomic at the end of the file.
+  // Files. `flags`: as open(2); O_TRUNC is honoured, O_APPEND makes every write atomic at the end of the file. With
+  // O_PATH an inode that is no regular file (else EINVAL) stays until Release, also when its last name goes: its
+  // attributes and, of a directory, an empty listing.
   virtual Result<OpenFile*> Open(Lane& lane, uint64_t ino, int flags) = 0;
   virtual Result<std::pair<Attributes, OpenFile*>> Create(Lane& lane, Caller who, uint64_t parent,
                                                           std::string_view name, uint32_t mode, int flags) = 0;

@@ -64,6 +64,10 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
   bool room = true;
   if (body.cursor < kDotDotCursor) {
     ASSIGN_OR_RETURN(const auto self, request.Blocking([&] { return names_.GetAttr(body.ino); }));
+    if (self.is_directory() && self.nlink == 0) {  // removed while it is open: not even "." is left
+      RETURN_IF_ERROR(request.call.PushBulk(Encode<wire::Directory>(batch.directory())));
+      return Bytes{};
+    }
     ASSIGN_OR_RETURN(const auto parent, request.Blocking([&]() -> Result<metadata::Attributes> {
       ASSIGN_OR_RETURN(const auto ino, names_.Parent(body.ino));
       return names_.GetAttr(ino);

@@ -11,6 +11,9 @@ namespace termfs::fs::server {
 
 namespace {
 
+// Holds the inode, not its data: a directory that is listed, a special file that a kernel knows.
+bool OnlyHolds(int flags) { return (flags & O_PATH) != 0; }
+
 constexpr uint64_t kMaxOpensPerSession = uint64_t{1} << 20;  // of one inode; keeps the count from being a weapon
 
 bool Writes(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
@@ -50,8 +53,8 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
     ++opener.count;
     opener.notify |= notify;
   }
-  auto attributes = LoadOpened(request, *inode, flags);
-  if (attributes.ok() && (flags & O_TRUNC) != 0 && Writes(flags)) {
+  auto attributes = OnlyHolds(flags) ? LoadHeld(request, names_, *inode) : LoadOpened(request, *inode, flags);
+  if (attributes.ok() && (flags & O_TRUNC) != 0 && Writes(flags) && !OnlyHolds(flags)) {
     const Status truncated = [&]() -> Status {
       ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
       RETURN_IF_ERROR(Truncate(request, *inode, 0));
@@ -97,7 +100,7 @@ Result<metadata::Attributes> FileService::LoadOpened(const Request& request, Ino
     return Status::Error(EINVAL, "not a regular file");
   }
   MutexLock lock(inode.mutex);
-  if (attributes->nlink == 0 && !inode.loaded) {
+  if (attributes->nlink == 0 && (!inode.loaded || inode.released)) {
     return Status::Error(ESTALE, "the file has been removed");
   }
   if (!inode.loaded) {
@@ -118,6 +121,19 @@ Result<metadata::Attributes> FileService::LoadOpened(const Request& request, Ino
     }
   }
   return *attributes;
+}
+
+Result<metadata::Attributes> FileService::LoadHeld(const Request& request, metadata::Namespace& names, Inode& inode) {
+  ASSIGN_OR_RETURN(const auto attributes, request.Blocking([&] { return names.GetAttr(inode.ino); }));
+  if (attributes.type() == metadata::FileType::kRegular) {
+    return Status::Error(EINVAL, "a regular file is opened to be read or written");
+  }
+  MutexLock lock(inode.mutex);
+  if (attributes.nlink == 0 && (!inode.held || inode.released)) {
+    return Status::Error(ESTALE, "it has been removed");
+  }
+  inode.held = true;
+  return attributes;
 }
 
 Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::Attributes& made, bool notify) {
@@ -142,9 +158,15 @@ Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::A
 
 Result<Bytes> FileService::Release(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Release>(request.call.body()));
-  ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
+  const InodeRef inode = inodes_.Find(body.ino);
+  if (!inode) {
+    return Status::Error(EBADF, "nobody has it open");
+  }
   {
     MutexLock lock(inode->mutex);
+    if (!inode->opens.contains(request.session.id)) {
+      return Status::Error(EBADF, "the session does not have it open");
+    }
     inode->Drop(request.session.id, body.dropped);
   }
   RETURN_IF_ERROR(CloseOne(request, *inode));

@@ -123,7 +123,7 @@ Result<Bytes> FileService::Unlink(const Request& request) {
 Result<Bytes> FileService::RemoveDirectory(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Name>(request.call.body()));
   ASSIGN_OR_RETURN(const Removed removed,
-                   request.Blocking([&] { return names_.Rmdir(body.parent, body.name, false, Now()); }));
+                   request.Blocking([&] { return names_.Rmdir(body.parent, body.name, true, Now()); }));
   AfterRemoval(removed);
   return Bytes{};
 }

@@ -156,6 +156,7 @@ void Reclaimer::ReleaseOrphans() {
       if (!inode->opens.empty()) {
         continue;
       }
+      inode->released = true;
     }
     const Status released = names_.ReleaseOrphan(ino);
     if (!released.ok() && released.code() != ESTALE) {

@@ -104,6 +104,8 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> OpenCreated(const Request& request, const metadata::Attributes& made, bool notify);
   Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool notify);
   Result<metadata::Attributes> LoadOpened(const Request& request, Inode& inode, int flags);
+  // For O_PATH: the inode stays while it is open, and that is all.
+  static Result<metadata::Attributes> LoadHeld(const Request& request, metadata::Namespace& names, Inode& inode);
   Status CloseOne(const Request& request, Inode& inode);
   // The inode, when the session has it open; EBADF.
   Result<InodeRef> FindOpen(const Request& request, uint64_t ino);

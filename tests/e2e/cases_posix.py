@@ -265,6 +265,39 @@ def case_unlinked_open_file(site):
     eventually(lambda: os.statvfs(m.path).f_bfree >= free - 16, "the space comes back")
 
 
+def case_removed_while_open(site):
+    """A directory, fifo, socket or device that was removed while it is open: no links, an empty listing, no error."""
+    volume = site.volume("64M")
+    here, other = volume.mount(), volume.mount()
+    inodes = volume.metrics()["fs_inodes"]
+    for remover in (here, other):
+        os.mkdir(here / "d")
+        os.mkfifo(here / "fifo")
+        os.mknod(here / "null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(here / "socket")
+        opened = {"d": os.open(here / "d", os.O_RDONLY), "fifo": os.open(here / "fifo", os.O_RDWR),
+                  "null": os.open(here / "null", os.O_PATH), "socket": os.open(here / "socket", os.O_PATH)}
+        before = {name: os.fstat(fd) for name, fd in opened.items()}
+        os.rmdir(remover / "d")
+        for name in ("fifo", "null", "socket"):
+            os.unlink(remover / name)
+        check(os.listdir(remover.path) == [], "all names are gone")
+        for name, fd in opened.items():
+            now = os.fstat(fd)
+            check((now.st_nlink, now.st_mode, now.st_ino) == (0, before[name].st_mode, before[name].st_ino), f"{name}: {now}")
+        check(os.listdir(opened["d"]) == [], "the listing of a removed directory")
+        refuses(errno.ENOENT, os.mkdir, "new", dir_fd=opened["d"])
+        os.write(opened["fifo"], b"through")
+        check(os.read(opened["fifo"], 7) == b"through", "a fifo works without a name")
+        listener.close()
+        for fd in opened.values():
+            os.close(fd)
+        for name in opened:  # so that the kernel forgets them
+            check(not os.path.lexists(here / name), f"{name} is gone")
+        eventually(lambda: volume.metrics()["fs_inodes"] == inodes, "nothing is left of them")
+
+
 def case_enospc(site):
     volume = site.volume("64M", 0.5)
     m = volume.mount()

@@ -68,6 +68,9 @@ Result<fs::client::OpenFile*> MemoryFileSystem::Open(Lane&, uint64_t ino, int fl
   {
     WriterLock lock(volume_.mutex);
     ASSIGN_OR_RETURN(MemoryNode * node, Find(ino));
+    if (S_ISREG(node->attributes.mode) == ((flags & O_PATH) != 0)) {
+      return Status::Error(EINVAL, "O_PATH is for what has no data");
+    }
     if ((flags & O_TRUNC) != 0) {
       RETURN_IF_ERROR(Resize(*node, 0));
     }

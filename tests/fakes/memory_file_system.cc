@@ -82,15 +82,14 @@ void MemoryFileSystem::RemoveEntry(MemoryNode& directory, std::string_view name)
 }
 
 void MemoryFileSystem::DropIfUnused(MemoryNode& node) {
-  const uint32_t least = S_ISDIR(node.attributes.mode) ? 2 : 1;
-  if (node.attributes.nlink < least && node.opens == 0) {
+  if (node.attributes.nlink == 0 && node.opens == 0) {
     volume_.used_bytes -= node.data.size();
     volume_.nodes.erase(node.attributes.ino);
   }
 }
 
 void MemoryFileSystem::DropLink(MemoryNode& node) {
-  node.attributes.nlink -= 1;
+  node.attributes.nlink = S_ISDIR(node.attributes.mode) ? 0 : node.attributes.nlink - 1;
   node.attributes.ctime = Now();
   DropIfUnused(node);
 }
@@ -297,6 +296,9 @@ Result<std::vector<fs::DirectoryEntry>> MemoryFileSystem::ReadDirectory(Lane&, u
   ReaderLock lock(volume_.mutex);
   ASSIGN_OR_RETURN(MemoryNode * directory, FindDirectory(ino));
   std::vector<fs::DirectoryEntry> entries;
+  if (directory->attributes.nlink == 0) {
+    return entries;
+  }
   const auto add = [&](const std::string& name, const MemoryNode& node, uint64_t at) {
     entries.push_back({name, node.attributes.ino, node.attributes.mode & S_IFMT, at, {}});
     if (plus) {

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -216,7 +217,92 @@ TEST_P(Files, Open_RemovedFileIsStale) {
   const uint64_t ino = a.InodeOf("f");
   a.Close(file);
   ASSERT_TRUE(a.Remove("f").ok());
-  EXPECT_EQ(a.fs->Open(*a.lane, ino, O_RDONLY).status().code(), ESTALE);
+  EXPECT_TRUE(Eventually([&] {  // the server has heard of the close
+    const auto opened = a.fs->Open(*a.lane, ino, O_RDONLY);
+    if (opened.ok()) {
+      a.Close(*opened);
+    }
+    return opened.status().code() == ESTALE;
+  }));
+}
+
+TEST_P(Files, Hold_RemovedDirectoryIsEmptyUntilClosed) {
+  const auto volume = Make();
+  {
+    Mount a(*volume);
+    Mount b(*volume);
+    const uint64_t removed = b.fs->MakeDirectory(*b.lane, {0, 0}, kRootInode, "d", 0755)->ino;
+    const uint64_t replaced = b.fs->MakeDirectory(*b.lane, {0, 0}, kRootInode, "e", 0755)->ino;
+    ASSERT_TRUE(b.fs->MakeDirectory(*b.lane, {0, 0}, kRootInode, "f", 0755).ok());
+    std::map<uint64_t, OpenFile*> held;
+    for (const uint64_t ino : {removed, replaced}) {
+      held[ino] = *a.fs->Open(*a.lane, ino, O_PATH);
+      EXPECT_EQ(a.fs->ReadDirectory(*a.lane, ino, 0, 4096, false)->size(), 2u);
+    }
+    ASSERT_TRUE(b.fs->RemoveDirectory(*b.lane, kRootInode, "d").ok());
+    ASSERT_TRUE(b.fs->Rename(*b.lane, kRootInode, "f", kRootInode, "e", 0).ok());
+    b.lane.reset();
+    b.fs.reset();  // the end of its session changes nothing
+    for (const uint64_t ino : {removed, replaced}) {
+      const Attributes now = a.Stat(ino);
+      EXPECT_EQ(now.nlink, 0u);
+      EXPECT_TRUE(S_ISDIR(now.mode));
+      for (const bool plus : {false, true}) {
+        const auto listing = a.fs->ReadDirectory(*a.lane, ino, 0, 4096, plus);
+        ASSERT_TRUE(listing.ok()) << listing.status().ToString();
+        EXPECT_TRUE(listing->empty());
+      }
+      EXPECT_EQ(a.fs->MakeNode(*a.lane, {0, 0}, ino, "new", 0644, 0).status().code(), ENOENT);
+      const auto again = a.fs->Open(*a.lane, ino, O_PATH);  // as by /proc/self/fd
+      ASSERT_TRUE(again.ok()) << again.status().ToString();
+      a.Close(*again);
+    }
+    for (const auto& [ino, file] : held) {
+      EXPECT_EQ(a.Stat(ino).nlink, 0u);
+      a.Close(file);
+      EXPECT_TRUE(Eventually([&] { return a.fs->GetAttributes(*a.lane, ino).status().code() == ESTALE; }));
+      EXPECT_EQ(a.fs->Open(*a.lane, ino, O_PATH).status().code(), ESTALE);
+    }
+  }
+  EXPECT_TRUE(volume->Check().empty());
+}
+
+TEST_P(Files, Hold_RemovedSpecialFileKeepsItsAttributes) {
+  const auto volume = Make();
+  {
+    Mount a(*volume);
+    for (const uint32_t type : {S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK}) {
+      Mount b(*volume);
+      const uint64_t ino = a.fs->MakeNode(*a.lane, {3, 4}, kRootInode, "s", type | 0640, 0x103)->ino;
+      OpenFile* first = *a.fs->Open(*a.lane, ino, O_PATH);
+      ASSERT_TRUE(b.fs->Open(*b.lane, ino, O_PATH).ok());  // until its session ends
+      ASSERT_TRUE(b.Remove("s").ok());
+      a.Close(first);
+      const Attributes now = b.Stat(ino);
+      EXPECT_EQ(now.nlink, 0u);
+      EXPECT_EQ(now.mode, type | 0640);
+      EXPECT_EQ(now.uid, 3u);
+      b.lane.reset();
+      b.fs.reset();
+      EXPECT_TRUE(Eventually([&] { return a.fs->GetAttributes(*a.lane, ino).status().code() == ESTALE; }));
+    }
+  }
+  EXPECT_TRUE(volume->Check().empty());
+}
+
+TEST_P(Files, Hold_GivesNoAccessToData) {
+  const auto volume = Make();
+  Mount a(*volume);
+  a.Close(a.Create("f"));
+  EXPECT_EQ(a.fs->Open(*a.lane, a.InodeOf("f"), O_PATH).status().code(), EINVAL);
+  const uint64_t ino = a.fs->MakeNode(*a.lane, {0, 0}, kRootInode, "fifo", S_IFIFO | 0600, 0)->ino;
+  OpenFile* fifo = *a.fs->Open(*a.lane, ino, O_PATH | O_RDWR | O_TRUNC);
+  EXPECT_EQ(a.Write(fifo, 0, "x").code(), EBADF);
+  EXPECT_EQ(a.fs->Read(*a.lane, fifo, 0, 10).status().code(), EBADF);
+  EXPECT_EQ(a.fs->Allocate(*a.lane, fifo, 0, 0, 4096).code(), EBADF);
+  EXPECT_EQ(a.fs->Sync(*a.lane, fifo, false).code(), EBADF);
+  EXPECT_EQ(a.fs->Open(*a.lane, ino, O_RDONLY).status().code(), EINVAL);
+  a.Close(fifo);
 }
 
 TEST_P(Files, Append_OfTwoClientsLosesNothing) {

@@ -24,6 +24,7 @@
 #include "mount/mount_point.h"
 #include "mount/mount_service.h"
 #include "tests/fakes/memory_file_system.h"
+#include "tests/unit/eventually.h"
 #include "tests/unit/mount/mounted_memory.h"
 #include "tests/unit/mount/ring_switch.h"
 
@@ -204,6 +205,47 @@ TEST_P(FrontEndTest, Unlink_OpenFileLivesOn) {
   struct stat st {};
   ASSERT_EQ(fstat(file.get(), &st), 0);
   EXPECT_EQ(st.st_nlink, 0U);
+}
+
+TEST_P(FrontEndTest, RemoveDirectory_OpenOneIsEmptyWithoutLinks) {
+  for (const size_t remover : {0, 1}) {
+    ASSERT_EQ(mkdir(mount_->Path("d").c_str(), 0755), 0);
+    std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(mount_->Path("d").c_str()), &closedir);
+    ASSERT_EQ(rmdir(mount_->Path("d", remover).c_str()), 0);
+    struct stat st {};
+    ASSERT_EQ(fstat(dirfd(directory.get()), &st), 0) << errno;
+    EXPECT_EQ(st.st_nlink, 0U);
+    errno = 0;
+    EXPECT_EQ(readdir(directory.get()), nullptr);
+    EXPECT_EQ(errno, 0);
+    directory.reset();
+    EXPECT_TRUE(Eventually([&] { return mount_->Metric("open_files") == 0; }));
+  }
+}
+
+TEST_P(FrontEndTest, Unlink_OpenSpecialFilesKeepTheirAttributes) {
+  for (const size_t remover : {0, 1}) {
+    for (const mode_t type : {S_IFIFO, S_IFCHR, S_IFSOCK}) {
+      ASSERT_EQ(mknod(mount_->Path("s").c_str(), type | 0640, type == S_IFCHR ? 0x103 : 0), 0);
+      UniqueFd file = Open("s", O_PATH);
+      EXPECT_EQ(mount_->Metric("open_files"), 1U);
+      // Looked up again and again, and listed, it is still one.
+      struct stat st {};
+      ASSERT_EQ(stat(mount_->Path("s").c_str(), &st), 0);
+      std::unique_ptr<DIR, int (*)(DIR*)> root(opendir(mount_->root().c_str()), &closedir);
+      while (readdir(root.get()) != nullptr) {
+      }
+      EXPECT_EQ(mount_->Metric("open_files"), 2U);
+      ASSERT_EQ(unlink(mount_->Path("s", remover).c_str()), 0);
+      ASSERT_EQ(fstat(file.get(), &st), 0) << errno;
+      EXPECT_EQ(st.st_nlink, 0U);
+      EXPECT_EQ(st.st_mode, type | 0640);
+      file.Reset(-1);
+      root.reset();
+      EXPECT_EQ(access(mount_->Path("s").c_str(), F_OK), -1);
+      EXPECT_TRUE(Eventually([&] { return mount_->Metric("open_files") == 0; })) << "the kernel forgets it";
+    }
+  }
 }
 
 TEST_P(FrontEndTest, Xattr_RefusesWhatWouldNotBeKept) {
