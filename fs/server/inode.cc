@@ -27,11 +27,10 @@ void Inode::Merge(metadata::Attributes& attributes) {
   if (!loaded) {
     return;
   }
+  // Times that have been written to the store, too: its answer may be from before.
   attributes.size = size;
-  if (times_dirty) {
-    attributes.mtime = mtime;
-    attributes.ctime = std::max(attributes.ctime, ctime);
-  }
+  attributes.mtime = mtime;
+  attributes.ctime = std::max(attributes.ctime, ctime);
 }
 
 void Inode::NewVersion(std::atomic<uint64_t>& counter, Change change) {
