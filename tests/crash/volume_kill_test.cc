@@ -118,7 +118,7 @@ class Worker {
       }
     }
     // A release does not wait for the server, and what it frees follows later.
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(100);
     uint64_t free = 0;
     while (free != kCapacity) {
       const auto space = fs_.StatFs(lane_);

@@ -103,6 +103,6 @@ def case_bitmap_pulled_and_off(site):
             check(absent["absent_by_bitmap_pages_total"] == 0 and absent["absent_by_pattern_pages_total"] > 0, str(absent))
         if "live" in options:
             check(absent["absent_by_bitmap_pages_total"] > 0, str(absent))
-        bitmaps = [session["bitmap"] for session in volume.status()["sessions"]]
-        check(bitmaps == [options.split(",")[0].split("=")[1]], str(bitmaps))
+        mine = [session["bitmap"] for session in volume.status()["sessions"] if session["pid"] == m.pid]
+        check(mine == [options.split(",")[0].split("=")[1]], str(mine))
         volume.umount(m)

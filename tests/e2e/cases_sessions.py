@@ -8,7 +8,7 @@ import time
 from cases_posix import MIB, read_file, write_file
 from volume import check, ended, eventually, run
 
-GONE = 10  # seconds; an interrupted process is gone within one
+GONE = 25  # seconds; an interrupted process is gone within one, a call without an answer ends after 30
 
 
 def waits_in_kernel(pid):

@@ -19,7 +19,6 @@ using std::chrono::steady_clock;
 thread_local Worker* current_worker = nullptr;
 
 constexpr uint64_t kVainSpins = 16;      // in a row, before spinning is cut short
-constexpr int kLongestSleep = 1000;      // milliseconds: a bound, should a wake-up ever be lost
 constexpr int kRoundsPerClockRead = 16;  // while spinning
 // From then on whoever else waits for this CPU may run in between: it may be the client that we wait for.
 constexpr std::chrono::microseconds kSpinAlone{5};
@@ -233,11 +232,12 @@ bool Worker::Spinning(bool was_busy) {
 }
 
 int Worker::SleepMilliseconds() const {
+  const int64_t longest = options_.longest_sleep.count();
   if (timers_.empty()) {
-    return kLongestSleep;
+    return static_cast<int>(longest);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - steady_clock::now());
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, kLongestSleep));
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, longest));
 }
 
 bool Worker::ArmAll() {

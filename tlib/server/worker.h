@@ -49,6 +49,7 @@ struct WorkerOptions {
   uint32_t index = 0;
   std::chrono::microseconds max_spin{200};  // idle time before it sleeps; adapted downwards when spinning finds nothing
   size_t max_tasks = 8192;
+  std::chrono::milliseconds longest_sleep{1000};  // a bound, should a wake-up ever be lost
 };
 
 class Worker {

@@ -157,7 +157,7 @@ TEST(Crash, Client_KilledAtAnyInstantLeavesNothing) {
   EXPECT_TRUE(Eventually([&] { return SharedMappings() <= mappings; })) << SharedMappings() << " " << mappings;
 }
 
-TEST(Crash, Server_KilledIsENOTCONNWithinASecond) {
+TEST(Crash, Server_KilledIsENOTCONNAndNoTimeout) {
   auto volume = std::make_unique<TestVolume>(server::RegionOptions{.pages = 1024, .dram_ratio = 0.5});
   Child server([&] {
     if (!volume->Format().ok() || !volume->Start().ok()) {
@@ -173,25 +173,20 @@ TEST(Crash, Server_KilledIsENOTCONNWithinASecond) {
   auto other = client.session->OpenChannel({});
   ASSERT_TRUE(other.ok());
   auto asleep = std::async(std::launch::async, [&] {
-    const auto reply = client.channel->Call({.opcode = kSleep, .body = BytesOf(20'000), .in = {}, .out = {}});
-    return std::pair(reply.status().code(), steady_clock::now());
+    return client.channel->Call({.opcode = kWithhold, .body = {}, .in = {}, .out = {}}).status().code();
   });
   auto reading = std::async(std::launch::async, [&] {
     const client::ReadRequest read{.offset = {0}, .length = 100, .destination = (*other)->buffer().data()};
     while (true) {
       if (const Status status = (*other)->Read({&read, 1}); !status.ok()) {
-        return std::pair(status.code(), steady_clock::now());
+        return status.code();
       }
     }
   });
   ASSERT_TRUE(Eventually([&] { return MetricOf(client.session->Metrics(), "calls_total") == 1; }));
-  const auto killed = steady_clock::now();
   server.Kill();
-  for (auto* end : {&asleep, &reading}) {
-    const auto [code, when] = end->get();
-    EXPECT_EQ(code, ENOTCONN);
-    EXPECT_LT(when - killed, std::chrono::seconds(1));
-  }
+  EXPECT_EQ(asleep.get(), ENOTCONN);
+  EXPECT_EQ(reading.get(), ENOTCONN);
   EXPECT_TRUE(Eventually([&] { return client.session->lost(); }));
 }
 

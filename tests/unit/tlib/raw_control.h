@@ -33,11 +33,11 @@ class RawControl {
     wire::ControlMessageT message;
     message.body.Set(std::move(body));
     [[maybe_unused]] const Status sent = SendFrame(socket_.get(), EncodeControl(message), {},
-                                                   std::chrono::steady_clock::now() + std::chrono::seconds(5));
+                                                   std::chrono::steady_clock::now() + std::chrono::seconds(120));
   }
   // The next message; its errno when it is an Error; nothing when the server hung up.
   Status Receive(wire::ControlMessageT& message, std::vector<UniqueFd>* fds = nullptr) {
-    auto frame = reader_.Wait(socket_.get(), std::chrono::steady_clock::now() + std::chrono::seconds(20));
+    auto frame = reader_.Wait(socket_.get(), std::chrono::steady_clock::now() + std::chrono::seconds(120));
     RETURN_IF_ERROR(frame.status());
     RETURN_IF_ERROR(DecodeControl(frame->bytes, message));
     if (fds != nullptr) {

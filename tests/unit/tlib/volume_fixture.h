@@ -44,8 +44,7 @@ class TemporaryDirectory {
 enum TestOpcode : uint16_t {
   kEcho = kFirstServiceOpcode,  // the body comes back; bulk in comes back as bulk out
   kFail,                        // EXDEV
-  kSleep,                       // parks for the milliseconds in the body
-  kBlock,                       // sleeps on a blocking thread for the milliseconds in the body
+  kBlock,                       // waits on a blocking thread until `withheld` is false
   kWithhold,                    // waits until `withheld` is false, then fills bulk out with 0xee
   kCallBack,                    // calls the client that asks: the body goes there and comes back
 };
@@ -63,15 +62,12 @@ class TestService final : public server::Service {
       }
       case kFail:
         return Status::Error(EXDEV, "as asked");
-      case kSleep: {
-        const auto until = std::chrono::steady_clock::now() + Milliseconds(body);
-        while (std::chrono::steady_clock::now() < until) {
-          server::Task::ParkUntil(until);
-        }
-        return body;
-      }
       case kBlock:
-        call.RunBlocking([&] { std::this_thread::sleep_for(Milliseconds(body)); });
+        call.RunBlocking([&] {
+          withholding++;
+          EXPECT_TRUE(Eventually([&] { return !withheld; }));
+          withholding--;
+        });
         return body;
       case kWithhold: {
         withholding++;
@@ -98,14 +94,8 @@ class TestService final : public server::Service {
   void SessionClosed(server::SessionId) override { closed++; }
   bool AllowsRawWrites() const override { return allow_writes; }
 
-  static std::chrono::milliseconds Milliseconds(const std::vector<std::byte>& body) {
-    uint32_t value = 0;
-    std::memcpy(&value, body.data(), std::min(body.size(), sizeof(value)));
-    return std::chrono::milliseconds(value);
-  }
-
   server::Server* server = nullptr;
-  std::atomic<int> callback_timeout{5000};
+  std::atomic<int> callback_timeout{60'000};
   std::atomic<bool> allow_writes{true};
   std::atomic<bool> withheld{true};
   std::atomic<int> withholding{0};

@@ -75,7 +75,9 @@ TEST(SoftTermRegion, Read_PageIsNeverAMixture) {
   std::jthread writer([&](const std::stop_token& stop) { Churn(*term, stop); });
   uint64_t magic = 0;
   uint64_t data = 0;
-  for (int round = 0; round < 20000; round++) {
+  // Long enough that the writer has had its turns, too.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (int round = 0; round < 20000 || (data * magic == 0 && std::chrono::steady_clock::now() < deadline); round++) {
     // All pages in one work request: each is atomic for itself.
     ASSERT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, kPages * kPageSize, term->rkey(), 0)),
               WcStatus::kSuccess);
@@ -200,7 +202,7 @@ bool SleepFor(Side& side, WorkCompletion* completion) {
       continue;
     }
     pollfd waiting{side.queue->fd(), POLLIN, 0};
-    const int ready = poll(&waiting, 1, 10000);
+    const int ready = poll(&waiting, 1, 60'000);
     side.queue->Disarm();
     if (ready == 0) {
       return false;

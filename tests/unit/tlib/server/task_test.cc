@@ -227,7 +227,7 @@ TEST(Worker, Sleep_IsEndedByAnArmedSource) {
 
 TEST(Worker, Sleep_IsEndedByAPost) {
   EventFdSource source([] {});
-  auto worker = Worker::Create({});
+  auto worker = Worker::Create({.longest_sleep = std::chrono::hours(1)});
   ASSERT_TRUE(worker.ok());
   ASSERT_TRUE((*worker)->AddSource(source).ok());
   (*worker)->Start();
@@ -237,7 +237,7 @@ TEST(Worker, Sleep_IsEndedByAPost) {
     }
     std::promise<void> done;
     (*worker)->Post([&] { done.set_value(); });
-    ASSERT_EQ(done.get_future().wait_for(milliseconds(500)), std::future_status::ready);
+    ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   }
   (*worker)->Stop();
 }
