@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a killed server and a loss of power leave. The mounts end with their server here, and new ones look."""
+import contextlib
 import hashlib
 import os
 import random
@@ -61,6 +62,39 @@ def case_lost_memory_keeps_what_was_synced(site):
     volume.stop()
     eventually(lambda: volume.tier() is None, "a clean stop")
     volume.fsck()
+
+
+def case_lost_memory_keeps_synchronous_writes(site):
+    """What a write by O_SYNC, O_DSYNC or RWF_DSYNC has returned is there without an fsync, with size and name."""
+    volume = site.volume("64M", 0.5)
+    m = volume.mount()
+    files, opened = {}, []
+    for name, flags, how in (("sync", os.O_SYNC, 0), ("dsync", os.O_DSYNC, 0), ("append", os.O_DSYNC | os.O_APPEND, 0),
+                             ("one", 0, os.RWF_DSYNC), ("one-sync", 0, os.RWF_SYNC)):
+        fd = os.open(m / name, os.O_RDWR | os.O_CREAT | flags)
+        data = bytearray()
+        for at, size in ((0, 5000), (5000, 3), (5003, 1 * MIB + 1)):  # each grows the file
+            part = os.urandom(size)
+            check(os.pwritev(fd, [part], at, how) == size, "a short write")
+            data[at:at + size] = part
+        if "append" not in name:
+            os.pwritev(fd, [b"overwritten"], 4090, how)
+            data[4090:4101] = b"overwritten"
+        files[name] = bytes(data)
+        opened.append(fd)
+    check(volume.metrics()["pages_dirty"] == 0, "nothing waits to be written")
+    volume.kill()
+    for fd in opened:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    volume.abandon(m)
+    volume.drop_tier()
+    volume.fsck()
+    volume.serve()
+    m = volume.mount()
+    for name, data in files.items():
+        found = read_file(m / name) if os.path.exists(m / name) else None
+        check(found == data, f"{name} after the loss of memory")
 
 
 # Writes files, renames them, removes old ones, and says in files of its own how far it came: what a line says has returned.
