@@ -69,7 +69,7 @@ Status FuseRing::Init(int device) {
   // The thread that submits is the one that waits, and the kernel's part of a request runs when it waits.
   parameters.flags = IORING_SETUP_SQE128 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
   if (const int error = io_uring_queue_init_params(1, ring.get(), &parameters); error < 0) {
-    return RingError(error, "set up an io_uring");
+    return RingError(error, error == -ENOMEM ? "set up an io_uring: raise the memlock limit" : "set up an io_uring");
   }
   ring_ = std::move(ring);
   if (const int error = io_uring_register_files(ring_.get(), &device, 1); error < 0) {

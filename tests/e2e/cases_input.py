@@ -223,6 +223,34 @@ def case_damaged_volumes_are_refused(site):
     check(read_file(volume.mount() / "f") == b"precious" * 1000, "the volume that was copied from")
 
 
+def case_unknown_features_are_refused(site):
+    """What a later termfs may write into the superblock: each program says what it does not know and changes nothing."""
+    volume = site.volume("16M")
+    m = volume.mount()
+    write_file(m / "f", b"precious" * 1000)
+    volume.umount(m)
+    volume.stop()
+    later = os.path.join(site.scratch, "later")
+    empty = os.path.join(site.scratch, "empty")
+    os.mkdir(empty)
+    for kind, mask in (("incompat", "0x10"), ("incompat", "0x8000000000000001"), ("ro-compat", "0x4")):
+        shutil.copytree(volume.path, later)
+        run(site.set_features, later, kind, mask)
+        before = snapshot(later)
+        for command in (["serve"], ["serve", "--foreground"], ["fsck"], ["fsck", "--repair"], ["fsck", "--json"]):
+            refused(site, 1, (f"{kind} {mask}", "use a newer termfs"), command[0], later, *command[1:])
+        refused(site, 1, "termfs serve", "mount", later, empty)
+        check(snapshot(later) == before, f"a volume with {kind} {mask} was changed")
+        shutil.rmtree(later)
+    shutil.copytree(volume.path, later)
+    run(site.set_features, later, "compat", "0x10")
+    run(site.termfs, "fsck", later)
+    run(site.termfs, "serve", later)
+    os.kill(site.find_process("serve", later), signal.SIGTERM)
+    os.rmdir(empty)
+    volume.serve()
+
+
 def case_a_region_of_another_volume_is_refused(site):
     one, other = site.volume("16M"), site.volume("16M")
     one.stop()
@@ -338,3 +366,36 @@ def case_service_without_resources(site):
     volume.serve()
     check(read_file(volume.mount() / "f") == b"precious", "what was there")
     os.rmdir(empty)
+
+
+def case_service_with_little_locked_memory(site):
+    """A limit on locked memory costs a warning that says what to do, and no more."""
+    need("setpriv")
+    volume = site.volume("64M", 0.5)
+    volume.stop()
+    for number, limit in enumerate((0, 65536)):
+        limited = ["setpriv", "--bounding-set=-ipc_lock", "prlimit", f"--memlock={limit}:{limit}", site.termfs]
+        run(*limited, "serve", volume.path)
+        volume.server = site.find_process("serve", volume.path)
+        warning = "raise the memlock limit"
+        log = read_file(os.path.join(volume.path, "log")).decode()
+        check(log.count(warning) == number + 1, f"one warning of each server, with {limit} bytes: {log}")
+        path = os.path.join(site.scratch, f"limited{number}")
+        mount_log = path + ".log"
+        os.mkdir(path)
+        if limit == 0 and site.fuse == "io_uring":  # rings are locked memory, too
+            done = subprocess.run([*limited, "mount", volume.path, path, "-o", "fuse=io_uring"], capture_output=True,
+                                  text=True, timeout=60, check=False)
+            check(done.returncode == 1 and warning in done.stderr, f"{done.returncode}: {done.stderr}")
+        run(*limited, "mount", volume.path, path, "--log", mount_log)
+        m = volume.mounted(path)
+        check(m.describe()["fuse"] in ("/dev/fuse", "io_uring"), "the transport that could be had")
+        data = os.urandom(8 * MIB)
+        write_file(m / "f", data)
+        check(read_file(m / "f") == data, "reading and writing")
+        said = read_file(mount_log).decode()
+        check("stays unlocked" in said and warning in said, f"the mount warns: {said}")
+        volume.umount(m)
+        volume.stop()
+        os.unlink(mount_log)
+    volume.serve()

@@ -3,6 +3,10 @@
 // What does not keep to the protocol gets an error or loses its connection; the server goes on with everybody else.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
 #include "tests/unit/tlib/raw_control.h"
 #include "tlib/rpc/decode.h"
 
@@ -90,7 +94,7 @@ class RawChannel {
     const auto* bytes = reinterpret_cast<const uint8_t*>(local.bytes.data());
     open.endpoint.assign(bytes, bytes + local.bytes.size());
     message.body.Set(std::move(open));
-    ASSERT_TRUE(SendFrame(control_.fd(), EncodeControl(message), local.fds, steady_clock::now() + seconds(5)).ok());
+    ASSERT_TRUE(SendFrame(control_.fd(), EncodeControl(message), local.fds, steady_clock::now() + seconds(120)).ok());
     driver::Endpoint remote;
     wire::ControlMessageT opened;
     ASSERT_TRUE(control_.Receive(opened, &remote.fds).ok());
@@ -208,6 +212,74 @@ TEST_F(HostileTest, Request_RandomBytesNeverHurtOthers) {
       channel.Send(bytes);
     }
   }
+}
+
+// How long a client waits for one RPC and one READ, in microseconds: of 100 the 50th and the longest.
+struct Waits {
+  double median;
+  double longest;
+};
+
+Waits MeasureWaits(TestClient& client) {
+  std::vector<double> waits;
+  std::vector<std::byte> page(kPageSize);
+  for (int i = 0; i < 100; i++) {
+    const auto begin = steady_clock::now();
+    EXPECT_TRUE(client.channel->Call({.opcode = kEcho, .body = BytesOf(1), .in = {}, .out = {}}).ok());
+    EXPECT_TRUE(client.Read(static_cast<uint64_t>(i) * kPageSize, page).ok());
+    waits.push_back(std::chrono::duration<double, std::micro>(steady_clock::now() - begin).count());
+  }
+  std::sort(waits.begin(), waits.end());
+  return {waits[waits.size() / 2], waits.back()};
+}
+
+// Noise, cut messages, and requests whose answers nobody reads, on one connection after the other.
+void AttackControl(const std::string& path, const std::atomic<bool>& stop) {
+  Random random(5);
+  for (int round = 0; !stop; round++) {
+    RawControl control(path);
+    if (round % 4 == 0) {
+      control.SendBytes(std::vector<std::byte>(1 + random.Below(3000), std::byte{0xcc}));
+      continue;
+    }
+    wire::HelloT hello;
+    hello.version = kControlVersion;
+    control.Send(std::move(hello));
+    for (int i = 0; i < 50 && !stop; i++) {
+      control.Send(wire::GetRegionInfoT());
+    }
+  }
+}
+
+// As many bad requests as the credits of a channel allow; now and then one that ends the connection.
+void AttackRpc(const std::string& path, const std::atomic<bool>& stop) {
+  while (!stop) {
+    RawChannel channel(path);
+    for (int i = 0; i < 500 && !stop; i++) {
+      EXPECT_NE(channel.Exchange({.opcode = static_cast<uint16_t>(i % 2 == 0 ? 63 : kRead), .in = {}, .out = {}}, {}), 0);
+    }
+    channel.Send(std::vector<std::byte>(1));
+    EXPECT_EQ(channel.Outcome(), ENOTCONN);
+  }
+}
+
+TEST_F(HostileTest, Attack_OthersAreServedMeanwhile) {
+  const Waits quiet = MeasureWaits(bystander_);
+  std::atomic<bool> stop{false};
+  std::thread control([&] { AttackControl(volume_.path(), stop); });
+  std::thread rpc([&] { AttackRpc(volume_.path(), stop); });
+  ASSERT_TRUE(Eventually([&] { return volume_.service().opened > 3; })) << "the attack has begun";
+  const Waits attacked = MeasureWaits(bystander_);
+  EXPECT_LT(attacked.longest, 10e6) << "calls have longer deadlines than anybody should have to wait";
+  EXPECT_TRUE(Eventually([&] {  // the attackers are this process, which may have too many sessions for a moment
+    TestClient newcomer;
+    return newcomer.Connect(volume_.path()).ok();
+  }));
+  stop = true;
+  control.join();
+  rpc.join();
+  std::printf("median %.0f us, longest %.0f us; under attack %.1f and %.1f times as long\n", quiet.median, quiet.longest,
+              attacked.median / quiet.median, attacked.longest / quiet.longest);
 }
 
 }  // namespace
