@@ -256,7 +256,8 @@ void AttackRpc(const std::string& path, const std::atomic<bool>& stop) {
   while (!stop) {
     RawChannel channel(path);
     for (int i = 0; i < 500 && !stop; i++) {
-      EXPECT_NE(channel.Exchange({.opcode = static_cast<uint16_t>(i % 2 == 0 ? 63 : kRead), .in = {}, .out = {}}, {}), 0);
+      EXPECT_NE(channel.Exchange({.opcode = static_cast<uint16_t>(i % 2 == 0 ? 63 : kRead), .in = {}, .out = {}}, {}),
+                0);
     }
     channel.Send(std::vector<std::byte>(1));
     EXPECT_EQ(channel.Outcome(), ENOTCONN);
@@ -278,8 +279,8 @@ TEST_F(HostileTest, Attack_OthersAreServedMeanwhile) {
   stop = true;
   control.join();
   rpc.join();
-  std::printf("median %.0f us, longest %.0f us; under attack %.1f and %.1f times as long\n", quiet.median, quiet.longest,
-              attacked.median / quiet.median, attacked.longest / quiet.longest);
+  std::printf("median %.0f us, longest %.0f us; under attack %.1f and %.1f times as long\n", quiet.median,
+              quiet.longest, attacked.median / quiet.median, attacked.longest / quiet.longest);
 }
 
 }  // namespace

@@ -214,9 +214,8 @@ TEST_F(ServerTest, Call_BlockingOnesDoNotHoldUpOthers) {
   TestClient quick;
   ASSERT_TRUE(slow.Connect(volume_.path()).ok());
   ASSERT_TRUE(quick.Connect(volume_.path()).ok());
-  auto blocked = std::async(std::launch::async, [&] {
-    return slow.channel->Call({.opcode = kBlock, .body = {}, .in = {}, .out = {}}).ok();
-  });
+  auto blocked = std::async(
+      std::launch::async, [&] { return slow.channel->Call({.opcode = kBlock, .body = {}, .in = {}, .out = {}}).ok(); });
   ASSERT_TRUE(Eventually([&] { return volume_.service().withholding == 1; }));
   for (int i = 0; i < 20; i++) {
     EXPECT_TRUE(quick.channel->Call({.opcode = kEcho, .body = {}, .in = {}, .out = {}}).ok());
