@@ -346,7 +346,9 @@ def case_service_without_resources(site):
         what = f"{limit} {' '.join(command)}: {done.returncode}: {done.stderr}"
         if done.returncode == 0:
             return False
-        check(done.returncode == 1 and "terminate called" not in done.stderr and "signal" not in done.stderr, what)
+        if "Fatal glibc error" not in done.stderr:  # the C library ends a process that has no memory for a thread's locals
+            check("terminate called" not in done.stderr and "signal" not in done.stderr, what)
+        check(done.returncode == 1, what)
         check("Too many open files" in done.stderr or "memory" in done.stderr, what)
         return True
 
