@@ -18,7 +18,7 @@ namespace termfs::mount {
 namespace {
 
 [[noreturn]] void EndBecause(const char* text) {
-  std::signal(SIGABRT, [](int) { _exit(1); });  // what another thread makes of the same lack is not a programmer's error
+  std::signal(SIGABRT, [](int) { _exit(1); });  // another thread may fail for the same lack, and abort
   static thread_local bool ending = false;
   if (!std::exchange(ending, true)) {
     std::fprintf(stderr, "termfs: %s\n", text);
