@@ -77,7 +77,8 @@ struct Inode {
   bool frozen GUARDED_BY(mutex) = false;
   std::map<uint64_t, uint64_t> grants GUARDED_BY(mutex);  // session -> version
   std::map<uint64_t, Opener> opens GUARDED_BY(mutex);
-  bool unlinked GUARDED_BY(mutex) = false;  // an orphan in the store; to be released at the last close
+  bool unlinked GUARDED_BY(mutex) = false;   // an orphan in the store; to be released at the last close
+  bool releasing GUARDED_BY(mutex) = false;  // that has begun: nobody can open it again
 
   void Load(const metadata::Attributes& attributes) REQUIRES(mutex);
   // mtime and ctime, by a change of the data.
