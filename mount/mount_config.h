@@ -21,6 +21,7 @@ struct MountConfig {
   unsigned threads = 16;
   FuseTransport fuse = FuseTransport::kAuto;
   std::chrono::seconds timeout{30};  // of a call to the server
+  std::chrono::seconds reconnect{60};  // for so long a lost server is waited for
   std::vector<std::string> kernel;   // what the kernel or libfuse understands, in the order given
 };
 

@@ -96,7 +96,9 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   }
   ServiceOptions service_options;
   service_options.owner_uid = geteuid();
+  service_options.start = epoch;
   service_ = std::make_unique<FileService>(*names_, service_options);
+  RETURN_IF_ERROR(service_->LoadClients());
   const tlib::server::ServerOptions options{.region = region,
                                             .socket_directory = directory_,
                                             .workers = settings.workers,

@@ -29,8 +29,12 @@ Result<Bytes> FileService::Write(const Request& request) {
     return Status::Error(EFBIG, "beyond the largest file");
   }
   ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
-  bool done = false;
-  if (!work.append && OnlyReplaces(*inode, work.offset, work.length)) {
+  bool done = request.receipt != nullptr;
+  if (done) {
+    work.offset = request.receipt->offset;
+    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+    RETURN_IF_ERROR(ClearPrivileges(request, *inode, work));
+  } else if (!work.append && OnlyReplaces(*inode, work.offset, work.length)) {
     ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kShared, request.session));
     if (OnlyReplaces(*inode, work.offset, work.length)) {  // still, now that nobody can change it
       RETURN_IF_ERROR(Replace(request, *inode, work));
@@ -123,7 +127,7 @@ Status FileService::Grow(const Request& request, Inode& inode, WriteWork& work) 
   const Nanoseconds now = Now();
   Status grown = Apply(request, inode, work);
   if (grown.ok()) {
-    grown = CommitSize(request, inode, work.end(), now);
+    grown = CommitSize(request, inode, work, now);
   }
   MutexLock lock(inode.mutex);
   inode.unsynced.Add(work.first_page(), work.end_page());
@@ -163,10 +167,15 @@ Status FileService::Apply(const Request& request, Inode& inode, const WriteWork&
   return Status::Ok();
 }
 
-Status FileService::CommitSize(const Request& request, Inode& inode, uint64_t size, Nanoseconds now) {
-  RETURN_IF_ERROR(
-      request.Blocking([&] { return names_.SetSizeAndTimes(inode.ino, size, metadata::SizeRule::kIfLarger, now, now); })
-          .status());
+Status FileService::CommitSize(const Request& request, Inode& inode, const WriteWork& work, Nanoseconds now) {
+  const uint64_t size = work.end();
+  // The stamp is that of an append: where its bytes went is decided with the size.
+  RETURN_IF_ERROR(request
+                      .Blocking([&] {
+                        return names_.SetSizeAndTimes(inode.ino, size, metadata::SizeRule::kIfLarger, now, now,
+                                                      request.stamp, work.offset);
+                      })
+                      .status());
   reclaimer_.NoteChange();
   MutexLock lock(inode.mutex);
   inode.size = size;

@@ -29,7 +29,16 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   ~MemoryServer() override;
 
   void Serve(tlib::server::Service& service);
-  Result<std::unique_ptr<tlib::client::Session>> Connect(tlib::client::CallbackHandler* handler);
+  // `client`: tlib::client::SessionOptions' client, which would wait for a lost server for a minute.
+  Result<std::unique_ptr<tlib::client::Session>> Connect(tlib::client::CallbackHandler* handler, uint64_t client = 0);
+  // The next request with this opcode is carried out, but its session is lost before the reply arrives; `then` runs
+  // before the client knows.
+  void LoseReplyOf(uint16_t opcode, std::function<void()> then) EXCLUDES(mutex_);
+  // Every session is lost, as by the death of the server: the service hears nothing of it, and nobody can connect until
+  // the next Serve. Waits for the requests that are under way.
+  void Die() EXCLUDES(mutex_);
+  // What new sessions say whose region it is.
+  void Rename(const std::string& volume) EXCLUDES(mutex_);
   // Its client answers no callback from now on.
   void Mute(uint64_t session);
   // WriteFrom fails (EIO) after so many more pages, once.
@@ -69,11 +78,13 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   template <typename PerPage>
   Status ForPages(RegionOffset offset, uint64_t length, PerPage per_page);
   std::shared_ptr<MemorySession> Find(uint64_t session);
-  void Close(const std::shared_ptr<MemorySession>& session);
+  void Close(const std::shared_ptr<MemorySession>& session, tlib::server::SessionEnd::How how);
+  // What is to be done when the reply to that request is ready; nothing: it is delivered.
+  std::function<void()> TakeLoss(uint16_t opcode) EXCLUDES(mutex_);
 
   std::vector<std::byte> bytes_;
   Mutex region_mutex_;
-  tlib::server::Service* service_ = nullptr;
+  std::atomic<tlib::server::Service*> service_{nullptr};
   std::unique_ptr<tlib::server::Worker> worker_;
   std::atomic<uint64_t> next_session_{1};
   std::atomic<uint64_t> zeroed_pages_{0};
@@ -81,6 +92,10 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<MemorySession>> sessions_ GUARDED_BY(mutex_);
   std::vector<std::thread> closers_ GUARDED_BY(mutex_);
+  std::string volume_ GUARDED_BY(mutex_) = "memory";
+  bool dead_ GUARDED_BY(mutex_) = false;
+  uint16_t lost_opcode_ GUARDED_BY(mutex_) = 0;
+  std::function<void()> after_loss_ GUARDED_BY(mutex_);
 };
 
 }  // namespace termfs

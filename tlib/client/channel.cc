@@ -235,7 +235,8 @@ Result<CallReply> ChannelImpl::Call(const CallRequest& request) {
   if (request.opcode < kFirstServiceOpcode) {
     return Status::Error(EINVAL, "opcode of tlib's own");
   }
-  RpcPort::Request rpc{.opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}};
+  RpcPort::Request rpc{
+      .opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}, .mark = request.mark};
   for (const auto& [bulk, described] : {std::pair(request.in, &rpc.in), std::pair(request.out, &rpc.out)}) {
     if (bulk.empty()) {
       continue;

@@ -108,6 +108,7 @@ class ServerImpl final : public Server {
                                                      .allowed_uid = options.allowed_uid,
                                                      .epoch = options.epoch,
                                                      .transport = nic.transport(),
+                                                     .volume = options.region.volume,
                                                      .region_info = [this] { return DescribeRegion(); }},
                                                     *sessions_, service));
     return Status::Ok();
