@@ -51,9 +51,7 @@ inline std::string PendingKey(uint32_t server, PageIndex page) {
   return Encoder('P').U32(server).U64(page.value).Take();
 }
 inline std::string ClientKey(ClientNumber client) { return Encoder('L').U64(client).Take(); }
-inline std::string ReceiptKey(ClientNumber client, uint32_t slot) {
-  return Encoder('Q').U64(client).U32(slot).Take();
-}
+inline std::string ReceiptKey(ClientNumber client, uint32_t slot) { return Encoder('Q').U64(client).U32(slot).Take(); }
 // From the key of an extent. EIO: not one.
 inline Result<uint64_t> FilePageOfExtentKey(std::string_view key) {
   Decoder decoder(key);

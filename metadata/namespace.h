@@ -18,8 +18,9 @@
 // says `orphaned`, and the caller calls ReleaseOrphan when it sees no opener left. At start-up ReleaseOrphan all of
 // ListOrphans and finish all of ListTruncations. The inode number of an orphan stays valid until then.
 //
-// Marked requests: an operation that takes a Stamp leaves its Receipt in the same transaction, so that whoever asks again
-// with the same stamp (FindReceipt) learns that it has been done. ECANCELED: a later stamp of the slot was there first.
+// Marked requests: an operation that takes a Stamp leaves its Receipt in the same transaction, so that whoever asks
+// again with the same stamp (FindReceipt) learns that it has been done. ECANCELED: a later stamp of the slot was there
+// first.
 //
 // Thread-safety: every method from any number of threads. They block for the store; call them on threads of their own.
 // Ownership:     the store is borrowed and must outlive the Namespace; it has one Namespace at a time.

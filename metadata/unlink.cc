@@ -40,7 +40,7 @@ Result<Removed> Namespace::Unlink(InodeNumber parent, std::string_view name, boo
 }
 
 Result<Removed> Namespace::Rmdir(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now,
-                                  const Stamp* stamp) {
+                                 const Stamp* stamp) {
   if (name == "..") {
     return Status::Error(ENOTEMPTY, "the parent of a directory is not empty");
   }

@@ -10,8 +10,7 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Connect(driver::Nic& nic, const 
   if (session.reconnect.count() > 0) {
     RETURN_IF_ERROR(SecureRandom(&session.client, sizeof(session.client)));
   }
-  const auto connect = [&nic, address, session,
-                        first = true](tlib::client::CallbackHandler* handler) mutable {
+  const auto connect = [&nic, address, session, first = true](tlib::client::CallbackHandler* handler) mutable {
     auto connected = tlib::client::Session::Connect(nic, address, session, handler);
     if (std::exchange(first, false)) {
       // Later a server that does not answer is asked again; nobody waits long for the end of an attempt.

@@ -13,8 +13,8 @@
 // succeeds.
 //
 // Errors:        errno as the system call would have it; EIO: the server is lost, too; ETIMEDOUT: it is there and does
-//                not answer; ENOTCONN: Abandon was called; EINTR: the lane's interruption was requested. After the last two the operation may or may not be carried out, or still
-//                be; the lane can be used at once.
+//                not answer; ENOTCONN: Abandon was called; EINTR: the lane's interruption was requested. After the last
+//                two the operation may or may not be carried out, or still be; the lane can be used at once.
 #pragma once
 
 #include <chrono>

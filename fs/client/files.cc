@@ -108,9 +108,8 @@ Status VolumeClient::SyncDirectory(Lane& lane, uint64_t) {
 void VolumeClient::Release(Lane& lane, OpenFile* file) {
   const InodeCacheTable::Closing closing = inodes_.Closed(file->ino, file->cache);
   if (closing.counted) {
-    PostRelease(lane, {.ino = file->ino,
-                       .dropped = closing.last ? file->cache->Drop() : 0,
-                       .generation = closing.generation});
+    PostRelease(
+        lane, {.ino = file->ino, .dropped = closing.last ? file->cache->Drop() : 0, .generation = closing.generation});
   }
   inodes_.Put(file->ino, file->cache);
   delete file;
@@ -156,17 +155,18 @@ void VolumeClient::AfterFailedOpen(Lane& lane, const Status& status, const std::
   if (cache != nullptr) {
     cache->BeginDoubt();
   }
-  ChannelOf(lane).AfterGivenUp([this, cache, generation = Of(lane).generation()](const Result<std::span<const std::byte>>& late) {
-    if (cache != nullptr) {
-      cache->EndDoubt();
-    }
-    if (!late.ok()) {
-      return;
-    }
-    if (const auto opened = DecodeOpened(*late); opened.ok()) {
-      DeferRelease({.ino = opened->attributes->ino(), .dropped = 0, .generation = generation});
-    }
-  });
+  ChannelOf(lane).AfterGivenUp(
+      [this, cache, generation = Of(lane).generation()](const Result<std::span<const std::byte>>& late) {
+        if (cache != nullptr) {
+          cache->EndDoubt();
+        }
+        if (!late.ok()) {
+          return;
+        }
+        if (const auto opened = DecodeOpened(*late); opened.ok()) {
+          DeferRelease({.ino = opened->attributes->ino(), .dropped = 0, .generation = generation});
+        }
+      });
 }
 
 Result<uint64_t> VolumeClient::Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) {

@@ -18,10 +18,10 @@ using tlib::client::Session;
 
 namespace {
 
-constexpr int kMostLosses = 8;               // of the link, during one request
-constexpr milliseconds kFirstPause{10};      // between attempts to connect; doubled each time
+constexpr int kMostLosses = 8;           // of the link, during one request
+constexpr milliseconds kFirstPause{10};  // between attempts to connect; doubled each time
 constexpr milliseconds kLongestPause{1000};
-constexpr milliseconds kLook{50};            // at the interruption of a caller that waits
+constexpr milliseconds kLook{50};  // at the interruption of a caller that waits
 constexpr milliseconds kGoodbyePatience{2000};
 constexpr uint16_t kMostSlots = 1024;
 
@@ -246,8 +246,8 @@ Result<std::pair<ServerLink::SessionPtr, uint64_t>> ServerLink::AwaitSession(Vol
 }
 
 Status ServerLink::Join(VolumeLane& lane, const SessionPtr& session, uint64_t generation) {
-  ASSIGN_OR_RETURN(auto channel, session->OpenChannel({.buffer_bytes = lane.buffer_bytes_,
-                                                       .interruption = lane.interruption_.get()}));
+  ASSIGN_OR_RETURN(auto channel, session->OpenChannel(
+                                     {.buffer_bytes = lane.buffer_bytes_, .interruption = lane.interruption_.get()}));
   if (lane.channel_ != nullptr && lane.holds_ > 0) {
     lane.former_.push_back(std::move(lane.channel_));
   }

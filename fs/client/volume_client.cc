@@ -150,7 +150,8 @@ uint64_t VolumeClient::GiveUp() {
 }
 
 Status VolumeClient::CheckUsable(const OpenFile* file) {
-  return file != nullptr && file->cache->lost() ? Status::Error(EIO, "the file was lost with the server") : Status::Ok();
+  return file != nullptr && file->cache->lost() ? Status::Error(EIO, "the file was lost with the server")
+                                                : Status::Ok();
 }
 
 Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, std::span<const std::byte> body,

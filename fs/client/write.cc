@@ -15,8 +15,7 @@ using std::chrono::steady_clock;
 namespace {
 
 // Takes over the map that a write's reply brings.
-Status InstallFrom(std::span<const std::byte> reply, uint64_t region_pages, InodeCache& cache,
-                   uint64_t generation) {
+Status InstallFrom(std::span<const std::byte> reply, uint64_t region_pages, InodeCache& cache, uint64_t generation) {
   ASSIGN_OR_RETURN(const auto decoded, DecodePrefix<WriteReply>(reply));
   ASSIGN_OR_RETURN(const Map map, DecodeMap(decoded.second, region_pages));
   cache.Install(map, generation);
@@ -74,16 +73,15 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
   }
   // The map of a late answer counts: it is newer than those of reads that the write has overtaken.
   file->cache->BeginDoubt();
-  ChannelOf(lane).AfterGivenUp(
-      [cache = file->cache, pages = link_->pages(),
-       generation = Of(lane).generation()](const Result<std::span<const std::byte>>& late) {
-        cache->EndDoubt();
-        if (late.ok()) {
-          if (const Status installed = InstallFrom(*late, pages, *cache, generation); !installed.ok()) {
-            LOG_WARNING("the late answer to a write: {}", installed.ToString());
-          }
-        }
-      });
+  ChannelOf(lane).AfterGivenUp([cache = file->cache, pages = link_->pages(),
+                                generation = Of(lane).generation()](const Result<std::span<const std::byte>>& late) {
+    cache->EndDoubt();
+    if (late.ok()) {
+      if (const Status installed = InstallFrom(*late, pages, *cache, generation); !installed.ok()) {
+        LOG_WARNING("the late answer to a write: {}", installed.ToString());
+      }
+    }
+  });
   return reply.status();
 }
 

@@ -21,9 +21,7 @@ using tlib::server::SessionEnd;
 
 constexpr std::chrono::seconds kLongestPatience{3600};
 
-std::chrono::seconds PatienceOf(uint32_t seconds) {
-  return std::min(std::chrono::seconds(seconds), kLongestPatience);
-}
+std::chrono::seconds PatienceOf(uint32_t seconds) { return std::min(std::chrono::seconds(seconds), kLongestPatience); }
 
 // When the process was started, in clock ticks since the host was; 0: there is none, or it cannot be told.
 uint64_t StartOf(uint32_t pid) {
@@ -103,7 +101,8 @@ Result<Clients::Standing> Clients::Arrived(const tlib::server::SessionInfo& info
     return Standing::kUnknown;
   }
   MutexLock lock(mutex_);
-  if (!entries_.try_emplace(info.client, Entry{.session = info.id.value, .patience = PatienceOf(info.reconnect_seconds)})
+  if (!entries_
+           .try_emplace(info.client, Entry{.session = info.id.value, .patience = PatienceOf(info.reconnect_seconds)})
            .second) {
     return Status::Error(EBUSY, "a session of the same client has just begun");
   }
@@ -129,7 +128,8 @@ void Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end) {
       Entry& entry = found->second;
       entry.session = 0;
       entry.until = steady_clock::now() + entry.patience;
-      entry.keeps_files = end.how != SessionEnd::How::kExpelled;  // one that did not answer must not keep space for long
+      entry.keeps_files =
+          end.how != SessionEnd::How::kExpelled;  // one that did not answer must not keep space for long
       entry.process = end.process;
       return;
     }

@@ -64,9 +64,8 @@ Result<Bytes> FileService::Make(const Request& request) {
     ASSIGN_OR_RETURN(inode.symlink_target, PullString(request, metadata::kMaxSymlink));
   }
   ASSIGN_OR_RETURN(const auto made, request.Blocking([&] {
-    return request.receipt != nullptr
-               ? names_.GetAttr(request.receipt->ino)
-               : names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp);
+    return request.receipt != nullptr ? names_.GetAttr(request.receipt->ino)
+                                      : names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp);
   }));
   reclaimer_.NoteChange();
   return ReplyAttributes(made);
@@ -85,8 +84,8 @@ Result<Bytes> FileService::Create(const Request& request) {
   const metadata::NewInode inode{.mode = S_IFREG | (body.mode & 07777), .rdev = 0, .symlink_target = {}};
   constexpr int kAttempts = 8;  // somebody else makes and removes the same name in between
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const auto made = request.Blocking(
-        [&] { return names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp); });
+    const auto made =
+        request.Blocking([&] { return names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp); });
     if (made.ok()) {
       reclaimer_.NoteChange();
       return OpenCreated(request, *made, body.notify);
@@ -114,12 +113,10 @@ Result<Bytes> FileService::ReadLink(const Request& request) {
 
 Result<Bytes> FileService::Link(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Link>(request.call.body()));
-  ASSIGN_OR_RETURN(const auto linked,
-                   request.Blocking([&] {
-                     return request.receipt != nullptr
-                                ? names_.GetAttr(body.ino)
-                                : names_.Link(body.ino, body.parent, body.name, Now(), request.stamp);
-                   }));
+  ASSIGN_OR_RETURN(const auto linked, request.Blocking([&] {
+    return request.receipt != nullptr ? names_.GetAttr(body.ino)
+                                      : names_.Link(body.ino, body.parent, body.name, Now(), request.stamp);
+  }));
   NoteChanged(body.ino);
   return ReplyAttributes(linked);
 }
@@ -129,9 +126,8 @@ Result<Bytes> FileService::Unlink(const Request& request) {
   if (request.receipt != nullptr) {
     return Bytes{};
   }
-  ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&] {
-    return names_.Unlink(body.parent, body.name, true, Now(), request.stamp);
-  }));
+  ASSIGN_OR_RETURN(const Removed removed,
+                   request.Blocking([&] { return names_.Unlink(body.parent, body.name, true, Now(), request.stamp); }));
   AfterRemoval(removed);
   return Bytes{};
 }
@@ -141,9 +137,8 @@ Result<Bytes> FileService::RemoveDirectory(const Request& request) {
   if (request.receipt != nullptr) {
     return Bytes{};
   }
-  ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&] {
-    return names_.Rmdir(body.parent, body.name, true, Now(), request.stamp);
-  }));
+  ASSIGN_OR_RETURN(const Removed removed,
+                   request.Blocking([&] { return names_.Rmdir(body.parent, body.name, true, Now(), request.stamp); }));
   AfterRemoval(removed);
   return Bytes{};
 }

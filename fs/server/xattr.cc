@@ -20,8 +20,8 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
   if (request.receipt != nullptr) {
     return Bytes{};
   }
-  RETURN_IF_ERROR(request.Blocking(
-      [&] { return names_.SetXattr(body.ino, body.name, value, mode, Now(), request.stamp); }));
+  RETURN_IF_ERROR(
+      request.Blocking([&] { return names_.SetXattr(body.ino, body.name, value, mode, Now(), request.stamp); }));
   NoteChanged(body.ino);
   return Bytes{};
 }
@@ -54,8 +54,7 @@ Result<Bytes> FileService::RemoveXattr(const Request& request) {
   if (request.receipt != nullptr) {
     return Bytes{};
   }
-  RETURN_IF_ERROR(
-      request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, Now(), request.stamp); }));
+  RETURN_IF_ERROR(request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, Now(), request.stamp); }));
   NoteChanged(body.ino);
   return Bytes{};
 }

@@ -50,8 +50,9 @@ Status SessionCore::SayHello() {
   hello.bitmap = static_cast<uint8_t>(options_.bitmap);
   hello.client = options_.client;
   hello.reconnect_seconds = static_cast<uint32_t>(options_.reconnect.count());
-  ASSIGN_OR_RETURN(const auto welcome, control_->Call<wire::WelcomeT>(
-                                           std::move(hello), std::chrono::steady_clock::now() + options_.hello_timeout));
+  ASSIGN_OR_RETURN(
+      const auto welcome,
+      control_->Call<wire::WelcomeT>(std::move(hello), std::chrono::steady_clock::now() + options_.hello_timeout));
   if (welcome.version != kControlVersion) {
     return Status::Error(EPROTO, "the server speaks version " + std::to_string(welcome.version) +
                                      " of the protocol, this program version " + std::to_string(kControlVersion));

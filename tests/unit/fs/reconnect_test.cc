@@ -34,7 +34,8 @@ class Once : public testing::TestWithParam<Strike> {
  protected:
   // The next request with that opcode is carried out, and its reply lost. `then`: what others do before it is asked
   // for again.
-  void StrikeAt(Opcode opcode, std::function<void()> then = [] {}) {
+  void StrikeAt(
+      Opcode opcode, std::function<void()> then = [] {}) {
     volume.tlib().LoseReplyOf(opcode, [this, then = std::move(then)] {
       if (GetParam() == Strike::kKill) {
         volume.KillAndRestart();
