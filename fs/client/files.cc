@@ -32,7 +32,7 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
   const Status opened = [&]() -> Status {
     ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsOpen, Encode<wire::Open>(body)));
     ASSIGN_OR_RETURN(const auto decoded, DecodeOpened(reply.body));
-    ASSIGN_OR_RETURN(const Map map, DecodeMap(MapBytes(decoded), session_->pages()));
+    ASSIGN_OR_RETURN(const Map map, DecodeMap(MapBytes(decoded), session_->max_pages()));
     cache->Install(map);
     return Status::Ok();
   }();

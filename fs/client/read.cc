@@ -82,7 +82,7 @@ Result<std::span<const std::byte>> VolumeClient::ReadByServer(Lane& lane, OpenFi
   if (head.length > size) {
     return Status::Error(EBADMSG, "more bytes than asked for");
   }
-  ASSIGN_OR_RETURN(const Map map, DecodeMap(rest, session_->pages()));
+  ASSIGN_OR_RETURN(const Map map, DecodeMap(rest, session_->max_pages()));
   file->cache->Install(map);
   return std::span<const std::byte>(out.first(head.length));
 }

@@ -63,7 +63,7 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
                        .flags = flags};
   const auto reply = channel.Call({.opcode = kFsWrite, .body = AsBytes(body), .in = in, .out = {}});
   if (reply.ok()) {
-    return InstallFrom(reply->body, session_->pages(), *file->cache);
+    return InstallFrom(reply->body, session_->max_pages(), *file->cache);
   }
   if (!GivenUp(reply.status())) {
     AfterFailure(lane, reply.status(), file->cache);
@@ -72,7 +72,7 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
   // The map of a late answer counts: it is newer than those of reads that the write has overtaken.
   file->cache->BeginDoubt();
   channel.AfterGivenUp(
-      [cache = file->cache, pages = session_->pages()](const Result<std::span<const std::byte>>& late) {
+      [cache = file->cache, pages = session_->max_pages()](const Result<std::span<const std::byte>>& late) {
         cache->EndDoubt();
         if (late.ok()) {
           if (const Status installed = InstallFrom(*late, pages, *cache); !installed.ok()) {

@@ -124,7 +124,8 @@ class Session {
 
   virtual uint64_t id() const = 0;
   virtual driver::RegionKind kind() const = 0;
-  virtual uint64_t pages() const = 0;
+  virtual uint64_t pages() const = 0;      // as last heard of
+  virtual uint64_t max_pages() const = 0;  // what they may grow to while the session lasts
   virtual std::string transport() const = 0;
   virtual bool lost() const = 0;
   // reads_total, read_pages_total, read_hit_pages_total (one-sided, accepted), absent_by_bitmap_pages_total,
