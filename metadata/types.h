@@ -110,6 +110,7 @@ struct Removed {
 struct Renamed {
   InodeNumber ino = 0;  // what moved; 0 when both names were links of one inode and nothing was done
   Removed replaced;
+  InodeNumber exchanged = 0;  // what moved the other way
 };
 
 struct Extent {

@@ -51,13 +51,16 @@ struct stat ToStat(const fs::Attributes& attributes) {
   return st;
 }
 
-fuse_entry_param ToEntry(const fs::Attributes& attributes) {
+fuse_entry_param ToEntry(FrontEnd& front, const fs::Attributes& attributes, const fs::client::Keep& keep) {
   fuse_entry_param entry{};
   entry.ino = attributes.ino;
   entry.generation = attributes.generation;
   entry.attr = ToStat(attributes);
-  entry.attr_timeout = FrontEnd::kKernelCacheSeconds;
-  entry.entry_timeout = FrontEnd::kKernelCacheSeconds;
+  entry.attr_timeout = keep.attributes;
+  entry.entry_timeout = keep.entry;
+  if (keep.attributes > 0) {
+    front.cache().NoteGiven(attributes.ino);
+  }
   return entry;
 }
 
@@ -67,10 +70,17 @@ fs::client::Caller CallerOf(fuse_req_t request) {
 }
 
 void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made) {
+  FrontEnd& front = FrontEnd::Of(request);
+  const fs::client::Keep keep = front.Keep();
+  if (made.status().code() == ENOENT && keep.entry > 0) {
+    const fuse_entry_param nothing{.ino = 0, .generation = 0, .attr = {}, .attr_timeout = 0, .entry_timeout = keep.entry};
+    fuse_reply_entry(request, &nothing);
+    return;
+  }
   if (!made.ok()) {
     return Reply(request, made.status());
   }
-  const fuse_entry_param entry = ToEntry(*made);
+  const fuse_entry_param entry = ToEntry(front, *made, keep);
   fuse_reply_entry(request, &entry);
 }
 

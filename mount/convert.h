@@ -10,8 +10,11 @@
 
 namespace termfs::mount {
 
+class FrontEnd;
+
 struct stat ToStat(const fs::Attributes& attributes);
-fuse_entry_param ToEntry(const fs::Attributes& attributes);
+// For a reply to be sent at once, on the thread whose last operation returned the attributes.
+fuse_entry_param ToEntry(FrontEnd& front, const fs::Attributes& attributes, const fs::client::Keep& keep);
 // Nanoseconds since the epoch, saturating at the ends of the type.
 int64_t ToNanoseconds(const timespec& time);
 timespec ToTimespec(int64_t nanoseconds);
@@ -23,7 +26,7 @@ inline fs::client::OpenFile* FileOf(const fuse_file_info* info) {
   return info == nullptr ? nullptr : reinterpret_cast<fs::client::OpenFile*>(info->fh);
 }
 
-// Answers with an entry, or with the error.
+// Answers with an entry, or with the error; where the kernel may remember that there is no such name, with that.
 void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made);
 
 }  // namespace termfs::mount

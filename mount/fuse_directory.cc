@@ -10,7 +10,8 @@ namespace termfs::mount {
 namespace {
 
 // Appends the entry in the kernel's layout; returns its size, more than `room` when it did not fit.
-size_t AddEntry(fuse_req_t request, char* place, size_t room, const fs::DirectoryEntry& entry, bool plus) {
+size_t AddEntry(fuse_req_t request, char* place, size_t room, const fs::DirectoryEntry& entry, bool plus,
+                const fs::client::Keep& keep) {
   const auto cursor = static_cast<off_t>(entry.cursor);
   if (!plus) {
     struct stat st {};
@@ -18,7 +19,7 @@ size_t AddEntry(fuse_req_t request, char* place, size_t room, const fs::Director
     st.st_mode = entry.type;
     return fuse_add_direntry(request, place, room, entry.name.c_str(), &st, cursor);
   }
-  fuse_entry_param parameters = ToEntry(entry.attributes);
+  fuse_entry_param parameters = ToEntry(FrontEnd::Of(request), entry.attributes, keep);
   if (entry.name == "." || entry.name == ".." || entry.attributes.ino != entry.ino) {
     parameters = {};  // node id 0: the kernel takes the name and looks it up itself when it is asked for
     parameters.attr.st_ino = entry.ino;
@@ -35,9 +36,10 @@ void ReadDirectory(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor
     return Reply(request, entries.status());
   }
   const auto buffer = std::make_unique_for_overwrite<char[]>(size);
+  const fs::client::Keep keep = FrontEnd::Of(request).Keep();
   size_t used = 0;
   for (const fs::DirectoryEntry& entry : *entries) {
-    const size_t took = AddEntry(request, buffer.get() + used, size - used, entry, plus);
+    const size_t took = AddEntry(request, buffer.get() + used, size - used, entry, plus, keep);
     if (took > size - used) {
       break;  // the kernel asks again, from the last cursor it got
     }

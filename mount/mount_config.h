@@ -21,6 +21,7 @@ struct MountConfig {
   unsigned threads = 16;
   FuseTransport fuse = FuseTransport::kAuto;
   std::chrono::seconds timeout{30};  // of a call to the server
+  bool grants = true;                // the kernel may cache attributes and entries that the server grants
   std::vector<std::string> kernel;   // what the kernel or libfuse understands, in the order given
 };
 

@@ -64,6 +64,7 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
     return reply.status();
   }
   ASSIGN_OR_RETURN(const auto opened, DecodeOpened(reply->body));
+  static_cast<VolumeLane&>(lane).Granted(opened.entry_ms, opened.attributes_ms);
   // A map in the reply (of a file that was there) is not used: its revocation would not have found the inode.
   const Attributes attributes = FromWire(*opened.attributes);
   auto cache = inodes_.Take(attributes.ino);

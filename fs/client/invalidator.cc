@@ -7,8 +7,8 @@
 
 namespace termfs::fs::client {
 
-Invalidator::Invalidator(KernelCache& cache, std::unique_ptr<tlib::client::Channel> channel)
-    : cache_(cache), channel_(std::move(channel)), thread_([this] { Run(); }) {}
+Invalidator::Invalidator(std::unique_ptr<tlib::client::Channel> channel)
+    : channel_(std::move(channel)), thread_([this] { Run(); }) {}
 
 Invalidator::~Invalidator() {
   {
@@ -19,15 +19,15 @@ Invalidator::~Invalidator() {
   thread_.join();
 }
 
-void Invalidator::Push(const InvalidateBody& body) {
+void Invalidator::Push(uint64_t ticket, std::function<void()> work) {
   MutexLock lock(mutex_);
-  queue_.push_back(body);
+  queue_.push_back({ticket, std::move(work)});
   wake_.NotifyAll();
 }
 
 void Invalidator::Run() {
   while (true) {
-    InvalidateBody body;
+    Item item;
     {
       MutexLock lock(mutex_);
       while (queue_.empty() && !stopping_) {
@@ -36,16 +36,16 @@ void Invalidator::Run() {
       if (stopping_) {
         return;  // the session ends, and with it what the server waits for
       }
-      body = queue_.front();
+      item = std::move(queue_.front());
       queue_.pop_front();
     }
-    cache_.InvalidateInode(body.ino, body.offset, body.length);
+    item.work();
     wire::TicketT ticket;
-    ticket.ticket = body.ticket;
+    ticket.ticket = item.ticket;
     const auto encoded = Encode<wire::Ticket>(ticket);
     const auto reply = channel_->Call({.opcode = kFsInvalidated, .body = encoded, .in = {}, .out = {}});
     if (!reply.ok() && reply.status().code() != ENOTCONN) {
-      LOG_WARNING("telling the server of dropped pages: {}", reply.status().ToDebugString());
+      LOG_WARNING("telling the server of what the kernel has dropped: {}", reply.status().ToDebugString());
     }
   }
 }

@@ -128,6 +128,7 @@ Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint
     return Status::Error(EBADMSG, "more bytes than asked for");
   }
   ASSIGN_OR_RETURN(const auto directory, Decode<wire::Directory>(out.first(reply.out_bytes)));
+  static_cast<VolumeLane&>(lane).Granted(directory.entry_ms, directory.attributes_ms);
   std::vector<DirectoryEntry> entries;
   entries.reserve(directory.entries.size());
   for (const auto& entry : directory.entries) {

@@ -13,6 +13,7 @@ using tlib::client::CallRequest;
 
 namespace {
 
+constexpr std::chrono::seconds kFarewell{1};  // with a server that does not answer any more
 constexpr size_t kExtraBuffer = 64 << 10;  // so that an attribute's value fits beside nothing else
 
 MountOptions Checked(MountOptions options) {
@@ -35,6 +36,7 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       write_bytes_(metrics_.counter("fs_write_bytes_total")),
       metadata_(metrics_.counter("fs_metadata_total")),
       revocations_(metrics_.counter("fs_revocations_total")),
+      kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
       write_time_(metrics_.histogram("fs_write")) {}
 
@@ -43,20 +45,47 @@ Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connec
   std::unique_ptr<VolumeClient> client(new VolumeClient(options, cache));
   ASSIGN_OR_RETURN(client->session_, connect(client.get()));
   if (cache != nullptr) {
-    ASSIGN_OR_RETURN(auto channel, client->session_->OpenChannel({.buffer_bytes = kPageSize}));
-    MutexLock lock(client->invalidator_mutex_);
-    client->invalidator_ = std::make_unique<Invalidator>(*cache, std::move(channel));
+    ASSIGN_OR_RETURN(auto pages, client->session_->OpenChannel({.buffer_bytes = kPageSize}));
+    ASSIGN_OR_RETURN(auto names, client->session_->OpenChannel({.buffer_bytes = kPageSize}));
+    {
+      MutexLock lock(client->invalidator_mutex_);
+      client->pages_ = std::make_unique<Invalidator>(std::move(pages));
+      client->names_ = std::make_unique<Invalidator>(std::move(names));
+    }
+    if (options.grants) {
+      ASSIGN_OR_RETURN(client->grants_channel_, client->session_->OpenChannel({.buffer_bytes = kPageSize}));
+      RETURN_IF_ERROR(client->WantGrants(true));
+    }
   }
   return std::unique_ptr<FileSystem>(std::move(client));
 }
 
+Status VolumeClient::WantGrants(bool wanted) {
+  wire::GrantsT body;
+  body.wanted = wanted;
+  return grants_channel_->Call({.opcode = kFsGrants, .body = Encode<wire::Grants>(body), .in = {}, .out = {},
+                                .timeout = wanted ? options_.session.call_timeout : kFarewell})
+      .status();
+}
+
 VolumeClient::~VolumeClient() {
-  std::unique_ptr<Invalidator> ending;
-  {
-    MutexLock lock(invalidator_mutex_);  // the callback thread is there until the session has ended
-    ending = std::move(invalidator_);
+  if (grants_channel_ != nullptr) {
+    // There is no mount any more. Otherwise others would wait until what it was granted ends.
+    const Status said = WantGrants(false);
+    if (!said.ok() && said.code() != ENOTCONN) {
+      LOG_WARNING("giving back what was granted: {}", said.ToDebugString());
+    }
+    grants_channel_.reset();
   }
-  ending.reset();
+  std::unique_ptr<Invalidator> pages;
+  std::unique_ptr<Invalidator> names;
+  if (session_ != nullptr) {
+    MutexLock lock(invalidator_mutex_);  // the callback thread is there until the session has ended
+    pages = std::move(pages_);
+    names = std::move(names_);
+  }
+  pages.reset();
+  names.reset();
   session_.reset();
 }
 
@@ -64,7 +93,22 @@ Result<std::unique_ptr<Lane>> VolumeClient::OpenLane() {
   ASSIGN_OR_RETURN(auto interruption, Interruption::Create());
   ASSIGN_OR_RETURN(auto channel, session_->OpenChannel({.buffer_bytes = options_.max_io_bytes + kExtraBuffer,
                                                         .interruption = interruption.get()}));
-  return std::unique_ptr<Lane>(std::make_unique<VolumeLane>(std::move(interruption), std::move(channel)));
+  return std::unique_ptr<Lane>(std::make_unique<VolumeLane>(std::move(interruption), std::move(channel), recalls_));
+}
+
+void VolumeLane::BeginRequest() {
+  recalls_before_ = recalls_.load(std::memory_order_seq_cst);
+  sent_ = Clock::System().Now();
+  Granted(0, 0);
+}
+
+Keep VolumeLane::keep() const {
+  if ((entry_ms_ | attributes_ms_) == 0 || recalls_.load(std::memory_order_seq_cst) != recalls_before_) {
+    return {};
+  }
+  const double passed = std::chrono::duration<double>(Clock::System().Now() - sent_).count();
+  const auto rest = [passed](uint32_t granted_ms) { return std::max(0.0, granted_ms / 1000.0 - passed); };
+  return {.entry = rest(entry_ms_), .attributes = rest(attributes_ms_)};
 }
 
 Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint16_t opcode, std::span<const std::byte> body) {
@@ -80,10 +124,30 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint16_t opcode, std
     case kFsInvalidate: {
       ASSIGN_OR_RETURN(const InvalidateBody invalidate, DecodeFixed<InvalidateBody>(body));
       MutexLock lock(invalidator_mutex_);
-      if (invalidator_ == nullptr) {
+      if (pages_ == nullptr) {
         return Status::Error(ENOTCONN, "the mount is ending");
       }
-      invalidator_->Push(invalidate);
+      pages_->Push(invalidate.ticket, [this, invalidate] {
+        kernel_cache_->InvalidateInode(invalidate.ino, invalidate.offset, invalidate.length);
+      });
+      return std::vector<std::byte>{};
+    }
+    case kFsRecall: {
+      ASSIGN_OR_RETURN(wire::RecallT recall, Decode<wire::Recall>(body));
+      recalls_.fetch_add(1, std::memory_order_seq_cst);
+      kernel_recalls_.Add();
+      MutexLock lock(invalidator_mutex_);
+      if (names_ == nullptr) {
+        return Status::Error(ENOTCONN, "the mount is ending");
+      }
+      names_->Push(recall.ticket, [this, recalled = std::make_shared<wire::RecallT>(std::move(recall))] {
+        for (const uint64_t ino : recalled->inodes) {
+          kernel_cache_->InvalidateAttributes(ino);
+        }
+        for (const auto& entry : recalled->entries) {
+          kernel_cache_->InvalidateEntry(entry->parent, entry->name);
+        }
+      });
       return std::vector<std::byte>{};
     }
     default:
@@ -91,7 +155,13 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint16_t opcode, std
   }
 }
 
-void VolumeClient::SessionLost(const Status& why) { LOG_WARNING("the server is lost: {}", why.ToString()); }
+void VolumeClient::SessionLost(const Status& why) {
+  LOG_WARNING("the server is lost: {}", why.ToString());
+  recalls_.fetch_add(1, std::memory_order_seq_cst);
+  if (kernel_cache_ != nullptr) {
+    kernel_cache_->ServerLost();
+  }
+}
 
 Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, std::span<const std::byte> body,
                                                    std::span<std::byte> in, std::span<std::byte> out) {
@@ -99,6 +169,7 @@ Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, st
   if (has_deferred_.load(std::memory_order_relaxed)) [[unlikely]] {
     PostDeferred(lane);
   }
+  static_cast<VolumeLane&>(lane).BeginRequest();
   return ChannelOf(lane).Call({.opcode = opcode, .body = body, .in = in, .out = out});
 }
 
@@ -106,8 +177,12 @@ Result<Attributes> VolumeClient::CallForAttributes(Lane& lane, Opcode opcode, st
                                                    std::span<std::byte> in) {
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, opcode, body, in));
   ASSIGN_OR_RETURN(const auto decoded, Decode<wire::AttributesReply>(reply.body));
-  if (decoded.attributes == nullptr) {
+  if (decoded.attributes == nullptr && opcode != kFsLookup) {
     return Status::Error(EBADMSG, "a reply without attributes");
+  }
+  static_cast<VolumeLane&>(lane).Granted(decoded.entry_ms, decoded.attributes_ms);
+  if (decoded.attributes == nullptr) {
+    return Status::Error(ENOENT, "no such name");
   }
   return FromWire(*decoded.attributes);
 }

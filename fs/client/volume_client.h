@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/metrics.h"
 #include "fs/client/file_system.h"
 #include "fs/client/inode_cache.h"
@@ -33,15 +34,32 @@ class OpenFile {
 
 class VolumeLane final : public Lane {
  public:
-  VolumeLane(std::unique_ptr<Interruption> interruption, std::unique_ptr<tlib::client::Channel> channel)
-      : interruption_(std::move(interruption)), channel_(std::move(channel)) {}
+  // `recalls`: counts what the server has called back.
+  VolumeLane(std::unique_ptr<Interruption> interruption, std::unique_ptr<tlib::client::Channel> channel,
+             const std::atomic<uint64_t>& recalls)
+      : interruption_(std::move(interruption)), channel_(std::move(channel)), recalls_(recalls) {}
   std::span<std::byte> buffer() override { return channel_->buffer(); }
   Interruption& interruption() override { return *interruption_; }
   tlib::client::Channel& channel() { return *channel_; }
 
+  // Nothing, when anything was recalled since the request was sent: it may be this.
+  Keep keep() const override;
+  // A request is about to be sent; its time counts from here.
+  void BeginRequest();
+  // Its reply grants so much.
+  void Granted(uint32_t entry_ms, uint32_t attributes_ms) {
+    entry_ms_ = entry_ms;
+    attributes_ms_ = attributes_ms;
+  }
+
  private:
   const std::unique_ptr<Interruption> interruption_;
   const std::unique_ptr<tlib::client::Channel> channel_;
+  const std::atomic<uint64_t>& recalls_;
+  uint64_t recalls_before_ = 0;
+  BootTime sent_;
+  uint32_t entry_ms_ = 0;
+  uint32_t attributes_ms_ = 0;
 };
 
 class VolumeClient final : public FileSystem, private tlib::client::CallbackHandler {
@@ -105,6 +123,7 @@ class VolumeClient final : public FileSystem, private tlib::client::CallbackHand
   // A metadata call: counted and without bulk bytes, or with some.
   Result<CallReply> Call(Lane& lane, Opcode opcode, std::span<const std::byte> body, std::span<std::byte> in = {},
                          std::span<std::byte> out = {});
+  // ENOENT, too, can come with a grant.
   Result<Attributes> CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,
                                        std::span<std::byte> in = {});
   static tlib::client::Channel& ChannelOf(Lane& lane) { return static_cast<VolumeLane&>(lane).channel(); }
@@ -122,6 +141,8 @@ class VolumeClient final : public FileSystem, private tlib::client::CallbackHand
   void AfterFailedOpen(Lane& lane, const Status& status, const std::shared_ptr<InodeCache>& cache);
   void PostRelease(Lane& lane, uint64_t ino, uint64_t dropped);
   void DeferRelease(uint64_t ino, uint64_t dropped) EXCLUDES(deferred_mutex_);
+  // Asks for grants, or says that the kernel has nothing any more.
+  Status WantGrants(bool wanted);
   void PostDeferred(Lane& lane) EXCLUDES(deferred_mutex_);
 
   const MountOptions options_;
@@ -134,9 +155,12 @@ class VolumeClient final : public FileSystem, private tlib::client::CallbackHand
   Counter& write_bytes_;
   Counter& metadata_;
   Counter& revocations_;
+  Counter& kernel_recalls_;
   Histogram& read_time_;
   Histogram& write_time_;
   InodeCacheTable inodes_;
+  // Raised before the kernel is told; a reply that is given to the kernel later grants nothing.
+  std::atomic<uint64_t> recalls_{0};
   std::unique_ptr<tlib::client::Session> session_;
   // Releases that could not be sent when they were due; any lane's next call takes them along.
   struct Deferred {
@@ -147,7 +171,10 @@ class VolumeClient final : public FileSystem, private tlib::client::CallbackHand
   Mutex deferred_mutex_;
   std::vector<Deferred> deferred_ GUARDED_BY(deferred_mutex_);
   Mutex invalidator_mutex_;
-  std::unique_ptr<Invalidator> invalidator_ GUARDED_BY(invalidator_mutex_);  // it uses a channel of the session
+  // They use channels of the session.
+  std::unique_ptr<Invalidator> pages_ GUARDED_BY(invalidator_mutex_);
+  std::unique_ptr<Invalidator> names_ GUARDED_BY(invalidator_mutex_);  // attributes, too
+  std::unique_ptr<tlib::client::Channel> grants_channel_;  // asks for grants, and gives them back
 };
 
 }  // namespace termfs::fs::client

@@ -35,11 +35,13 @@ enum Opcode : uint16_t {
   kFsRemoveXattr,                       // Xattr ->
   kFsStat,                              // Inode -> VolumeSpace
   kFsInvalidated,                       // Ticket ->
+  kFsGrants,                            // Grants ->
   kFsEnd,
 
   // From the server to the client, fixed structs of fs/proto/data.h.
   kFsRevoke = 128,  // RevokeBody ->
   kFsInvalidate,    // InvalidateBody -> ; kFsInvalidated follows when the kernel has dropped what it cached
+  kFsRecall,        // Recall (of fs.fbs) -> ; the same for attributes and directory entries
 
   // Over the control channel.
   kAdminStatus = 192,  // -> Status

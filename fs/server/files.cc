@@ -59,6 +59,7 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
       coherence_.Invalidate(*inode, request.session.id, 0, 0);
       return Status::Ok();
     }();
+    coherence_.Recall(request.session.id, {ino}, {});
     attributes = truncated.ok() ? request.Blocking([&] { return names_.GetAttr(ino); }) : truncated;
   }
   if (!attributes.ok()) {
@@ -120,7 +121,8 @@ Result<metadata::Attributes> FileService::LoadOpened(const Request& request, Ino
   return *attributes;
 }
 
-Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::Attributes& made, bool notify) {
+Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::Attributes& made, bool notify,
+                                       Granting& granting) {
   const InodeRef inode = inodes_.Get(made.ino);
   {
     MutexLock lock(inode->mutex);
@@ -135,7 +137,10 @@ Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::A
     }
   }
   wire::OpenedT reply;
-  reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(made)));
+  const metadata::Attributes granted = GrantAttributes(granting, made);
+  reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(granted)));
+  reply.entry_ms = Milliseconds(granting.entry());
+  reply.attributes_ms = Milliseconds(granting.attributes());
   // No map: the client could not know yet which inode a revocation that overtakes this reply would mean.
   return Encode<wire::Opened>(reply);
 }
@@ -176,11 +181,13 @@ Status FileService::CloseOne(const Request& request, Inode& inode) {
   if (!owes) {
     return Status::Ok();
   }
-  ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
+  ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
   ASSIGN_OR_RETURN(const bool freed, request.Blocking([&] { return Reclaimer::CloseLast(names_, inode); }));
   reclaimer_.NoteChange();
   if (freed) {
+    hold.Leave();
     reclaimer_.Kick();
+    coherence_.Recall(0, {inode.ino}, {});  // the caller's kernel does not know either
   }
   return Status::Ok();
 }

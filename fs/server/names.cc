@@ -44,13 +44,22 @@ bool KnownType(uint32_t mode) {
 
 Result<Bytes> FileService::Lookup(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Name>(request.call.body()));
+  Granting granting(coherence_.grants(), request.session);
+  if (body.name != "." && body.name != "..") {  // whose meaning changes with other names
+    granting.Entry(body.parent, body.name);
+  }
   // See "What is in memory needs no thread".
   auto found = names_.LookupInMemory(body.parent, body.name);
   if (found.status().code() == EAGAIN) {
     found = request.Blocking([&] { return names_.Lookup(body.parent, body.name); });
   }
+  if (found.status().code() == ENOENT && granting.entry()) {
+    wire::AttributesReplyT reply;
+    reply.entry_ms = Milliseconds(true);
+    return Encode<wire::AttributesReply>(reply);
+  }
   RETURN_IF_ERROR(found.status());
-  return ReplyAttributes(*found);
+  return ReplyAttributes(GrantAttributes(granting, *found), granting);
 }
 
 Result<Bytes> FileService::Make(const Request& request) {
@@ -63,10 +72,14 @@ Result<Bytes> FileService::Make(const Request& request) {
   if (S_ISLNK(body.mode)) {
     ASSIGN_OR_RETURN(inode.symlink_target, PullString(request, metadata::kMaxSymlink));
   }
+  Granting granting(coherence_.grants(), request.session);
+  granting.Entry(body.parent, body.name);
   ASSIGN_OR_RETURN(const auto made,
                    request.Blocking([&] { return names_.Create(body.parent, body.name, inode, caller, Now()); }));
   reclaimer_.NoteChange();
-  return ReplyAttributes(made);
+  const metadata::Attributes granted = GrantAttributes(granting, made);
+  coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
+  return ReplyAttributes(granted, granting);
 }
 
 Result<Bytes> FileService::Create(const Request& request) {
@@ -76,12 +89,16 @@ Result<Bytes> FileService::Create(const Request& request) {
     return Status::Error(EINVAL, "bad mode");
   }
   const metadata::NewInode inode{.mode = S_IFREG | (body.mode & 07777), .rdev = 0, .symlink_target = {}};
+  Granting granting(coherence_.grants(), request.session);
+  granting.Entry(body.parent, body.name);
   constexpr int kAttempts = 8;  // somebody else makes and removes the same name in between
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const auto made = request.Blocking([&] { return names_.Create(body.parent, body.name, inode, caller, Now()); });
     if (made.ok()) {
       reclaimer_.NoteChange();
-      return OpenCreated(request, *made, body.notify);
+      auto reply = OpenCreated(request, *made, body.notify, granting);
+      coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
+      return reply;
     }
     if (made.status().code() != EEXIST || (body.flags & O_EXCL) != 0) {
       return made.status();
@@ -106,10 +123,15 @@ Result<Bytes> FileService::ReadLink(const Request& request) {
 
 Result<Bytes> FileService::Link(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Link>(request.call.body()));
+  // No attributes: the kernel would take them also when they have been recalled, which it keeps note of for replies that
+  // make no inode only.
+  Granting granting(coherence_.grants(), request.session);
+  granting.Entry(body.parent, body.name);
   ASSIGN_OR_RETURN(const auto linked,
                    request.Blocking([&] { return names_.Link(body.ino, body.parent, body.name, Now()); }));
   NoteChanged(body.ino);
-  return ReplyAttributes(linked);
+  coherence_.Recall(request.session.id, {body.ino, body.parent}, {{body.parent, body.name}});
+  return ReplyAttributes(linked, granting);
 }
 
 Result<Bytes> FileService::Unlink(const Request& request) {
@@ -117,6 +139,7 @@ Result<Bytes> FileService::Unlink(const Request& request) {
   ASSIGN_OR_RETURN(const Removed removed,
                    request.Blocking([&] { return names_.Unlink(body.parent, body.name, true, Now()); }));
   AfterRemoval(removed);
+  coherence_.Recall(request.session.id, {removed.ino, body.parent}, {{body.parent, body.name}});
   return Bytes{};
 }
 
@@ -125,6 +148,7 @@ Result<Bytes> FileService::RemoveDirectory(const Request& request) {
   ASSIGN_OR_RETURN(const Removed removed,
                    request.Blocking([&] { return names_.Rmdir(body.parent, body.name, false, Now()); }));
   AfterRemoval(removed);
+  coherence_.Recall(request.session.id, {removed.ino, body.parent}, {{body.parent, body.name}});
   return Bytes{};
 }
 
@@ -143,11 +167,22 @@ Result<Bytes> FileService::Rename(const Request& request) {
     default:
       return Status::Error(EINVAL, "unknown rename flags");
   }
+  // The caller's kernel moves what it knows by the one name to the other, with the time that is left.
+  if (request.session.caches.load(std::memory_order_relaxed)) {
+    coherence_.grants().AddAlways(GrantKey::Entry(body.new_parent, body.new_name), request.session.id);
+    coherence_.grants().AddAlways(GrantKey::Entry(body.parent, body.name), request.session.id);
+  }
   ASSIGN_OR_RETURN(const auto renamed, request.Blocking([&] {
     return names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode, true, Now());
   }));
+  if (renamed.ino == 0) {
+    return Bytes{};
+  }
   NoteChanged(renamed.ino);
   AfterRemoval(renamed.replaced);
+  coherence_.Recall(request.session.id,
+                    {renamed.ino, renamed.replaced.ino, renamed.exchanged, body.parent, body.new_parent},
+                    {{body.parent, body.name}, {body.new_parent, body.new_name}});
   return Bytes{};
 }
 

@@ -176,6 +176,7 @@ void Reclaimer::EndTruncations() {
         break;
       }
     }
+    freed_(ino);
   }
 }
 
@@ -193,6 +194,8 @@ void Reclaimer::CloseInodes() {
     inode->gate.Leave(GateMode::kExclusive);
     if (!done.ok()) {
       LOG_ERROR("closing inode {}: {}", ino, done.status().ToDebugString());
+    } else if (*done && server_ != nullptr && !stopping()) {
+      freed_(ino);
     }
   }
 }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <unordered_set>
 #include <vector>
@@ -28,7 +29,9 @@ namespace termfs::fs::server {
 
 class Reclaimer {
  public:
-  Reclaimer(metadata::Namespace& names, InodeTable& inodes) : names_(names), inodes_(inodes) {}
+  // `freed` is called, on the thread, when an inode has lost blocks.
+  Reclaimer(metadata::Namespace& names, InodeTable& inodes, std::function<void(uint64_t ino)> freed)
+      : names_(names), inodes_(inodes), freed_(std::move(freed)) {}
   ~Reclaimer() { Stop(); }
 
   // Begins with the orphans and truncations that an earlier run left.
@@ -75,6 +78,7 @@ class Reclaimer {
 
   metadata::Namespace& names_;
   InodeTable& inodes_;
+  const std::function<void(uint64_t)> freed_;
   tlib::server::Server* server_ = nullptr;
   std::atomic<bool> changed_{false};
   std::atomic<bool> settled_{false};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fs/server/service.h"
 
+#include <thread>
+
 #include "base/log.h"
 #include "fs/proto/codec.h"
 
@@ -12,8 +14,8 @@ using tlib::server::Task;
 FileService::FileService(metadata::Namespace& names, const ServiceOptions& options)
     : names_(names),
       options_(options),
-      coherence_(sessions_, options.timeouts, metrics_),
-      reclaimer_(names, inodes_),
+      coherence_(sessions_, options.clock, options.timeouts, metrics_),
+      reclaimer_(names, inodes_, [this](uint64_t ino) { RecallLater(ino); }),
       requests_(metrics_.counter("fs_requests_total")),
       reads_(metrics_.counter("fs_reads_total")),
       read_bytes_(metrics_.counter("fs_read_bytes_total")),
@@ -45,6 +47,7 @@ FileService::Handler FileService::HandlerOf(uint16_t opcode) {
       &FileService::SetXattr,  &FileService::GetXattr,
       &FileService::ListXattr, &FileService::RemoveXattr,
       &FileService::Stat,      &FileService::Invalidated,
+      &FileService::Grants,
   };
   return opcode >= kFsRead && opcode < kFsEnd ? kHandlers[opcode - kFsRead] : nullptr;
 }
@@ -92,11 +95,13 @@ Result<Bytes> FileService::HandleAdmin(uint16_t opcode, std::span<const std::byt
 }
 
 void FileService::SessionOpened(const tlib::server::SessionInfo& info) {
+  coherence_.SessionOpened(info.id.value, info.pid);
   sessions_.Add(info.id.value, info.uid == 0 || info.uid == options_.owner_uid);
 }
 
 void FileService::SessionClosed(tlib::server::SessionId session) {
-  coherence_.SessionClosed(session.value);
+  const std::shared_ptr<Session> closed = sessions_.Find(session.value);
+  coherence_.SessionClosed(session.value, closed != nullptr && closed->caches.load(std::memory_order_relaxed));
   for (const InodeRef& inode : inodes_.All()) {
     bool last;
     bool unlinked;
@@ -121,6 +126,7 @@ std::vector<MetricValue> FileService::Metrics() const {
   std::vector<MetricValue> values = metrics_.Snapshot();
   const metadata::SpaceUse use = names_.StatFs();
   values.push_back({"fs_inodes_in_memory", inodes_.size()});
+  values.push_back({"fs_grants", const_cast<Coherence&>(coherence_).grants().size()});
   values.push_back({"fs_inodes", use.inodes});
   values.push_back({"fs_free_pages", use.free_pages});
   values.push_back({"fs_pending_pages", use.pending_pages});
@@ -146,6 +152,30 @@ Result<std::string> FileService::PullString(const Request& request, size_t limit
     RETURN_IF_ERROR(request.call.PullBulk(std::as_writable_bytes(std::span(value))));
   }
   return value;
+}
+
+void FileService::StopBackground() {
+  reclaimer_.Stop();
+  while (recalls_under_way_.load(std::memory_order_acquire) > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void FileService::RecallLater(uint64_t ino) {
+  recalls_under_way_.fetch_add(1, std::memory_order_relaxed);
+  server_.load(std::memory_order_acquire)->Spawn([this, ino] {
+    coherence_.Recall(0, {ino}, {});
+    recalls_under_way_.fetch_sub(1, std::memory_order_release);  // pairs with StopBackground
+  });
+}
+
+Result<Bytes> FileService::Grants(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Grants>(request.call.body()));
+  request.session.caches.store(body.wanted, std::memory_order_relaxed);
+  if (!body.wanted) {
+    coherence_.grants().RemoveSession(request.session.id);
+  }
+  return Bytes{};
 }
 
 Result<Bytes> FileService::Invalidated(const Request& request) {

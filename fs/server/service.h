@@ -12,8 +12,8 @@
 //      session is still there and the pages still belong to the file.
 //   4. The size, when it grew, is committed to the store, then published in memory. mtime and ctime change in memory
 //      only, and reach the store within a second, at fsync, or at the last close.
-//   5. Leave the gate; have the kernels of other openers drop the range; answer with the new map, so that the writer
-//      keeps its grant.
+//   5. Leave the gate; have other kernels drop the attributes, and those of other openers the range; answer with the new
+//      map, so that the writer keeps its grant.
 // A read that needs the server (read.cc) enters no gate: it reads, then looks whether pages left the file meanwhile.
 //
 //   service.cc dispatch, sessions      names.cc lookup to rename        directories.cc readdir
@@ -30,8 +30,10 @@
 
 #include "base/clock.h"
 #include "base/metrics.h"
+#include "fs/proto/codec.h"
 #include "fs/proto/opcodes.h"
 #include "fs/server/coherence.h"
+#include "fs/server/granting.h"
 #include "fs/server/inode_table.h"
 #include "fs/server/reclaimer.h"
 #include "fs/server/request.h"
@@ -62,7 +64,7 @@ class FileService final : public tlib::server::Service {
   // The server runs: requests are served from now on.
   void Attach(tlib::server::Server& server, Administrator* administrator);
   // Before the server stops.
-  void StopBackground() { reclaimer_.Stop(); }
+  void StopBackground();
   // After the server has stopped: writes what is in memory only, and syncs.
   Status Finish() { return reclaimer_.Finish(); }
   // Counters and gauges named fs_...
@@ -94,14 +96,20 @@ class FileService final : public tlib::server::Service {
   // attributes.cc
   Result<Bytes> GetAttributes(const Request& request);
   Result<Bytes> Set(const Request& request);
+  Result<metadata::Attributes> SetInGate(const Request& request, const wire::SetT& body);
   Result<Bytes> Stat(const Request& request);
   Attributes Report(metadata::Attributes attributes);
-  Result<Bytes> ReplyAttributes(const metadata::Attributes& attributes);
+  // Grants attributes that were read before it was known whose they are; reads them again if they may have changed.
+  metadata::Attributes GrantAttributes(Granting& granting, const metadata::Attributes& read);
+  Result<Bytes> ReplyAttributes(const metadata::Attributes& attributes, const Granting& granting);
+  uint32_t Milliseconds(bool granted) const {
+    return granted ? static_cast<uint32_t>(options_.timeouts.lease.count()) : 0;
+  }
   // files.cc
   Result<Bytes> Open(const Request& request);
   Result<Bytes> Create(const Request& request);
   Result<Bytes> Release(const Request& request);
-  Result<Bytes> OpenCreated(const Request& request, const metadata::Attributes& made, bool notify);
+  Result<Bytes> OpenCreated(const Request& request, const metadata::Attributes& made, bool notify, Granting& granting);
   Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool notify);
   Result<metadata::Attributes> LoadOpened(const Request& request, Inode& inode, int flags);
   Status CloseOne(const Request& request, Inode& inode);
@@ -112,8 +120,9 @@ class FileService final : public tlib::server::Service {
   Status Deliver(const Request& request, uint64_t offset, uint64_t length, const std::vector<Segment>& segments);
   Result<Bytes> Write(const Request& request);
   struct WriteWork;
+  Status WriteInGate(const Request& request, Inode& inode, WriteWork& work);
   bool OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length);
-  Status ClearPrivileges(const Request& request, Inode& inode, const WriteWork& work);
+  Status ClearPrivileges(const Request& request, Inode& inode, WriteWork& work);
   Status Replace(const Request& request, Inode& inode, WriteWork& work);
   Status Grow(const Request& request, Inode& inode, WriteWork& work);
   Status Apply(const Request& request, Inode& inode, const WriteWork& work);
@@ -136,6 +145,8 @@ class FileService final : public tlib::server::Service {
   uint64_t PagesAhead(Inode& inode, uint64_t offset, uint64_t end) const;
   // fallocate.cc, sync.cc
   Result<Bytes> Allocate(const Request& request);
+  Status AllocateInGate(const Request& request, Inode& inode, int what, uint64_t begin, uint64_t end, bool keep_size,
+                        uint64_t dropped);
   Status Preallocate(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size);
   Status Punch(const Request& request, Inode& inode, uint64_t begin, uint64_t end);
   Status ZeroRange(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size);
@@ -148,6 +159,9 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> ListXattr(const Request& request);
   Result<Bytes> RemoveXattr(const Request& request);
   Result<Bytes> Invalidated(const Request& request);
+  Result<Bytes> Grants(const Request& request);
+  // Attributes change behind the back of every kernel. From any thread.
+  void RecallLater(uint64_t ino);
 
   // What the client sent as bulk, at most `limit` bytes.
   static Result<std::string> PullString(const Request& request, size_t limit);
@@ -166,6 +180,7 @@ class FileService final : public tlib::server::Service {
   std::atomic<tlib::server::Server*> server_{nullptr};
   std::atomic<Administrator*> administrator_{nullptr};
   std::atomic<uint64_t> versions_{0};
+  std::atomic<uint64_t> recalls_under_way_{0};
   Counter& requests_;
   Counter& reads_;
   Counter& read_bytes_;

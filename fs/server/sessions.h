@@ -19,6 +19,7 @@ struct Session {
   uint64_t id = 0;
   bool may_name_owners = false;       // root, or the owner of the volume: whom it says it acts for is believed
   std::atomic<bool> expelled{false};  // its waiting requests give up
+  std::atomic<bool> caches{false};    // it has a kernel that caches what it is granted
 };
 
 class SessionTable {

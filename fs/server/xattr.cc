@@ -19,6 +19,7 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
   ASSIGN_OR_RETURN(const std::string value, PullString(request, kMaxXattr));
   RETURN_IF_ERROR(request.Blocking([&] { return names_.SetXattr(body.ino, body.name, value, mode, Now()); }));
   NoteChanged(body.ino);
+  coherence_.Recall(request.session.id, {body.ino}, {});
   return Bytes{};
 }
 
@@ -49,6 +50,7 @@ Result<Bytes> FileService::RemoveXattr(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Xattr>(request.call.body()));
   RETURN_IF_ERROR(request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, Now()); }));
   NoteChanged(body.ino);
+  coherence_.Recall(request.session.id, {body.ino}, {});
   return Bytes{};
 }
 
