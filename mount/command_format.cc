@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <thread>
 
 #include "fs/server/settings.h"
 #include "fs/server/volume.h"
@@ -11,6 +13,8 @@
 
 namespace termfs::mount {
 namespace {
+
+constexpr unsigned kMostWorkers = 8;  // unless asked for
 
 void ShowProgress(uint64_t done, uint64_t all) {
   const uint64_t percent =
@@ -28,6 +32,7 @@ int RunFormat(const FormatArguments& arguments) {
     return BadUsage(capacity.status().WithContext("--capacity"));
   }
   options.settings.capacity_bytes = *capacity;
+  options.settings.workers = std::clamp(std::thread::hardware_concurrency(), 1U, kMostWorkers);
   if (!arguments.dram_ratio.empty()) {
     const Result<double> ratio = ParseRatio(arguments.dram_ratio);
     if (!ratio.ok()) {

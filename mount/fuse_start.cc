@@ -5,6 +5,8 @@
 // made first, then INIT is answered, then they are registered.
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
@@ -22,6 +24,32 @@ constexpr unsigned kLeastThreads = 2;          // for each CPU
 constexpr size_t kMostQueues = 128;            // each costs two queue pairs; a session may have 300
 constexpr std::chrono::seconds kPatience{30};  // with the kernel, for INIT
 constexpr char kSwitch[] = "/sys/module/fuse/parameters/enable_uring";
+
+// As long as it lives this thread runs on one CPU, if it may.
+class OnCpu {
+ public:
+  // -1: wherever it ran before.
+  explicit OnCpu(int cpu) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    if (cpu < 0 || pthread_getaffinity_np(pthread_self(), sizeof(before_), &before_) != 0) {
+      return;
+    }
+    CPU_SET(cpu, &one);
+    bound_ = pthread_setaffinity_np(pthread_self(), sizeof(one), &one) == 0;
+  }
+  ~OnCpu() {
+    if (bound_) {
+      pthread_setaffinity_np(pthread_self(), sizeof(before_), &before_);
+    }
+  }
+  OnCpu(const OnCpu&) = delete;
+  OnCpu& operator=(const OnCpu&) = delete;
+
+ private:
+  cpu_set_t before_{};
+  bool bound_ = false;
+};
 
 // Ok when there is a point in trying.
 Status RingsAllowed() {
@@ -67,7 +95,10 @@ Status FuseServer::AddWorker(const ThreadFactory& make_thread, int cpu) {
   auto worker = std::make_unique<Worker>();
   worker->server = this;
   worker->cpu = cpu;
-  ASSIGN_OR_RETURN(worker->state, make_thread());
+  {
+    const OnCpu there(cpu);  // what the thread has is made where it will run, and its queue pair served there
+    ASSIGN_OR_RETURN(worker->state, make_thread());
+  }
   TERMFS_CHECK(worker->state->buffer().size() >= kRequestBufferBytes);
   worker->interruption = worker->state->interruption();
   worker->aside = std::make_unique_for_overwrite<std::byte[]>(kRequestBufferBytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/client/session_core.h"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -17,6 +18,20 @@ namespace {
 std::vector<std::byte> ToBytes(const std::vector<uint8_t>& from) {
   const auto* data = reinterpret_cast<const std::byte*>(from.data());
   return {data, data + from.size()};
+}
+
+// -1: it may run on several.
+int CpuOfThisThread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) != 1) {
+    return -1;
+  }
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &set)) {
+    cpu++;
+  }
+  return cpu;
 }
 
 Result<driver::Pattern> ToPattern(const std::vector<uint8_t>& from) {
@@ -111,6 +126,7 @@ Result<std::unique_ptr<driver::QueuePair>> SessionCore::OpenQueuePair(wire::Purp
   ASSIGN_OR_RETURN(driver::Endpoint local, pair->LocalEndpoint());
   wire::OpenQueuePairT request;
   request.purpose = purpose;
+  request.cpu = CpuOfThisThread();
   request.endpoint.resize(local.bytes.size());
   std::memcpy(request.endpoint.data(), local.bytes.data(), local.bytes.size());
   driver::Endpoint remote;

@@ -1,14 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/server/worker_set.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <future>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace termfs::tlib::server {
 namespace {
 
 constexpr uint32_t kAioDepth = 256;
+
+// The CPUs to bind `count` workers to; none where they are not as many.
+std::vector<int> CpusFor(uint32_t count) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0 && static_cast<uint32_t>(CPU_COUNT(&set)) == count) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+      if (CPU_ISSET(cpu, &set)) {
+        cpus.push_back(cpu);
+      }
+    }
+  }
+  return cpus;
+}
+
+void BindThisThread(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  if (const int error = pthread_setaffinity_np(pthread_self(), sizeof(set), &set); error != 0) {
+    LOG_DEBUG("a worker cannot be bound to CPU {}: errno {}", cpu, error);
+  }
+}
 
 }  // namespace
 
@@ -18,8 +46,10 @@ Result<std::unique_ptr<WorkerSet>> WorkerSet::Start(driver::Nic& nic, driver::Pr
     return Status::Error(EINVAL, "a server needs at least one worker");
   }
   std::unique_ptr<WorkerSet> set(new WorkerSet);
+  const std::vector<int> cpus = CpusFor(count);
   for (uint32_t i = 0; i < count; i++) {
     auto unit = std::make_unique<WorkerUnit>();
+    unit->cpu = cpus.empty() ? -1 : cpus[i];
     ASSIGN_OR_RETURN(unit->aio, AioContext::Create(kAioDepth));
     ASSIGN_OR_RETURN(unit->port, NetworkPort::Create(nic, domain));
     ASSIGN_OR_RETURN(unit->worker, Worker::Create({.index = i}));
@@ -28,6 +58,9 @@ Result<std::unique_ptr<WorkerSet>> WorkerSet::Start(driver::Nic& nic, driver::Pr
     set->units_.push_back(std::move(unit));
   }
   for (auto& unit : set->units_) {
+    if (unit->cpu >= 0) {
+      unit->worker->Post([cpu = unit->cpu] { BindThisThread(cpu); });
+    }
     unit->worker->Start();
   }
   return set;
@@ -37,6 +70,15 @@ void WorkerSet::Stop() {
   for (auto& unit : units_) {
     unit->worker->Stop();
   }
+}
+
+WorkerUnit& WorkerSet::Near(int cpu) {
+  for (auto& unit : units_) {
+    if (cpu >= 0 && unit->cpu == cpu) {
+      return *unit;
+    }
+  }
+  return Next();
 }
 
 void WorkerSet::Spawn(std::function<void()> task) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WorkerSet: the server's workers, each with its disk and network, and whose turn it is.
+// WorkerSet: the server's workers, each with its disk and network, and whose turn it is. Where there are as many as
+// CPUs each is bound to one. See "Woken where it sleeps".
 //
-// Thread-safety: Next and Spawn from any thread; Start and Stop from one.
+// Thread-safety: Next, Near and Spawn from any thread; Start and Stop from one.
 // Ownership:     owns it all. REQUIRES at Stop: every task ends, every connection is gone.
 #pragma once
 
@@ -21,6 +22,7 @@
 namespace termfs::tlib::server {
 
 struct WorkerUnit {
+  int cpu = -1;  // that the worker is bound to; -1: none
   std::unique_ptr<AioContext> aio;
   std::unique_ptr<NetworkPort> port;
   std::unique_ptr<Worker> worker;  // destroyed first: it polls the others
@@ -35,6 +37,8 @@ class WorkerSet {
 
   // Round robin.
   WorkerUnit& Next() { return *units_[next_.fetch_add(1, std::memory_order_relaxed) % units_.size()]; }
+  // The worker that is bound to `cpu`; else as Next.
+  WorkerUnit& Near(int cpu);
   // Starts a task: on this thread's worker if it is one, else on the next.
   void Spawn(std::function<void()> task);
   // Runs `task` in a task and waits for it. REQUIRES: not on a worker's thread.
