@@ -102,16 +102,19 @@ void RpcPort::Free(uint32_t slot) {
 }
 
 void RpcPort::PollReplies() {
-  std::array<driver::WorkCompletion, kChannelCredits> completions;
-  const size_t count = recv_queue_->Poll(completions);
-  for (size_t i = 0; i < count; i++) {
-    if (completions[i].status != driver::WcStatus::kSuccess) {
-      PollSends();  // a SEND that failed first tells more than the receives flushed after it
-      Fail(completions[i]);
-      return;
+  std::array<driver::WorkCompletion, 4> completions;  // initialised every time, so few
+  size_t count = 0;
+  do {
+    count = recv_queue_->Poll(completions);
+    for (size_t i = 0; i < count; i++) {
+      if (completions[i].status != driver::WcStatus::kSuccess) {
+        PollSends();  // a SEND that failed first tells more than the receives flushed after it
+        Fail(completions[i]);
+        return;
+      }
+      HandleReply(completions[i]);
     }
-    HandleReply(completions[i]);
-  }
+  } while (count == completions.size());
 }
 
 void RpcPort::HandleReply(const driver::WorkCompletion& completion) {
