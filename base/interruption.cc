@@ -4,6 +4,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/futex.h"
+
 namespace termfs {
 
 Result<std::unique_ptr<Interruption>> Interruption::Create() {
@@ -25,6 +27,8 @@ bool Interruption::Interrupt(uint64_t operation) {
   if (!state_.compare_exchange_strong(running, running | kRequested, std::memory_order_acq_rel)) {
     return running == ((operation << 1) | kRequested);
   }
+  word_.fetch_add(1, std::memory_order_release);
+  WakeFutex(word_, FutexScope::kProcess);
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t put = write(event_.get(), &one, sizeof(one));  // full: it is readable anyway
   return true;

@@ -5,11 +5,12 @@
 // comes too late ends nothing, and never the next operation.
 //
 //   the owner:  Begin(n) ... waits: requested()? else poll(fd()), Drain(), requested()? ... End()
+//               or: takes word()'s value; requested()? else sleeps while it is the same; requested()?
 //   others:     Interrupt(n)
 //
 // Once requested it stays so until the operation ends: every further wait of the operation ends at once, too.
 //
-// Thread-safety: Begin, End, Drain: the owner. requested, fd: the owner. Interrupt, operation: any thread.
+// Thread-safety: Begin, End, Drain: the owner. requested, fd, word: the owner. Interrupt, operation: any thread.
 // Errors:        of Create: no descriptor left.
 #pragma once
 
@@ -34,6 +35,8 @@ class Interruption {
   // Becomes readable after Interrupt, perhaps one of an operation that has ended.
   int fd() const { return event_.get(); }
   void Drain();
+  // A futex of this process that changes, and is woken, after Interrupt; the same.
+  const std::atomic<uint32_t>& word() const { return word_; }
 
   // What is being carried out; 0: nothing. It happens after what its owner did before Begin.
   uint64_t operation() const { return state_.load(std::memory_order_acquire) >> 1; }
@@ -46,6 +49,7 @@ class Interruption {
 
   std::atomic<uint64_t> state_{0};  // the operation, and kRequested
   UniqueFd event_;
+  std::atomic<uint32_t> word_{0};  // changes after state_
 };
 
 }  // namespace termfs

@@ -235,6 +235,12 @@ struct Endpoint {
   std::vector<UniqueFd> fds;
 };
 
+// A word of memory to sleep on, as long as it holds `value`; a futex between processes. Null: there is none.
+struct WaitWord {
+  const std::atomic<uint32_t>* word = nullptr;
+  uint32_t value = 0;
+};
+
 class CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;
@@ -246,6 +252,12 @@ class CompletionQueue {
   // Call after waking up from fd(), before polling.
   virtual void Disarm() = 0;
   virtual int fd() const = 0;
+  // As Arm, but where the queue can wake its owner by a word of memory, which costs both sides less than a descriptor,
+  // `word` is that word, and fd() will tell nothing. The word may also change for no reason, at any time.
+  virtual bool ArmForWord(WaitWord& word) {
+    word = {};
+    return Arm();
+  }
 };
 
 struct QueuePairOptions {

@@ -47,6 +47,7 @@ Status SoftCompletionQueue::Attach(SoftQueuePair* queue_pair, uint32_t count) {
 
 void SoftCompletionQueue::Detach(SoftQueuePair* queue_pair, uint32_t count) {
   reserved_ -= count;
+  for_word_ = false;
   lone_ = false;
   std::erase(queue_pairs_, queue_pair);
   for (uint64_t at = head_; at != tail_; at++) {
@@ -120,6 +121,19 @@ bool SoftCompletionQueue::Arm() {
   return true;
 }
 
+bool SoftCompletionQueue::ArmForWord(WaitWord& word) {
+  word = {};
+  if (queue_pairs_.size() != 1 || !queue_pairs_.front()->SleepsForMessages(*this)) {
+    return Arm();
+  }
+  if (head_ != tail_) {
+    return false;
+  }
+  armed_ = true;
+  for_word_ = true;
+  return queue_pairs_.front()->PrepareToSleepOnWord(word);
+}
+
 void SoftCompletionQueue::SetTimer(TimePoint deadline) {
   if (deadline == TimePoint::max() && !timer_set_) {
     return;
@@ -137,7 +151,9 @@ void SoftCompletionQueue::SetTimer(TimePoint deadline) {
 }
 
 void SoftCompletionQueue::Disarm() {
-  if (lone_) {
+  if (for_word_) {
+    for_word_ = false;
+  } else if (lone_) {
     lone_ = false;
     queue_pairs_.front()->ReadSocket(1);  // there was one wake-up; should there be more, the next sleep is a short one
   } else {

@@ -32,6 +32,7 @@ class SoftCompletionQueue final : public CompletionQueue {
 
   size_t Poll(std::span<WorkCompletion> completions) override;
   bool Arm() override;
+  bool ArmForWord(WaitWord& word) override;
   void Disarm() override;
   int fd() const override;  // from Arm to Disarm it may be another one
 
@@ -69,6 +70,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   std::vector<SoftQueuePair*> queue_pairs_;
   size_t next_ = 0;  // whose turn it is
   bool armed_ = false;
+  bool for_word_ = false;  // the descriptors have nothing to say
   bool lone_ = false;  // armed for the one queue pair's socket only
   bool timer_set_ = false;
   UniqueFd epoll_;

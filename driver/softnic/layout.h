@@ -8,7 +8,8 @@
 // the other goes to the peer (its request socket, read by the queue pair's thread). Requests go one way, answers and
 // wake-ups the other, and the death of either process hangs up both. Wake-ups go this way, not by an eventfd, because
 // an eventfd would be one open file for both sides: a hostile peer could fill it, make it blocking, and so hang whoever
-// wakes it. A socket can be told with every call not to block, and shows the hang-up as well.
+// wakes it. A socket can be told with every call not to block, and shows the hang-up as well. An owner that waits for
+// nothing but this inbox may sleep on its flag instead (a futex), where the peer can only wake it too often or not.
 #pragma once
 
 #include <atomic>
@@ -17,7 +18,7 @@
 
 namespace termfs::driver::softnic {
 
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint64_t kEndpointMagic = 0x30434e4946545244;  // "DRTFINC0"
 inline constexpr uint32_t kMaxSlots = 1u << 16;
 inline constexpr uint32_t kMaxMessage = 1u << 24;
@@ -36,8 +37,15 @@ enum EndpointFd : size_t { kInboxFd, kRequestSocketFd, kValidityFd, kEndpointFds
 // The owner trusts nothing in it but keeps its own counters; message number n lies in slot n % slots, and receive
 // number n takes it.
 
+// How an inbox's owner sleeps, and so how it is woken.
+enum Armed : uint32_t {
+  kAwake = 0,
+  kSleepsOnSocket = 1,
+  kSleepsOnWord = 2,  // a futex on `armed` itself
+};
+
 struct InboxControl {
-  // Set by the owner before it sleeps, cleared by the peer that wakes it.
+  // Armed: set by the owner before it sleeps, cleared by the peer that wakes it. Anything else counts as the socket.
   alignas(64) std::atomic<uint32_t> armed;
   // Receives posted so far, by the owner: the peer's credit.
   alignas(64) std::atomic<uint64_t> posted;

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "base/futex.h"
 #include "base/log.h"
 
 namespace termfs::driver::softnic {
@@ -179,7 +180,12 @@ void Port::Break() {
   if (request_.valid()) {
     shutdown(request_.get(), SHUT_RDWR);
   }
-  broken_.store(true, std::memory_order_release);
+  broken_.store(true, std::memory_order_seq_cst);
+  if (inbox_ != nullptr) {
+    auto& armed = reinterpret_cast<InboxControl*>(inbox_->data())->armed;
+    armed.store(kAwake, std::memory_order_seq_cst);
+    WakeFutex(armed, FutexScope::kHost);
+  }
 }
 
 void Port::Wake() {

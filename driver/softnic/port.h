@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "driver/softnic/layout.h"
 #include "driver/softnic/registry.h"
+#include "driver/softnic/shared_object.h"
 
 namespace termfs::driver::softnic {
 
@@ -30,15 +31,18 @@ class Port : public std::enable_shared_from_this<Port> {
   // The socket on which requests go out and answers come in.
   Status Attach(UniqueFd request_socket);
 
+  // Whose owner Break wakes, should he sleep on the inbox's word. Before the RNIC thread watches the port.
+  void SetInbox(std::shared_ptr<SharedObject> inbox) { inbox_ = std::move(inbox); }
+
   int answer_fd() const { return answer_.get(); }
   int request_fd() const { return request_.get(); }
 
   // What epoll reported on answer_fd(). False: the connection is lost, stop watching.
   bool Serve(uint32_t events);
 
-  // Hangs up, here and at the peer. Whoever sleeps on request_fd() wakes up.
+  // Hangs up, here and at the peer. Whoever sleeps on request_fd() or the inbox's word wakes up.
   void Break();
-  bool broken() const { return broken_.load(std::memory_order_acquire); }
+  bool broken() const { return broken_.load(std::memory_order_seq_cst); }
 
   // Wakes the peer.
   void Wake();
@@ -58,7 +62,10 @@ class Port : public std::enable_shared_from_this<Port> {
   UniqueFd answer_;
   UniqueFd peer_end_;
   UniqueFd request_;
-  std::atomic<bool> broken_{false};  // release after the hang-up; acquire by the queue pair's thread
+  std::shared_ptr<SharedObject> inbox_;
+  // Stored after the hang-up, loaded by the queue pair's thread. With the inbox's `armed`, both sequentially consistent:
+  // either the owner sees it before he sleeps, or Break wakes him.
+  std::atomic<bool> broken_{false};
 };
 
 // Reads one message, and up to kMaxMessageFds descriptors into `fds`, without blocking. 1: there is one; 0: there is

@@ -46,6 +46,7 @@ Result<std::unique_ptr<QueuePair>> SoftQueuePair::Create(const NicParts& parts, 
   inbox.bytes = InboxBytes(pair->slots_, options.max_message);
   inbox.peers_may_write = true;
   ASSIGN_OR_RETURN(pair->inbox_, SharedObject::Create(inbox));
+  pair->port_->SetInbox(pair->inbox_);
   RETURN_IF_ERROR(pair->AttachToQueues());
   return std::unique_ptr<QueuePair>(std::move(pair));
 }
@@ -324,7 +325,7 @@ bool SoftQueuePair::PrepareToSleep(SoftCompletionQueue& queue, TimePoint* deadli
     return false;
   }
   if (&queue == receive_queue_) {
-    own_control().armed.store(1, std::memory_order_seq_cst);
+    own_control().armed.store(kSleepsOnSocket, std::memory_order_seq_cst);
     if (MessageWaits(std::memory_order_seq_cst)) {
       return false;
     }
@@ -350,9 +351,17 @@ bool SoftQueuePair::PrepareToSleep(SoftCompletionQueue& queue, TimePoint* deadli
   return false;
 }
 
+bool SoftQueuePair::PrepareToSleepOnWord(WaitWord& word) {
+  std::atomic<uint32_t>& armed = own_control().armed;
+  word = {.word = &armed, .value = kSleepsOnWord};
+  armed.store(kSleepsOnWord, std::memory_order_seq_cst);
+  // The loss after the flag: no hang-up will be seen, Port::Break wakes by the word.
+  return !port_->broken() && !MessageWaits(std::memory_order_seq_cst);
+}
+
 void SoftQueuePair::StayAwake(SoftCompletionQueue& queue) {
   if (&queue == receive_queue_) {
-    own_control().armed.store(0, std::memory_order_relaxed);  // a late wake-up is only spurious
+    own_control().armed.store(kAwake, std::memory_order_relaxed);  // a late wake-up is only spurious
   }
 }
 

@@ -67,6 +67,8 @@ class SoftQueuePair final : public QueuePair {
   bool SleepsForMessages(const SoftCompletionQueue& queue) const {
     return state_ == State::kReady && &queue == receive_queue_ && &queue != send_queue_;
   }
+  // As PrepareToSleep. REQUIRES: SleepsForMessages.
+  bool PrepareToSleepOnWord(WaitWord& word);
   int socket() const { return port_->request_fd(); }
   // Takes in answers and wake-ups, as many as `most`.
   void ReadSocket(int most = 16);

@@ -8,6 +8,7 @@
 //
 // What a hostile peer may do to our inbox: anything, at any time. We read each word of a slot once, check the copy, and
 // index with our own counters. A message that makes no sense ends this connection.
+#include "base/futex.h"
 #include "driver/softnic/queue_pair.h"
 
 namespace termfs::driver::softnic {
@@ -67,8 +68,17 @@ void SoftQueuePair::PutMessage(SlotKind kind, std::span<const std::byte> payload
   sent_++;
   slot.sequence.store(sent_, std::memory_order_seq_cst);
   InboxControl& control = peer_control();
-  if (control.armed.load(std::memory_order_seq_cst) != 0 && control.armed.exchange(0) != 0) {
-    port_->Wake();
+  if (control.armed.load(std::memory_order_seq_cst) == kAwake) {
+    return;
+  }
+  switch (control.armed.exchange(kAwake)) {
+    case kAwake:
+      break;
+    case kSleepsOnWord:
+      WakeFutex(control.armed, FutexScope::kHost);  // looks at memory, waits for nobody
+      break;
+    default:
+      port_->Wake();
   }
 }
 

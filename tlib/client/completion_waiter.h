@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/futex.h"
 #include "base/interruption.h"
 #include "base/result.h"
 #include "driver/nic.h"
@@ -55,10 +56,9 @@ class CompletionWaiter {
           return Status::Ok();
         }
       }
-      if (!queue.Arm()) {
-        continue;
-      }
-      const Status slept = Sleep(queue, deadline, soon, interruption);
+      driver::WaitWord word;
+      const bool armed = FutexWaitsForSeveral() ? queue.ArmForWord(word) : queue.Arm();
+      const Status slept = armed ? Sleep(queue, word, deadline, soon, interruption) : Status::Ok();
       queue.Disarm();
       if (!slept.ok()) {
         return poll() ? Status::Ok() : slept;
@@ -87,8 +87,12 @@ class CompletionWaiter {
 
   static constexpr int kPollsPerClockRead = 16;
 
-  // Until the queue's descriptor is readable, the session is lost, the interruption requested, or the deadline come.
-  Status Sleep(driver::CompletionQueue& queue, TimePoint deadline, bool soon, Interruption* interruption);
+  // Until the queue has something, the session is lost, the interruption requested, or the deadline come.
+  Status Sleep(driver::CompletionQueue& queue, const driver::WaitWord& word, TimePoint deadline, bool soon,
+               Interruption* interruption);
+  Status SleepOnDescriptors(const driver::CompletionQueue& queue, TimePoint until, Interruption* interruption) const;
+  bool SleepOnWords(const driver::WaitWord& word, TimePoint until, const Interruption* interruption,
+                    uint32_t interruptions) const;
 
   SessionCore& core_;
   Interruption* const interruption_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/futex.h"
 #include "base/log.h"
 #include "base/page.h"
 #include "tlib/rpc/messages.h"
@@ -156,6 +157,8 @@ void SessionCore::MarkLost(const Status& why) {
     }
     why_lost_ = Status::Error(ENOTCONN, "the session with the server is lost (" + why.ToString() + ")");
   }
+  lost_word_.store(1, std::memory_order_release);
+  WakeFutex(lost_word_, FutexScope::kProcess);
   const uint64_t one = 1;
   if (write(lost_event_.get(), &one, sizeof(one)) != sizeof(one)) {
     LOG_ERROR("{}", ErrnoStatus("tell the channels that the session is lost").ToString());

@@ -75,6 +75,8 @@ class SessionCore {
   Status why_lost() const EXCLUDES(mutex_);
   // Readable, for ever, once the session is lost.
   int lost_fd() const { return lost_event_.get(); }
+  // A futex of this process: 0, and something else once the session is lost.
+  const std::atomic<uint32_t>& lost_word() const { return lost_word_; }
 
   // Who waits for the server spins for a while, but not many at once: the server needs a CPU, too. False: too many do.
   bool BeginSpinning() {
@@ -112,6 +114,7 @@ class SessionCore {
   std::unique_ptr<std::atomic<uint64_t>[]> pulled_bitmap_;
   size_t pulled_words_ = 0;
   UniqueFd lost_event_;
+  std::atomic<uint32_t> lost_word_{0};
   const unsigned max_spinning_ = std::max(1U, std::thread::hardware_concurrency() / 2);
   std::atomic<unsigned> spinning_{0};
   MetricsRegistry metrics_;

@@ -19,7 +19,9 @@ TEST(Interruption, Interrupt_TheRunningOperation) {
   i.Begin(7);
   EXPECT_FALSE(i.requested());
   EXPECT_FALSE(Readable(i.fd()));
+  const uint32_t word = i.word().load();
   EXPECT_TRUE(i.Interrupt(7));
+  EXPECT_NE(i.word().load(), word);
   EXPECT_TRUE(i.requested());
   EXPECT_TRUE(Readable(i.fd()));
   EXPECT_TRUE(i.Interrupt(7)) << "a second time";

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/futex.h"
 #include "driver/nic.h"
 #include "driver/softnic/softnic.h"
 
@@ -28,14 +29,18 @@ inline QueuePairOptions Patient() {
 }
 
 struct Side {
-  explicit Side(QueuePairOptions wanted = Patient()) : options(wanted) {
+  // `own_receives`: what is received completes in a queue of its own.
+  explicit Side(QueuePairOptions wanted = Patient(), bool own_receives = false) : options(wanted) {
     nic = CreateSoftNic().value();
     domain = nic->CreateProtectionDomain().value();
     queue = nic->CreateCompletionQueue(1024).value();
     memory = nic->AllocateMemory({.bytes = 1 << 20}).value();
     region = domain->RegisterMemory(memory->data(), memory->size(), kAllAccess).value();
     options.send_cq = queue.get();
-    options.recv_cq = queue.get();
+    if (own_receives) {
+      receives = nic->CreateCompletionQueue(1024).value();
+    }
+    options.recv_cq = own_receives ? receives.get() : queue.get();
     pair = domain->CreateQueuePair(options).value();
   }
 
@@ -80,11 +85,31 @@ struct Side {
   std::unique_ptr<Nic> nic;
   std::unique_ptr<ProtectionDomain> domain;
   std::unique_ptr<CompletionQueue> queue;
+  std::unique_ptr<CompletionQueue> receives;  // may be null
   std::unique_ptr<Memory> memory;
   std::unique_ptr<MemoryRegion> region;
   std::unique_ptr<QueuePair> pair;
   uint64_t next_id = 1;
 };
+
+// Sleeps on a word until something was received; false after a time that only a lost wake-up takes.
+inline bool SleepOnWord(Side& side, WorkCompletion* completion,
+                        std::chrono::milliseconds patience = std::chrono::seconds(60)) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (side.receives->Poll({completion, 1}) == 0) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      return false;
+    }
+    WaitWord word;
+    if (side.receives->ArmForWord(word)) {
+      EXPECT_NE(word.word, nullptr);
+      const FutexWait wait{.word = word.word, .expected = word.value, .scope = FutexScope::kHost};
+      EXPECT_TRUE(WaitForFutexes({&wait, 1}, deadline));
+    }
+    side.receives->Disarm();
+  }
+  return true;
+}
 
 inline void Connect(QueuePair& a, QueuePair& b) {
   Endpoint of_a = a.LocalEndpoint().value();
@@ -95,7 +120,8 @@ inline void Connect(QueuePair& a, QueuePair& b) {
 
 // Two RNICs in this process, connected. `client` works on the memory of `server`.
 struct Connection {
-  explicit Connection(const QueuePairOptions& options = Patient()) : client(options), server(options) {
+  explicit Connection(const QueuePairOptions& options = Patient(), bool own_receives = false)
+      : client(options, own_receives), server(options, own_receives) {
     Connect(*client.pair, *server.pair);
   }
   Side client;

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "base/random.h"
 #include "driver/softnic/layout.h"
@@ -192,6 +193,21 @@ TEST(PeerProcess, Killed_WhileWeSleepWakesUsUp) {
   }
 }
 
+TEST(PeerProcess, Killed_WhileWeSleepOnAWordWakesUsUp) {
+  Child child(BusyPeer);
+  Side side(Patient(), /*own_receives=*/true);
+  ConnectOver(child.socket(), *side.pair);
+  ASSERT_TRUE(side.Receive(1, 0, 64).ok());
+  std::jthread killer([&] { child.Kill(); });
+  WorkCompletion completion;
+  do {  // what it sent before
+    ASSERT_TRUE(SleepOnWord(side, &completion));
+    if (completion.status == WcStatus::kSuccess) {
+      ASSERT_TRUE(side.Receive(1, 0, 64).ok());
+    }
+  } while (completion.status == WcStatus::kSuccess);
+}
+
 // --- A peer that knows the layout and does what it likes.
 
 struct RawPeer {
@@ -202,7 +218,11 @@ struct RawPeer {
     options.send_cq = options.recv_cq = queue.get();
     pair = domain->CreateQueuePair(options).value();
     {
-      const Endpoint local = pair->LocalEndpoint().value();
+      Endpoint local = pair->LocalEndpoint().value();
+      own_fd = UniqueFd(dup(local.fds[softnic::kInboxFd].get()));
+      void* mapped = mmap(nullptr, kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED, own_fd.get(), 0);
+      TERMFS_CHECK(mapped != MAP_FAILED);
+      own = static_cast<std::byte*>(mapped);
       SendOver(socket, local.bytes.data(), local.bytes.size(), local.fds);
     }
     remote.bytes.resize(4096);
@@ -219,6 +239,8 @@ struct RawPeer {
   std::unique_ptr<ProtectionDomain> domain;
   std::unique_ptr<CompletionQueue> queue;
   std::unique_ptr<QueuePair> pair;
+  UniqueFd own_fd;
+  std::byte* own = nullptr;  // the first page of our own inbox
   Endpoint remote;
   softnic::EndpointBytes endpoint{};
   size_t inbox_bytes = 0;
@@ -295,6 +317,72 @@ TEST(PeerProcess, Hostile_CanOnlyBreakItsOwnConnection) {
               WcStatus::kSuccess);
     victim.pair->Close();
     child.Kill();
+  }
+}
+
+// Wakes the other side for nothing, or takes its flag away, and is asleep itself in ways that are none.
+void RestlessPeer(int socket) {
+  RawPeer peer(socket);
+  auto& theirs = *reinterpret_cast<softnic::InboxControl*>(peer.inbox);
+  for (Random random(11);;) {
+    theirs.armed = random.Below(2) == 0 ? softnic::kSleepsOnWord : static_cast<uint32_t>(random.Below(4));
+    if (random.Below(4) == 0) {
+      WakeFutex(theirs.armed, FutexScope::kHost);
+    }
+  }
+}
+
+TEST(PeerProcess, Hostile_CannotKeepASleeperBeyondHisDeadline) {
+  Child child(RestlessPeer);
+  Side side(Patient(), /*own_receives=*/true);
+  ConnectOver(child.socket(), *side.pair);
+  ASSERT_TRUE(side.Receive(1, 0, 64).ok());
+  WorkCompletion completion;
+  for (int i = 0; i < 20; i++) {  // each returns, or the test hangs
+    EXPECT_FALSE(SleepOnWord(side, &completion, std::chrono::milliseconds(5)));
+  }
+  EXPECT_TRUE(side.pair->connected());
+  child.Kill();
+  EXPECT_TRUE(SleepOnWord(side, &completion)) << "the loss";
+  EXPECT_EQ(completion.status, WcStatus::kWrFlushErr);
+}
+
+// Its inbox says what it likes, its threads sleep on the word, and the memory below goes away all the time.
+void DeceptiveSleeper(int socket) {
+  RawPeer peer(socket);
+  auto& control = *reinterpret_cast<softnic::InboxControl*>(peer.own);
+  std::vector<std::thread> sleepers;
+  for (int i = 0; i < 8; i++) {
+    sleepers.emplace_back([&] {
+      while (true) {
+        const FutexWait wait{.word = &control.armed, .expected = softnic::kSleepsOnWord, .scope = FutexScope::kHost};
+        WaitForFutexes({&wait, 1}, std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
+      }
+    });
+  }
+  for (Random random(5);;) {
+    control.armed = random.Below(3) != 0 ? softnic::kSleepsOnWord : static_cast<uint32_t>(random());
+    control.posted = 64;
+    if (random.Below(8) == 0) {
+      fallocate(peer.own_fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kPageSize);
+    }
+  }
+}
+
+TEST(PeerProcess, Hostile_IsWokenWithoutHarm) {
+  for (int round = 0; round < 20; round++) {
+    Child child(DeceptiveSleeper);
+    Connection honest;
+    QueuePairOptions options = Patient();
+    options.rnr_timeout = std::chrono::milliseconds(100);
+    Side victim(options);
+    ConnectOver(child.socket(), *victim.pair);
+    for (int i = 0; i < 64 && victim.pair->connected(); i++) {
+      ASSERT_TRUE(victim.Send(victim.Request(Opcode::kSend, 0, 0, {})).ok());
+      EXPECT_TRUE(victim.Wait(std::chrono::seconds(60)).has_value());
+    }
+    EXPECT_EQ(honest.client.Run(honest.client.Request(Opcode::kRdmaRead, 0, 64, honest.server.region->rkey(), 0)),
+              WcStatus::kSuccess);
   }
 }
 
