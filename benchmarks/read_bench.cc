@@ -67,8 +67,8 @@ class FlushService final : public tlib::server::Service {
     }));
     return std::vector<std::byte>();
   }
-  void SessionOpened(const tlib::server::SessionInfo&) override {}
-  void SessionClosed(tlib::server::SessionId) override {}
+  Status SessionOpened(const tlib::server::SessionInfo&) override { return Status::Ok(); }
+  void SessionClosed(tlib::server::SessionId, const tlib::server::SessionEnd&) override {}
   bool AllowsRawWrites() const override { return true; }
 
   tlib::server::Server* server = nullptr;

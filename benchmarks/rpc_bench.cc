@@ -52,8 +52,8 @@ class EchoService final : public tlib::server::Service {
   Result<std::vector<std::byte>> HandleAdmin(uint16_t, std::span<const std::byte>) override {
     return Status::Error(ENOSYS, "none");
   }
-  void SessionOpened(const tlib::server::SessionInfo&) override {}
-  void SessionClosed(tlib::server::SessionId) override {}
+  Status SessionOpened(const tlib::server::SessionInfo&) override { return Status::Ok(); }
+  void SessionClosed(tlib::server::SessionId, const tlib::server::SessionEnd&) override {}
   bool AllowsRawWrites() const override { return false; }
 };
 

@@ -6,9 +6,11 @@
 
 namespace termfs::metadata {
 
-Result<Attributes> Namespace::SetAttr(InodeNumber ino, const AttributeChange& change, Nanoseconds now) {
+Result<Attributes> Namespace::SetAttr(InodeNumber ino, const AttributeChange& change, Nanoseconds now,
+                                      const Stamp* stamp) {
   Attributes result;
-  const Status status = Run([&](Operation& op) -> Status {
+  Receipt receipt;
+  const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
     Attributes& a = inode->attributes;
     if (change.mode) {
@@ -27,12 +29,13 @@ Result<Attributes> Namespace::SetAttr(InodeNumber ino, const AttributeChange& ch
 }
 
 Result<Attributes> Namespace::SetSizeAndTimes(InodeNumber ino, uint64_t size, SizeRule rule, Nanoseconds mtime,
-                                              Nanoseconds ctime) {
+                                              Nanoseconds ctime, const Stamp* stamp, uint64_t offset) {
   if (size > kMaxFileSize) {
     return Status::Error(EFBIG, "file size beyond the limit");
   }
   Attributes result;
-  const Status status = Run([&](Operation& op) -> Status {
+  Receipt receipt{.offset = offset};
+  const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
     Attributes& a = inode->attributes;
     if (a.type() != FileType::kRegular) {

@@ -7,7 +7,7 @@ namespace termfs::metadata {
 namespace {
 
 Status CheckKeyTypes(CheckState& state) {
-  static constexpr std::string_view kTypes = "SNCRIDEXOTAGP";
+  static constexpr std::string_view kTypes = "SNCRIDEXOTAGPLQ";
   for (int byte = 0; byte < 255; ++byte) {
     const char type = static_cast<char>(byte);
     if (kTypes.find(type) == kTypes.npos) {
@@ -18,6 +18,19 @@ Status CheckKeyTypes(CheckState& state) {
     }
   }
   return Status::Ok();
+}
+
+Status CheckClients(CheckState& state) {
+  RETURN_IF_ERROR(ForEachOfType(state.reader, 'L', [&](const KeyValue& pair) {
+    if (pair.key.size() != ClientKey(0).size() || !DecodeClient(0, pair.value).ok()) {
+      state.Problem("clients: damaged record");
+    }
+  }));
+  return ForEachOfType(state.reader, 'Q', [&](const KeyValue& pair) {
+    if (pair.key.size() != ReceiptKey(0, 0).size() || !DecodeReceipt(pair.value).ok()) {
+      state.Problem("receipts: damaged record");
+    }
+  });
 }
 
 Status CheckCounters(CheckState& state) {
@@ -82,6 +95,7 @@ Result<CheckReport> Check(KeyValueStore& store, const CheckOptions& options) {
   RETURN_IF_ERROR(CheckAhead(state));
   RETURN_IF_ERROR(CheckPendingFree(state));
   RETURN_IF_ERROR(CompareSpace(state));
+  RETURN_IF_ERROR(CheckClients(state));
   RETURN_IF_ERROR(CheckCounters(state));
   return std::move(state.report);
 }

@@ -60,7 +60,7 @@ InodeRecord MakeInode(InodeNumber ino, const NewInode& wanted, const Attributes&
 }  // namespace
 
 Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, const NewInode& inode, Caller caller,
-                                     Nanoseconds now) {
+                                     Nanoseconds now, const Stamp* stamp) {
   RETURN_IF_ERROR(CheckName(name));
   NewInode wanted = inode;
   if ((wanted.mode & S_IFMT) == 0) {
@@ -69,7 +69,8 @@ Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, 
   wanted.mode &= S_IFMT | 07777;
   RETURN_IF_ERROR(CheckNewInode(wanted));
   Attributes created;
-  const Status status = Run([&](Operation& op) -> Status {
+  Receipt receipt;
+  const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const dir, op.ClaimDirectory(parent));
     ASSIGN_OR_RETURN(const InodeNumber ino, NextInode());
     InodeRecord record = MakeInode(ino, wanted, dir->attributes, caller, now);
@@ -78,16 +79,19 @@ Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, 
     dir->attributes.mtime = dir->attributes.ctime = now;
     dir->attributes.nlink += record.attributes.is_directory() ? 1 : 0;
     created = op.Insert(std::move(record))->attributes;
+    receipt.ino = ino;
     return Status::Ok();
   });
   RETURN_IF_ERROR(status);
   return created;
 }
 
-Result<Attributes> Namespace::Link(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now) {
+Result<Attributes> Namespace::Link(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
+                                   const Stamp* stamp) {
   RETURN_IF_ERROR(CheckName(name));
   Attributes linked;
-  const Status status = Run([&](Operation& op) -> Status {
+  Receipt receipt;
+  const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const dir, op.ClaimDirectory(parent));
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
     Attributes& a = inode->attributes;

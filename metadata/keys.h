@@ -15,6 +15,8 @@
 //   'A' inode                        end of the space, in file pages, that was allocated ahead of the file's growth
 //   'G' server:32, group             bitmap of an allocation group
 //   'P' server:32, region page       pending-free range
+//   'L' client                       a client that has, or had, a session and has not said goodbye
+//   'Q' client, slot:32              receipt of the last marked request of the client's slot
 //
 // Guards (see key_value_store.h): 'I' guards 'D', 'E', 'X', 'O', 'T' and 'A' of its inode.
 #pragma once
@@ -48,6 +50,8 @@ inline std::string GroupKey(uint32_t server, uint64_t group) { return Encoder('G
 inline std::string PendingKey(uint32_t server, PageIndex page) {
   return Encoder('P').U32(server).U64(page.value).Take();
 }
+inline std::string ClientKey(ClientNumber client) { return Encoder('L').U64(client).Take(); }
+inline std::string ReceiptKey(ClientNumber client, uint32_t slot) { return Encoder('Q').U64(client).U32(slot).Take(); }
 // From the key of an extent. EIO: not one.
 inline Result<uint64_t> FilePageOfExtentKey(std::string_view key) {
   Decoder decoder(key);

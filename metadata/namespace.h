@@ -18,6 +18,10 @@
 // says `orphaned`, and the caller calls ReleaseOrphan when it sees no opener left. At start-up ReleaseOrphan all of
 // ListOrphans and finish all of ListTruncations. The inode number of an orphan stays valid until then.
 //
+// Marked requests: an operation that takes a Stamp leaves its Receipt in the same transaction, so that whoever asks
+// again with the same stamp (FindReceipt) learns that it has been done. ECANCELED: a later stamp of the slot was there
+// first.
+//
 // Thread-safety: every method from any number of threads. They block for the store; call them on threads of their own.
 // Ownership:     the store is borrowed and must outlive the Namespace; it has one Namespace at a time.
 // Errors:        ESTALE: an inode number that does not exist. ENOENT, ENOTDIR, ...: as in POSIX, listed where not
@@ -93,14 +97,18 @@ class Namespace {
   // The same by what is in memory, without waiting for anything: EAGAIN when that does not tell.
   Result<Attributes> LookupInMemory(InodeNumber parent, std::string_view name);
   Result<Attributes> Create(InodeNumber parent, std::string_view name, const NewInode& inode, Caller caller,
-                            Nanoseconds now);
+                            Nanoseconds now, const Stamp* stamp = nullptr);
   Result<std::string> Readlink(InodeNumber ino);
   // EPERM for a directory, EMLINK beyond kMaxLinks, ENOENT when the inode is an orphan.
-  Result<Attributes> Link(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now);
-  Result<Removed> Unlink(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now);
-  Result<Removed> Rmdir(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now);
+  Result<Attributes> Link(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
+                          const Stamp* stamp = nullptr);
+  Result<Removed> Unlink(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now,
+                         const Stamp* stamp = nullptr);
+  Result<Removed> Rmdir(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now,
+                        const Stamp* stamp = nullptr);
   Result<Renamed> Rename(InodeNumber old_parent, std::string_view old_name, InodeNumber new_parent,
-                         std::string_view new_name, RenameMode mode, bool keep_open, Nanoseconds now);
+                         std::string_view new_name, RenameMode mode, bool keep_open, Nanoseconds now,
+                         const Stamp* stamp = nullptr);
 
   // --- Directories (readdir.cc) ---
 
@@ -117,17 +125,20 @@ class Namespace {
   Result<Attributes> GetAttr(InodeNumber ino);
   Result<Attributes> GetAttrInMemory(InodeNumber ino);  // as LookupInMemory
   // Sets what `change` names, and ctime. The size: Truncate.
-  Result<Attributes> SetAttr(InodeNumber ino, const AttributeChange& change, Nanoseconds now);
-  // After a write: one small transaction. kExact refuses (EINVAL) to shrink, which is Truncate's.
+  Result<Attributes> SetAttr(InodeNumber ino, const AttributeChange& change, Nanoseconds now,
+                             const Stamp* stamp = nullptr);
+  // After a write: one small transaction. kExact refuses (EINVAL) to shrink, which is Truncate's. `offset`: for the
+  // receipt.
   Result<Attributes> SetSizeAndTimes(InodeNumber ino, uint64_t size, SizeRule rule, Nanoseconds mtime,
-                                     Nanoseconds ctime);
+                                     Nanoseconds ctime, const Stamp* stamp = nullptr, uint64_t offset = 0);
 
   // EEXIST with kCreate, ENODATA with kReplace; E2BIG: value too long; ERANGE: name empty or too long; ENOSPC: list.
-  Status SetXattr(InodeNumber ino, std::string_view name, std::string_view value, XattrMode mode, Nanoseconds now);
+  Status SetXattr(InodeNumber ino, std::string_view name, std::string_view value, XattrMode mode, Nanoseconds now,
+                  const Stamp* stamp = nullptr);
   // ENODATA: no such attribute.
   Result<std::string> GetXattr(InodeNumber ino, std::string_view name);
   Result<std::vector<std::string>> ListXattr(InodeNumber ino);
-  Status RemoveXattr(InodeNumber ino, std::string_view name, Nanoseconds now);
+  Status RemoveXattr(InodeNumber ino, std::string_view name, Nanoseconds now, const Stamp* stamp = nullptr);
 
   // --- Data space (extents.cc, truncate.cc, space.cc) ---
 
@@ -146,8 +157,9 @@ class Namespace {
     bool more = false;  // extents past the end are left: call TruncateStep until it returns false
   };
   // Sets the size, up or down, with mtime and ctime; frees whole pages past the end, in steps. What is left to free is
-  // no longer part of the file. The caller zeroes the rest of the last page.
-  Result<Truncated> Truncate(InodeNumber ino, uint64_t new_size, Nanoseconds now);
+  // no longer part of the file. The caller zeroes the rest of the last page. `partly`: for the receipt.
+  Result<Truncated> Truncate(InodeNumber ino, uint64_t new_size, Nanoseconds now, const Stamp* stamp = nullptr,
+                             bool partly = false);
   // Frees a bounded number of extents; false when nothing is left (also for an inode that is gone).
   Result<bool> TruncateStep(InodeNumber ino);
   // Makes the range a hole, in steps: true means call again with the same arguments.
@@ -168,6 +180,16 @@ class Namespace {
   Status ReleaseOrphan(InodeNumber ino);
   // Up to `limit` orphans after `after` (0: from the start).
   Result<std::vector<InodeNumber>> ListOrphans(InodeNumber after, size_t limit);
+
+  // --- Clients and receipts (clients.cc) ---
+
+  // Notes that the client has a session; a record that is there is replaced.
+  Status AddClient(const ClientRecord& client);
+  // Forgets the client and its receipts; not being there is no error.
+  Status RemoveClient(ClientNumber client);
+  Result<std::vector<ClientRecord>> ListClients();
+  // The receipt that the stamp's slot has; nothing when it is of another sequence.
+  Result<std::optional<Receipt>> FindReceipt(const Stamp& stamp);
 
   // --- Free space (space.cc) ---
 
@@ -200,6 +222,8 @@ class Namespace {
 
   // Runs `body` in a transaction, again on conflicts, and publishes what it changed to the sums in memory.
   Status Run(const std::function<Status(Operation&)>& body);
+  // The same for a change that may have a stamp: `receipt`, as `body` leaves it, is stored with it.
+  Status Run(const Stamp* stamp, Receipt& receipt, const std::function<Status(Operation&)>& body);
   Result<Attributes> LookupBy(Reader& reader, InodeNumber parent, std::string_view name) const;
   Result<InodeNumber> NextInode() EXCLUDES(inode_mutex_);
 

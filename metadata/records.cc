@@ -197,6 +197,40 @@ Result<uint64_t> DecodeNumber(std::string_view bytes) {
   return number;
 }
 
+std::string EncodeClient(const ClientRecord& client) {
+  return Value().U32(client.reconnect_seconds).U32(client.pid).U64(client.started).Take();
+}
+
+Result<ClientRecord> DecodeClient(ClientNumber client, std::string_view bytes) {
+  Decoder d = Open(bytes);
+  ClientRecord record{.client = client};
+  record.reconnect_seconds = d.U32();
+  record.pid = d.U32();
+  record.started = d.U64();
+  if (!d.Finished()) {
+    return Damaged("client");
+  }
+  return record;
+}
+
+std::string EncodeReceipt(const Receipt& receipt) {
+  return Value().U64(receipt.sequence).U64(receipt.ino).U64(receipt.offset).U8(receipt.partly ? 1 : 0).Take();
+}
+
+Result<Receipt> DecodeReceipt(std::string_view bytes) {
+  Decoder d = Open(bytes);
+  Receipt receipt;
+  receipt.sequence = d.U64();
+  receipt.ino = d.U64();
+  receipt.offset = d.U64();
+  const uint8_t partly = d.U8();
+  if (!d.Finished() || receipt.sequence == 0 || partly > 1) {
+    return Damaged("receipt");
+  }
+  receipt.partly = partly != 0;
+  return receipt;
+}
+
 std::string EncodeBytes(std::string_view payload) { return Value().Bytes(payload).Take(); }
 
 Result<std::string> DecodeBytes(std::string_view bytes) {

@@ -54,6 +54,13 @@ Result<Extent> DecodeExtent(uint64_t file_page, std::string_view bytes);
 std::string EncodeNumber(uint64_t number);
 Result<uint64_t> DecodeNumber(std::string_view bytes);
 
+// ClientRecord.client is in the key and passed to Decode.
+std::string EncodeClient(const ClientRecord& client);
+Result<ClientRecord> DecodeClient(ClientNumber client, std::string_view bytes);
+
+std::string EncodeReceipt(const Receipt& receipt);
+Result<Receipt> DecodeReceipt(std::string_view bytes);
+
 // Bytes as they are: the value of an extended attribute; none for orphan and truncation.
 std::string EncodeBytes(std::string_view payload);
 Result<std::string> DecodeBytes(std::string_view bytes);

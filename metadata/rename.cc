@@ -121,11 +121,13 @@ Status OpenPlaces(Operation& op, InodeNumber old_parent, InodeNumber new_parent,
 }  // namespace
 
 Result<Renamed> Namespace::Rename(InodeNumber old_parent, std::string_view old_name, InodeNumber new_parent,
-                                  std::string_view new_name, RenameMode mode, bool keep_open, Nanoseconds now) {
+                                  std::string_view new_name, RenameMode mode, bool keep_open, Nanoseconds now,
+                                  const Stamp* stamp) {
   RETURN_IF_ERROR(CheckName(old_name));
   RETURN_IF_ERROR(CheckName(new_name));
   Renamed result;
-  const Status status = Run([&](Operation& op) -> Status {
+  Receipt receipt;
+  const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
     result = {};
     Place from{nullptr, old_name, {}};
     Place to{nullptr, new_name, {}};

@@ -78,12 +78,14 @@ Result<bool> Trim(Operation& op, InodeRecord& inode) {
   return inode.trim_page == kNoTrim;
 }
 
-Result<Namespace::Truncated> Namespace::Truncate(InodeNumber ino, uint64_t new_size, Nanoseconds now) {
+Result<Namespace::Truncated> Namespace::Truncate(InodeNumber ino, uint64_t new_size, Nanoseconds now,
+                                                 const Stamp* stamp, bool partly) {
   if (new_size > kMaxFileSize) {
     return Status::Error(EFBIG, "file size beyond the limit");
   }
   Truncated result;
-  const Status status = Run([&](Operation& op) -> Status {
+  Receipt receipt{.partly = partly};
+  const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
     Attributes& a = inode->attributes;
     if (a.type() != FileType::kRegular) {

@@ -121,6 +121,34 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
+// A client of the volume: random, its own in all its sessions, not 0.
+using ClientNumber = uint64_t;
+inline constexpr uint32_t kMaxSlots = 1024;  // of a client
+
+// By what a change is known again when it is asked for a second time. Of one slot sequences rise from 1.
+struct Stamp {
+  ClientNumber client = 0;
+  uint32_t slot = 0;  // below kMaxSlots
+  uint64_t sequence = 0;
+};
+
+// What was done for the stamp with this sequence.
+struct Receipt {
+  uint64_t sequence = 0;
+  InodeNumber ino = 0;  // that was made, if one was
+  uint64_t offset = 0;  // where appended bytes went
+  bool partly = false;  // the size is set, the attributes that were to be set with it are not
+  friend bool operator==(const Receipt&, const Receipt&) = default;
+};
+
+struct ClientRecord {
+  ClientNumber client = 0;
+  uint32_t reconnect_seconds = 0;  // for so long it tries to come back
+  uint32_t pid = 0;                // of its process on this host, 0: not known
+  uint64_t started = 0;            // when that was started, in clock ticks since the host was
+  friend bool operator==(const ClientRecord&, const ClientRecord&) = default;
+};
+
 struct RegionRange {
   uint32_t server = 0;
   PageIndex first;

@@ -18,10 +18,12 @@ Result<Dentry> Find(Operation& op, const InodeRecord& dir, std::string_view name
 
 }  // namespace
 
-Result<Removed> Namespace::Unlink(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now) {
+Result<Removed> Namespace::Unlink(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now,
+                                  const Stamp* stamp) {
   RETURN_IF_ERROR(CheckName(name));
   Removed removed;
-  const Status status = Run([&](Operation& op) -> Status {
+  Receipt receipt;
+  const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const dir, op.ClaimDirectory(parent));
     ASSIGN_OR_RETURN(const Dentry dentry, Find(op, *dir, name));
     if (dentry.type == FileType::kDirectory) {
@@ -37,13 +39,15 @@ Result<Removed> Namespace::Unlink(InodeNumber parent, std::string_view name, boo
   return removed;
 }
 
-Result<Removed> Namespace::Rmdir(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now) {
+Result<Removed> Namespace::Rmdir(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now,
+                                 const Stamp* stamp) {
   if (name == "..") {
     return Status::Error(ENOTEMPTY, "the parent of a directory is not empty");
   }
   RETURN_IF_ERROR(CheckName(name));
   Removed removed;
-  const Status status = Run([&](Operation& op) -> Status {
+  Receipt receipt;
+  const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const dir, op.ClaimDirectory(parent));
     ASSIGN_OR_RETURN(const Dentry dentry, Find(op, *dir, name));
     if (dentry.type != FileType::kDirectory) {

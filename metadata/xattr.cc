@@ -19,12 +19,13 @@ Status NoData() { return Status::Error(ENODATA, "no such attribute"); }
 }  // namespace
 
 Status Namespace::SetXattr(InodeNumber ino, std::string_view name, std::string_view value, XattrMode mode,
-                           Nanoseconds now) {
+                           Nanoseconds now, const Stamp* stamp) {
   RETURN_IF_ERROR(CheckXattrName(name));
   if (value.size() > kMaxXattrValue) {
     return Status::Error(E2BIG, "value of an attribute: more than 64 KiB");
   }
-  return Run([&](Operation& op) -> Status {
+  Receipt receipt;
+  return Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
     const std::string key = XattrKey(ino, name);
     ASSIGN_OR_RETURN(const auto present, op.transaction().Get(key));
@@ -78,9 +79,10 @@ Result<std::vector<std::string>> Namespace::ListXattr(InodeNumber ino) {
   return names;
 }
 
-Status Namespace::RemoveXattr(InodeNumber ino, std::string_view name, Nanoseconds now) {
+Status Namespace::RemoveXattr(InodeNumber ino, std::string_view name, Nanoseconds now, const Stamp* stamp) {
   RETURN_IF_ERROR(CheckXattrName(name));
-  return Run([&](Operation& op) -> Status {
+  Receipt receipt;
+  return Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
     const std::string key = XattrKey(ino, name);
     ASSIGN_OR_RETURN(const auto present, op.transaction().Get(key));

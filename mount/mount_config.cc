@@ -76,6 +76,14 @@ Status ApplyOne(std::string_view option, MountConfig& config) {
     config.timeout = std::chrono::seconds(*seconds);
     return Status::Ok();
   }
+  if (equals != std::string_view::npos && name == "reconnect") {
+    Result<uint64_t> seconds = ParseCount(value, 0, 3600);
+    if (!seconds.ok()) {
+      return std::move(seconds).status().WithContext("reconnect");
+    }
+    config.reconnect = std::chrono::seconds(*seconds);
+    return Status::Ok();
+  }
   return Status::Error(EINVAL, fmt::format("unknown mount option '{}'", option));
 }
 
@@ -106,6 +114,8 @@ std::string MountOptionsHelp() {
          "                          over io_uring or not at all, over /dev/fuse. Linux 6.14 and later offer it when\n"
          "                          root has set /sys/module/fuse/parameters/enable_uring to Y\n"
          "  timeout=SECONDS         longest wait for the server (default 30)\n"
+         "  reconnect=SECONDS       how long programs wait for a server that has gone, before they get EIO (default "
+         "60; 0: at once)\n"
          "  ro, rw, suid, nosuid, dev, nodev, exec, noexec, noatime, sync, dirsync, allow_other: as mount(8) has "
          "them;\n"
          "                          nosuid and nodev are the default, allow_other is for root\n"

@@ -20,8 +20,9 @@ struct MountConfig {
   // So many misses may wait at once.
   unsigned threads = 16;
   FuseTransport fuse = FuseTransport::kAuto;
-  std::chrono::seconds timeout{30};  // of a call to the server
-  std::vector<std::string> kernel;   // what the kernel or libfuse understands, in the order given
+  std::chrono::seconds timeout{30};    // of a call to the server
+  std::chrono::seconds reconnect{60};  // for so long a lost server is waited for
+  std::vector<std::string> kernel;     // what the kernel or libfuse understands, in the order given
 };
 
 // Adds the comma-separated `options` to `config`. EINVAL names an option that is unknown or has a bad value.

@@ -170,6 +170,7 @@ fs::client::MountOptions ToClientOptions(const MountConfig& config) {
   options.session.program = "mount";
   options.session.bitmap = config.bitmap;
   options.session.call_timeout = config.timeout;
+  options.session.reconnect = config.reconnect;
   options.max_io_bytes = kMaxIo;
   return options;
 }

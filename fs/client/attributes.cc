@@ -55,12 +55,13 @@ Result<Attributes> VolumeClient::GetAttributes(Lane& lane, uint64_t ino) {
 }
 
 Result<Attributes> VolumeClient::Set(Lane& lane, uint64_t ino, const SetAttributes& what, OpenFile* file) {
+  RETURN_IF_ERROR(CheckUsable(file));
   wire::SetT body = ToWire(ino, what);
   std::shared_ptr<InodeCache> cache = file != nullptr ? file->cache : inodes_.Find(ino);
   if (what.size.has_value() && cache != nullptr) {
     body.dropped = cache->Drop();
   }
-  auto attributes = CallForAttributes(lane, kFsSet, Encode<wire::Set>(body));
+  auto attributes = CallForAttributes(lane, kFsSet, Encode<wire::Set>(body), {}, kOnce);
   if (!attributes.ok()) {
     AfterFailure(lane, attributes.status(), cache);
   }
@@ -74,27 +75,21 @@ Status VolumeClient::SetXattr(Lane& lane, uint64_t ino, std::string_view name, s
     return Status::Error(E2BIG, "attribute value");
   }
   ASSIGN_OR_RETURN(const auto in, ToBuffer(lane, value));
-  return Call(lane, kFsSetXattr, EncodeXattr(ino, name, flags), in).status();
+  return Call(lane, kFsSetXattr, EncodeXattr(ino, name, flags), in, {}, kOnce).status();
 }
 
 Result<std::vector<std::byte>> VolumeClient::GetXattr(Lane& lane, uint64_t ino, std::string_view name) {
   RETURN_IF_ERROR(CheckXattrName(name));
-  const std::span<std::byte> out = ChannelOf(lane).buffer().first(kMaxXattr);
+  const std::span<std::byte> out = lane.buffer().first(kMaxXattr);
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsGetXattr, EncodeXattr(ino, name, 0), {}, out));
-  if (reply.out_bytes > out.size()) {
-    return Status::Error(EBADMSG, "more bytes than asked for");
-  }
-  return std::vector<std::byte>(out.begin(), out.begin() + reply.out_bytes);
+  return std::vector<std::byte>(reply.out.begin(), reply.out.end());
 }
 
 Result<std::vector<std::string>> VolumeClient::ListXattr(Lane& lane, uint64_t ino) {
-  const std::span<std::byte> out = ChannelOf(lane).buffer().first(kMaxXattr);
+  const std::span<std::byte> out = lane.buffer().first(kMaxXattr);
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsListXattr, EncodeInode(ino), {}, out));
-  if (reply.out_bytes > out.size()) {
-    return Status::Error(EBADMSG, "more bytes than asked for");
-  }
   std::vector<std::string> names;
-  std::string_view list(reinterpret_cast<const char*>(out.data()), reply.out_bytes);
+  std::string_view list(reinterpret_cast<const char*>(reply.out.data()), reply.out.size());
   while (!list.empty()) {
     const size_t end = list.find('\0');
     if (end == 0 || end == std::string_view::npos) {
@@ -108,7 +103,7 @@ Result<std::vector<std::string>> VolumeClient::ListXattr(Lane& lane, uint64_t in
 
 Status VolumeClient::RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) {
   RETURN_IF_ERROR(CheckXattrName(name));
-  return Call(lane, kFsRemoveXattr, EncodeXattr(ino, name, 0)).status();
+  return Call(lane, kFsRemoveXattr, EncodeXattr(ino, name, 0), {}, {}, kOnce).status();
 }
 
 }  // namespace termfs::fs::client

@@ -30,18 +30,18 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
   body.notify = kernel_cache_ != nullptr;
   body.dropped = (flags & O_TRUNC) != 0 ? cache->Drop() : 0;
   const Status opened = [&]() -> Status {
-    ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsOpen, Encode<wire::Open>(body)));
+    ASSIGN_OR_RETURN(const CallReply reply,
+                     Call(lane, kFsOpen, Encode<wire::Open>(body), {}, {}, (flags & O_TRUNC) != 0));
     ASSIGN_OR_RETURN(const auto decoded, DecodeOpened(reply.body));
-    ASSIGN_OR_RETURN(const Map map, DecodeMap(MapBytes(decoded), session_->pages()));
-    cache->Install(map);
-    return Status::Ok();
+    ASSIGN_OR_RETURN(const Map map, DecodeMap(MapBytes(decoded), link_->pages()));
+    cache->Install(map, Of(lane).generation());
+    return CountOpen(lane, ino, cache);
   }();
   if (!opened.ok()) {
     AfterFailedOpen(lane, opened, cache);
-    inodes_.Put(ino);
+    inodes_.Put(ino, cache);
     return opened;
   }
-  inodes_.Opened(ino);
   return new OpenFile(ino, flags, cache);
 }
 
@@ -58,7 +58,7 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   body.gid = who.gid;
   body.flags = flags;
   body.notify = kernel_cache_ != nullptr;
-  const auto reply = Call(lane, kFsCreate, Encode<wire::Make>(body));
+  const auto reply = Call(lane, kFsCreate, Encode<wire::Make>(body), {}, {}, kOnce);
   if (!reply.ok()) {
     AfterFailedOpen(lane, reply.status(), nullptr);
     return reply.status();
@@ -67,8 +67,26 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   // A map in the reply (of a file that was there) is not used: its revocation would not have found the inode.
   const Attributes attributes = FromWire(*opened.attributes);
   auto cache = inodes_.Take(attributes.ino);
-  inodes_.Opened(attributes.ino);
+  if (const Status counted = CountOpen(lane, attributes.ino, cache); !counted.ok()) {
+    inodes_.Put(attributes.ino, cache);
+    return counted;
+  }
   return std::pair(attributes, new OpenFile(attributes.ino, flags, std::move(cache)));
+}
+
+Status VolumeClient::CountOpen(Lane& lane, uint64_t ino, const std::shared_ptr<InodeCache>& cache) {
+  while (!inodes_.Opened(ino, cache, Of(lane).generation())) {
+    // The session that opened it was lost before it was counted as open, so it was not opened again with the others.
+    if (cache->lost()) {
+      return Status::Error(EIO, "the file was lost with the server");
+    }
+    wire::ReopenT body;
+    body.ino = ino;
+    body.count = 1;
+    body.notify = kernel_cache_ != nullptr;
+    RETURN_IF_ERROR(Call(lane, kFsReopen, Encode<wire::Reopen>(body)).status());
+  }
+  return Status::Ok();
 }
 
 Status VolumeClient::Flush(Lane&, OpenFile*) {
@@ -76,10 +94,18 @@ Status VolumeClient::Flush(Lane&, OpenFile*) {
 }
 
 Status VolumeClient::Sync(Lane& lane, OpenFile* file, bool data_only) {
+  RETURN_IF_ERROR(CheckUsable(file));
   wire::SyncT body;
   body.ino = file->ino;
   body.data_only = data_only;
-  return Call(lane, kFsSync, Encode<wire::Sync>(body)).status();
+  WriteHistory& writes = file->cache->writes();
+  const uint64_t mark = writes.Mark();
+  RETURN_IF_ERROR(Call(lane, kFsSync, Encode<wire::Sync>(body)).status());
+  writes.Synced(mark);
+  if (writes.Tell(file->told)) {
+    return Status::Error(EIO, "the server has lost its memory, and with it writes to this file");
+  }
+  return Status::Ok();
 }
 
 Status VolumeClient::SyncDirectory(Lane& lane, uint64_t) {
@@ -87,40 +113,45 @@ Status VolumeClient::SyncDirectory(Lane& lane, uint64_t) {
 }
 
 void VolumeClient::Release(Lane& lane, OpenFile* file) {
-  PostRelease(lane, file->ino, inodes_.Closed(file->ino) ? file->cache->Drop() : 0);
-  inodes_.Put(file->ino);
+  const InodeCacheTable::Closing closing = inodes_.Closed(file->ino, file->cache);
+  if (closing.counted) {
+    PostRelease(
+        lane, {.ino = file->ino, .dropped = closing.last ? file->cache->Drop() : 0, .generation = closing.generation});
+  }
+  inodes_.Put(file->ino, file->cache);
   delete file;
 }
 
-void VolumeClient::PostRelease(Lane& lane, uint64_t ino, uint64_t dropped) {
+void VolumeClient::PostRelease(Lane& lane, const Closed& closed) {
   wire::ReleaseT body;
-  body.ino = ino;
-  body.dropped = dropped;
+  body.ino = closed.ino;
+  body.dropped = closed.dropped;
   const auto encoded = Encode<wire::Release>(body);
   metadata_.Add();
-  const Status posted = ChannelOf(lane).Post({.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}});
+  const Status posted =
+      link_->PostIn(closed.generation, Of(lane), {.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}});
   if (posted.code() == EAGAIN) {
-    DeferRelease(ino, dropped);
+    DeferRelease(closed);
   } else if (!posted.ok() && posted.code() != ENOTCONN) {  // ENOTCONN: nothing is open any more
-    LOG_WARNING("closing inode {}: {}", ino, posted.ToDebugString());
+    LOG_WARNING("closing inode {}: {}", closed.ino, posted.ToDebugString());
   }
 }
 
-void VolumeClient::DeferRelease(uint64_t ino, uint64_t dropped) {
+void VolumeClient::DeferRelease(const Closed& closed) {
   MutexLock lock(deferred_mutex_);
-  deferred_.push_back({ino, dropped});
+  deferred_.push_back(closed);
   has_deferred_.store(true, std::memory_order_relaxed);
 }
 
 void VolumeClient::PostDeferred(Lane& lane) {
-  std::vector<Deferred> due;
+  std::vector<Closed> due;
   {
     MutexLock lock(deferred_mutex_);
     due.swap(deferred_);
     has_deferred_.store(false, std::memory_order_relaxed);
   }
-  for (const Deferred& release : due) {
-    PostRelease(lane, release.ino, release.dropped);
+  for (const Closed& closed : due) {
+    PostRelease(lane, closed);
   }
 }
 
@@ -131,20 +162,22 @@ void VolumeClient::AfterFailedOpen(Lane& lane, const Status& status, const std::
   if (cache != nullptr) {
     cache->BeginDoubt();
   }
-  ChannelOf(lane).AfterGivenUp([this, cache](const Result<std::span<const std::byte>>& late) {
-    if (cache != nullptr) {
-      cache->EndDoubt();
-    }
-    if (!late.ok()) {
-      return;
-    }
-    if (const auto opened = DecodeOpened(*late); opened.ok()) {
-      DeferRelease(opened->attributes->ino(), 0);
-    }
-  });
+  Of(lane).AfterGivenUp(
+      [this, cache, generation = Of(lane).generation()](const Result<std::span<const std::byte>>& late) {
+        if (cache != nullptr) {
+          cache->EndDoubt();
+        }
+        if (!late.ok()) {
+          return;
+        }
+        if (const auto opened = DecodeOpened(*late); opened.ok()) {
+          DeferRelease({.ino = opened->attributes->ino(), .dropped = 0, .generation = generation});
+        }
+      });
 }
 
 Result<uint64_t> VolumeClient::Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) {
+  RETURN_IF_ERROR(CheckUsable(file));
   wire::SeekT body;
   body.ino = file->ino;
   body.offset = offset;
@@ -155,6 +188,7 @@ Result<uint64_t> VolumeClient::Seek(Lane& lane, OpenFile* file, uint64_t offset,
 }
 
 Status VolumeClient::Allocate(Lane& lane, OpenFile* file, int mode, uint64_t offset, uint64_t length) {
+  RETURN_IF_ERROR(CheckUsable(file));
   wire::AllocateT body;
   body.ino = file->ino;
   body.mode = mode;
@@ -163,6 +197,9 @@ Status VolumeClient::Allocate(Lane& lane, OpenFile* file, int mode, uint64_t off
   body.dropped = file->cache->Drop();
   Status allocated = Call(lane, kFsAllocate, Encode<wire::Allocate>(body)).status();
   AfterFailure(lane, allocated, file->cache);
+  if (allocated.ok()) {  // parts of pages may have been zeroed by writing them
+    file->cache->writes().Wrote(Of(lane).generation());
+  }
   return allocated;
 }
 

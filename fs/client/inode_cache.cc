@@ -52,12 +52,12 @@ bool InodeCache::Look(uint64_t offset, uint64_t length, Plan& plan) const {
   return true;
 }
 
-void InodeCache::Install(const Map& map) {
+void InodeCache::Install(const Map& map, uint64_t generation) {
   if (map.version == 0) {
     return;
   }
   SpinHold hold(lock_);
-  if (doubts_ != 0 || map.version <= void_up_to_ || map.version < version_) {
+  if (generation != generation_ || doubts_ != 0 || map.version <= void_up_to_ || map.version < version_) {
     return;
   }
   if (version_ < map.base || extents_.segments().size() > kMaxSegments) {
@@ -78,6 +78,12 @@ void InodeCache::Void(uint64_t version) {
     extents_.Clear();
   }
   epoch_.fetch_add(1, std::memory_order_release);
+}
+
+void InodeCache::BeginGeneration(uint64_t generation) {
+  SpinHold hold(lock_);
+  Void(version_);
+  generation_ = generation;
 }
 
 void InodeCache::Revoke(uint64_t version) {
@@ -114,18 +120,37 @@ std::shared_ptr<InodeCache> InodeCacheTable::Take(uint64_t ino) {
   MutexLock lock(mutex_);
   Entry& entry = entries_[ino];
   if (entry.cache == nullptr) {
-    entry.cache = std::make_shared<InodeCache>();
+    auto kept = unsettled_.extract(ino);
+    entry.cache =
+        kept.empty() ? std::make_shared<InodeCache>() : std::make_shared<InodeCache>(std::move(kept.mapped()));
+    entry.cache->BeginGeneration(generation_);
   }
   ++entry.users;
   return entry.cache;
 }
 
-void InodeCacheTable::Put(uint64_t ino) {
-  MutexLock lock(mutex_);
+InodeCacheTable::Entry* InodeCacheTable::Find(uint64_t ino, const std::shared_ptr<InodeCache>& cache) {
   const auto entry = entries_.find(ino);
-  if (--entry->second.users == 0) {
-    entries_.erase(entry);
+  return entry == entries_.end() || entry->second.cache != cache ? nullptr : &entry->second;
+}
+
+void InodeCacheTable::Put(uint64_t ino, const std::shared_ptr<InodeCache>& cache) {
+  MutexLock lock(mutex_);
+  Entry* const entry = Find(ino, cache);
+  if (entry != nullptr && --entry->users == 0) {
+    Keep(ino, *entry->cache);
+    entries_.erase(ino);
   }
+}
+
+void InodeCacheTable::Keep(uint64_t ino, const InodeCache& cache) {
+  if (cache.writes_->settled()) {
+    return;
+  }
+  if (unsettled_.size() >= kMostUnsettled) {
+    unsettled_.erase(unsettled_.begin());
+  }
+  unsettled_[ino] = cache.writes_;
 }
 
 std::shared_ptr<InodeCache> InodeCacheTable::Find(uint64_t ino) {
@@ -134,14 +159,71 @@ std::shared_ptr<InodeCache> InodeCacheTable::Find(uint64_t ino) {
   return entry == entries_.end() ? nullptr : entry->second.cache;
 }
 
-void InodeCacheTable::Opened(uint64_t ino) {
+bool InodeCacheTable::Opened(uint64_t ino, const std::shared_ptr<InodeCache>& cache, uint64_t generation) {
   MutexLock lock(mutex_);
-  ++entries_.at(ino).open_files;
+  Entry* const entry = Find(ino, cache);
+  if (entry == nullptr || generation != generation_) {
+    return false;
+  }
+  ++entry->open_files;
+  return true;
 }
 
-bool InodeCacheTable::Closed(uint64_t ino) {
+InodeCacheTable::Closing InodeCacheTable::Closed(uint64_t ino, const std::shared_ptr<InodeCache>& cache) {
   MutexLock lock(mutex_);
-  return --entries_.at(ino).open_files == 0;
+  Entry* const entry = Find(ino, cache);
+  if (entry == nullptr) {
+    return {};
+  }
+  return {.counted = true, .last = --entry->open_files == 0, .generation = generation_};
+}
+
+std::vector<InodeCacheTable::OpenInode> InodeCacheTable::BeginGeneration(uint64_t generation) {
+  MutexLock lock(mutex_);
+  generation_ = generation;
+  std::vector<OpenInode> open;
+  for (const auto& [ino, entry] : entries_) {
+    entry.cache->BeginGeneration(generation);
+    if (entry.open_files > 0) {
+      open.push_back({.ino = ino, .open_files = entry.open_files});
+    }
+  }
+  return open;
+}
+
+uint64_t InodeCacheTable::Lose(uint64_t ino) {
+  MutexLock lock(mutex_);
+  const auto entry = entries_.find(ino);
+  if (entry == entries_.end()) {
+    return 0;
+  }
+  const uint64_t files = entry->second.open_files;
+  entry->second.cache->Lose();
+  Keep(ino, *entry->second.cache);
+  entries_.erase(entry);
+  return files;
+}
+
+uint64_t InodeCacheTable::LoseAll() {
+  MutexLock lock(mutex_);
+  uint64_t files = 0;
+  for (const auto& [ino, entry] : entries_) {
+    files += entry.open_files;
+    entry.cache->Lose();
+    Keep(ino, *entry.cache);
+  }
+  entries_.clear();
+  return files;
+}
+
+void InodeCacheTable::LoseWrites(uint64_t generation) {
+  MutexLock lock(mutex_);
+  for (const auto& [ino, entry] : entries_) {
+    entry.cache->writes_->Lose(generation);
+  }
+  for (const auto& [ino, writes] : unsettled_) {
+    writes->Lose(generation);
+  }
 }
 
 }  // namespace termfs::fs::client

@@ -17,8 +17,10 @@
 #include <atomic>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "base/mutex.h"
+#include "fs/client/write_history.h"
 #include "fs/proto/data.h"
 
 namespace termfs::fs::client {
@@ -26,6 +28,7 @@ namespace termfs::fs::client {
 class CAPABILITY("mutex") SpinLock {
  public:
   void Lock() ACQUIRE();
+  bool TryLock() TRY_ACQUIRE(true) { return !taken_.exchange(true, std::memory_order_acquire); }
   void Unlock() RELEASE() { taken_.store(false, std::memory_order_release); }
 
  private:
@@ -53,6 +56,10 @@ struct Plan {
 
 class InodeCache {
  public:
+  explicit InodeCache(std::shared_ptr<WriteHistory> writes = std::make_shared<WriteHistory>())
+      : writes_(std::move(writes)) {}
+  WriteHistory& writes() { return *writes_; }
+
   // How to read [offset, offset + length). False: the map does not tell (all of it, or in so many segments).
   bool Look(uint64_t offset, uint64_t length, Plan& plan) const EXCLUDES(lock_);
   bool StillValid(uint64_t epoch) const {
@@ -60,8 +67,8 @@ class InodeCache {
     std::atomic_thread_fence(std::memory_order_acquire);
     return epoch_.load(std::memory_order_relaxed) == epoch;
   }
-  // Takes over what the server has granted, unless it is void or out of date.
-  void Install(const Map& map) EXCLUDES(lock_);
+  // Takes over what the server has granted in a session of that generation, unless it is void or out of date.
+  void Install(const Map& map, uint64_t generation) EXCLUDES(lock_);
   // Maps up to `version` are void.
   void Revoke(uint64_t version) EXCLUDES(lock_);
   // Gives the map up before an operation that will void it anyway; the version to tell the server, 0 for none.
@@ -70,18 +77,27 @@ class InodeCache {
   // ended.
   void BeginDoubt() EXCLUDES(lock_);
   void EndDoubt() EXCLUDES(lock_);
+  // What earlier generations granted is void.
+  void BeginGeneration(uint64_t generation) EXCLUDES(lock_);
+  // The file could not be opened again after its session was lost: its handles are of no use any more.
+  void Lose() { lost_.store(true, std::memory_order_relaxed); }
+  bool lost() const { return lost_.load(std::memory_order_relaxed); }
   // Of the map, 0 for none.
   uint64_t version() const EXCLUDES(lock_);
 
  private:
+  friend class InodeCacheTable;
   void Void(uint64_t version) REQUIRES(lock_);
 
+  const std::shared_ptr<WriteHistory> writes_;
   mutable SpinLock lock_;
   std::atomic<uint64_t> epoch_{0};  // raised with lock_ held
   uint64_t version_ GUARDED_BY(lock_) = 0;
   uint64_t void_up_to_ GUARDED_BY(lock_) = 0;
   uint64_t size_ GUARDED_BY(lock_) = 0;
   uint32_t doubts_ GUARDED_BY(lock_) = 0;
+  uint64_t generation_ GUARDED_BY(lock_) = 0;
+  std::atomic<bool> lost_{false};  // relaxed: who sees it late is answered by the server
   ExtentMap extents_ GUARDED_BY(lock_);
 };
 
@@ -90,20 +106,44 @@ class InodeCacheTable {
   // The cache of an inode, made when there is none; it is found by revocations until the last Put. Take it before the
   // request whose reply may bring a map is sent.
   std::shared_ptr<InodeCache> Take(uint64_t ino) EXCLUDES(mutex_);
-  void Put(uint64_t ino) EXCLUDES(mutex_);
+  void Put(uint64_t ino, const std::shared_ptr<InodeCache>& cache) EXCLUDES(mutex_);
   std::shared_ptr<InodeCache> Find(uint64_t ino) EXCLUDES(mutex_);
-  // Counts open files. Closed: true when it was the last of the inode.
-  void Opened(uint64_t ino) EXCLUDES(mutex_);
-  bool Closed(uint64_t ino) EXCLUDES(mutex_);
+  // Counts open files. False: the session of that generation, which opened it, is gone, or the inode is lost.
+  bool Opened(uint64_t ino, const std::shared_ptr<InodeCache>& cache, uint64_t generation) EXCLUDES(mutex_);
+  struct Closing {
+    bool counted = false;     // it was open; else it is lost
+    bool last = false;        // of the inode
+    uint64_t generation = 0;  // of the session that has it open
+  };
+  Closing Closed(uint64_t ino, const std::shared_ptr<InodeCache>& cache) EXCLUDES(mutex_);
+
+  struct OpenInode {
+    uint64_t ino = 0;
+    uint64_t open_files = 0;
+  };
+  // From now on files are opened in that generation's session; returns those that are to be open in it, too. Who closes
+  // one of them after this has to close it there.
+  std::vector<OpenInode> BeginGeneration(uint64_t generation) EXCLUDES(mutex_);
+  // Its handles are lost; the number may be opened anew. Returns how many files were open.
+  uint64_t Lose(uint64_t ino) EXCLUDES(mutex_);
+  uint64_t LoseAll() EXCLUDES(mutex_);
+  // What sessions before that generation wrote, and nobody has synced, is gone.
+  void LoseWrites(uint64_t generation) EXCLUDES(mutex_);
 
  private:
+  // Of inodes that nobody uses, so many at most; beyond that some are forgotten.
+  static constexpr size_t kMostUnsettled = 16384;
   struct Entry {
     std::shared_ptr<InodeCache> cache;
     uint64_t users = 0;
     uint64_t open_files = 0;
   };
   Mutex mutex_;
+  Entry* Find(uint64_t ino, const std::shared_ptr<InodeCache>& cache) REQUIRES(mutex_);
+  void Keep(uint64_t ino, const InodeCache& cache) REQUIRES(mutex_);
+  uint64_t generation_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<uint64_t, Entry> entries_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, std::shared_ptr<WriteHistory>> unsettled_ GUARDED_BY(mutex_);
 };
 
 }  // namespace termfs::fs::client

@@ -7,8 +7,8 @@
 
 namespace termfs::fs::client {
 
-Invalidator::Invalidator(KernelCache& cache, std::unique_ptr<tlib::client::Channel> channel)
-    : cache_(cache), channel_(std::move(channel)), thread_([this] { Run(); }) {}
+Invalidator::Invalidator(KernelCache& cache, ServerLink& link, std::unique_ptr<VolumeLane> lane)
+    : cache_(cache), link_(link), lane_(std::move(lane)), thread_([this] { Run(); }) {}
 
 Invalidator::~Invalidator() {
   {
@@ -19,15 +19,15 @@ Invalidator::~Invalidator() {
   thread_.join();
 }
 
-void Invalidator::Push(const InvalidateBody& body) {
+void Invalidator::Push(const InvalidateBody& body, uint64_t generation) {
   MutexLock lock(mutex_);
-  queue_.push_back(body);
+  queue_.push_back({body, generation});
   wake_.NotifyAll();
 }
 
 void Invalidator::Run() {
   while (true) {
-    InvalidateBody body;
+    Item item;
     {
       MutexLock lock(mutex_);
       while (queue_.empty() && !stopping_) {
@@ -36,16 +36,21 @@ void Invalidator::Run() {
       if (stopping_) {
         return;  // the session ends, and with it what the server waits for
       }
-      body = queue_.front();
+      item = queue_.front();
       queue_.pop_front();
     }
+    const InvalidateBody& body = item.body;
     cache_.InvalidateInode(body.ino, body.offset, body.length);
+    if (body.ticket == 0) {
+      continue;
+    }
     wire::TicketT ticket;
     ticket.ticket = body.ticket;
     const auto encoded = Encode<wire::Ticket>(ticket);
-    const auto reply = channel_->Call({.opcode = kFsInvalidated, .body = encoded, .in = {}, .out = {}});
-    if (!reply.ok() && reply.status().code() != ENOTCONN) {
-      LOG_WARNING("telling the server of dropped pages: {}", reply.status().ToDebugString());
+    const Status told =
+        link_.CallIn(item.generation, *lane_, {.opcode = kFsInvalidated, .body = encoded, .in = {}, .out = {}});
+    if (!told.ok() && told.code() != ENOTCONN) {  // ENOTCONN: the session is gone, and with it who waits
+      LOG_WARNING("telling the server of dropped pages: {}", told.ToDebugString());
     }
   }
 }

@@ -4,7 +4,7 @@
 // that is done. A thread of its own, because the kernel may first write dirty pages back through this very mount, and
 // revocations have to be answered meanwhile.
 //
-// Thread-safety: Push from any thread. Ownership: borrows the cache; owns its channel.
+// Thread-safety: Push from any thread. Ownership: borrows the cache and the link; owns its lane.
 #pragma once
 
 #include <deque>
@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "fs/client/file_system.h"
+#include "fs/client/server_link.h"
 #include "fs/proto/data.h"
 #include "tlib/client/session.h"
 
@@ -20,22 +21,28 @@ namespace termfs::fs::client {
 
 class Invalidator {
  public:
-  Invalidator(KernelCache& cache, std::unique_ptr<tlib::client::Channel> channel);
+  Invalidator(KernelCache& cache, ServerLink& link, std::unique_ptr<VolumeLane> lane);
   ~Invalidator();
   Invalidator(const Invalidator&) = delete;
   Invalidator& operator=(const Invalidator&) = delete;
 
-  void Push(const InvalidateBody& body) EXCLUDES(mutex_);
+  // `generation`: of the session that asks. Without a ticket nobody waits for it.
+  void Push(const InvalidateBody& body, uint64_t generation) EXCLUDES(mutex_);
 
  private:
+  struct Item {
+    InvalidateBody body;
+    uint64_t generation = 0;
+  };
   void Run() EXCLUDES(mutex_);
 
   KernelCache& cache_;
-  const std::unique_ptr<tlib::client::Channel> channel_;
+  ServerLink& link_;
+  const std::unique_ptr<VolumeLane> lane_;
   Mutex mutex_;
   CondVar wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
-  std::deque<InvalidateBody> queue_ GUARDED_BY(mutex_);
+  std::deque<Item> queue_ GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -41,7 +41,7 @@ Result<Attributes> VolumeClient::Lookup(Lane& lane, uint64_t parent, std::string
 Result<Attributes> VolumeClient::MakeDirectory(Lane& lane, Caller who, uint64_t parent, std::string_view name,
                                                uint32_t mode) {
   RETURN_IF_ERROR(CheckName(name));
-  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, S_IFDIR | (mode & 07777), 0));
+  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, S_IFDIR | (mode & 07777), 0), {}, kOnce);
 }
 
 Result<Attributes> VolumeClient::MakeNode(Lane& lane, Caller who, uint64_t parent, std::string_view name, uint32_t mode,
@@ -51,7 +51,7 @@ Result<Attributes> VolumeClient::MakeNode(Lane& lane, Caller who, uint64_t paren
     return Status::Error(EINVAL, "mknod of a directory or symbolic link");
   }
   const uint32_t type = (mode & S_IFMT) == 0 ? S_IFREG : mode & S_IFMT;
-  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, type | (mode & 07777), rdev));
+  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, type | (mode & 07777), rdev), {}, kOnce);
 }
 
 Result<Attributes> VolumeClient::Symlink(Lane& lane, Caller who, uint64_t parent, std::string_view name,
@@ -65,18 +65,15 @@ Result<Attributes> VolumeClient::Symlink(Lane& lane, Caller who, uint64_t parent
     return Status::Error(ENAMETOOLONG, "target");
   }
   ASSIGN_OR_RETURN(const auto in, ToBuffer(lane, std::as_bytes(std::span(target))));
-  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, S_IFLNK | 0777, 0), in);
+  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, S_IFLNK | 0777, 0), in, kOnce);
 }
 
 Result<std::string> VolumeClient::ReadLink(Lane& lane, uint64_t ino) {
   wire::InodeT body;
   body.ino = ino;
-  const std::span<std::byte> out = ChannelOf(lane).buffer().first(kPageSize);
+  const std::span<std::byte> out = lane.buffer().first(kPageSize);
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsReadLink, Encode<wire::Inode>(body), {}, out));
-  if (reply.out_bytes > out.size()) {
-    return Status::Error(EBADMSG, "more bytes than asked for");
-  }
-  return std::string(reinterpret_cast<const char*>(out.data()), reply.out_bytes);
+  return std::string(reinterpret_cast<const char*>(reply.out.data()), reply.out.size());
 }
 
 Result<Attributes> VolumeClient::Link(Lane& lane, uint64_t ino, uint64_t new_parent, std::string_view new_name) {
@@ -85,17 +82,17 @@ Result<Attributes> VolumeClient::Link(Lane& lane, uint64_t ino, uint64_t new_par
   body.ino = ino;
   body.parent = new_parent;
   body.name = new_name;
-  return CallForAttributes(lane, kFsLink, Encode<wire::Link>(body));
+  return CallForAttributes(lane, kFsLink, Encode<wire::Link>(body), {}, kOnce);
 }
 
 Status VolumeClient::Unlink(Lane& lane, uint64_t parent, std::string_view name) {
   RETURN_IF_ERROR(CheckName(name));
-  return Call(lane, kFsUnlink, EncodeName(parent, name)).status();
+  return Call(lane, kFsUnlink, EncodeName(parent, name), {}, {}, kOnce).status();
 }
 
 Status VolumeClient::RemoveDirectory(Lane& lane, uint64_t parent, std::string_view name) {
   RETURN_IF_ERROR(CheckName(name));
-  return Call(lane, kFsRemoveDirectory, EncodeName(parent, name)).status();
+  return Call(lane, kFsRemoveDirectory, EncodeName(parent, name), {}, {}, kOnce).status();
 }
 
 Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, uint64_t new_parent,
@@ -108,12 +105,12 @@ Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, 
   body.new_parent = new_parent;
   body.new_name = new_name;
   body.flags = flags;
-  return Call(lane, kFsRename, Encode<wire::Rename>(body)).status();
+  return Call(lane, kFsRename, Encode<wire::Rename>(body), {}, {}, kOnce).status();
 }
 
 Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint64_t ino, uint64_t cursor,
                                                                 size_t max_bytes, bool plus) {
-  const std::span<std::byte> buffer = ChannelOf(lane).buffer();
+  const std::span<std::byte> buffer = lane.buffer();
   // On the way an entry may take up to three times what the kernel counts for it.
   constexpr size_t kWireFactor = 3;
   const size_t counted = std::min(max_bytes, size_t{options_.max_io_bytes});
@@ -124,10 +121,7 @@ Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint
   body.max_bytes = static_cast<uint32_t>(counted);
   body.plus = plus;
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsReadDirectory, Encode<wire::ReadDirectory>(body), {}, out));
-  if (reply.out_bytes > out.size()) {
-    return Status::Error(EBADMSG, "more bytes than asked for");
-  }
-  ASSIGN_OR_RETURN(const auto directory, Decode<wire::Directory>(out.first(reply.out_bytes)));
+  ASSIGN_OR_RETURN(const auto directory, Decode<wire::Directory>(reply.out));
   std::vector<DirectoryEntry> entries;
   entries.reserve(directory.entries.size());
   for (const auto& entry : directory.entries) {

@@ -42,8 +42,7 @@ bool VolumeClient::TryOneSided(Lane& lane, OpenFile* file, uint64_t offset, size
   if (!file->cache->Look(offset, size, plan)) {
     return false;
   }
-  tlib::client::Channel& channel = ChannelOf(lane);
-  std::byte* const buffer = channel.buffer().data();
+  std::byte* const buffer = lane.buffer().data();
   std::array<ReadRequest, Plan::kSegments> reads;
   size_t count = 0;
   for (size_t i = 0; i < plan.count; ++i) {
@@ -60,10 +59,10 @@ bool VolumeClient::TryOneSided(Lane& lane, OpenFile* file, uint64_t offset, size
     }
   }
   if (count > 0) {
-    const Status read = channel.Read(std::span(reads).first(count));
+    const Status read = Of(lane).Read(std::span(reads).first(count));
     if (!read.ok()) {
       done = read;
-      return file->cache->StillValid(plan.epoch) || read.code() == ENOTCONN;
+      return file->cache->StillValid(plan.epoch) && read.code() != ENOTCONN;  // by the server: it finds a new session
     }
   }
   done = std::span<const std::byte>(buffer, plan.length);
@@ -72,19 +71,20 @@ bool VolumeClient::TryOneSided(Lane& lane, OpenFile* file, uint64_t offset, size
 
 Result<std::span<const std::byte>> VolumeClient::ReadByServer(Lane& lane, OpenFile* file, uint64_t offset,
                                                               size_t size) {
+  RETURN_IF_ERROR(CheckUsable(file));
   server_reads_.Add();
   const ReadBody body{.ino = file->ino, .offset = offset, .length = static_cast<uint32_t>(size)};
-  const std::span<std::byte> out = ChannelOf(lane).buffer().first(size);
+  const std::span<std::byte> out = lane.buffer().first(size);
   ASSIGN_OR_RETURN(const CallReply reply,
-                   ChannelOf(lane).Call({.opcode = kFsRead, .body = AsBytes(body), .in = {}, .out = out}));
+                   link_->Call(Of(lane), {.opcode = kFsRead, .body = AsBytes(body), .in = {}, .out = out}, false));
   ASSIGN_OR_RETURN(const auto decoded, DecodePrefix<ReadReply>(reply.body));
   const auto& [head, rest] = decoded;
   if (head.length > size) {
     return Status::Error(EBADMSG, "more bytes than asked for");
   }
-  ASSIGN_OR_RETURN(const Map map, DecodeMap(rest, session_->pages()));
-  file->cache->Install(map);
-  return std::span<const std::byte>(out.first(head.length));
+  ASSIGN_OR_RETURN(const Map map, DecodeMap(rest, link_->pages()));
+  file->cache->Install(map, Of(lane).generation());
+  return std::span<const std::byte>(lane.buffer().first(head.length));  // it may have become another
 }
 
 }  // namespace termfs::fs::client

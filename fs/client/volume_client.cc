@@ -9,8 +9,6 @@
 
 namespace termfs::fs::client {
 
-using tlib::client::CallRequest;
-
 namespace {
 
 constexpr size_t kExtraBuffer = 64 << 10;  // so that an attribute's value fits beside nothing else
@@ -41,11 +39,11 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
 Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connect, const MountOptions& options,
                                                          KernelCache* cache) {
   std::unique_ptr<VolumeClient> client(new VolumeClient(options, cache));
-  ASSIGN_OR_RETURN(client->session_, connect(client.get()));
+  ASSIGN_OR_RETURN(client->link_, ServerLink::Connect(connect, options.session.reconnect, *client));
   if (cache != nullptr) {
-    ASSIGN_OR_RETURN(auto channel, client->session_->OpenChannel({.buffer_bytes = kPageSize}));
+    ASSIGN_OR_RETURN(auto lane, client->link_->OpenLane(kPageSize));
     MutexLock lock(client->invalidator_mutex_);
-    client->invalidator_ = std::make_unique<Invalidator>(*cache, std::move(channel));
+    client->invalidator_ = std::make_unique<Invalidator>(*cache, *client->link_, std::move(lane));
   }
   return std::unique_ptr<FileSystem>(std::move(client));
 }
@@ -53,21 +51,20 @@ Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connec
 VolumeClient::~VolumeClient() {
   std::unique_ptr<Invalidator> ending;
   {
-    MutexLock lock(invalidator_mutex_);  // the callback thread is there until the session has ended
+    MutexLock lock(invalidator_mutex_);  // callbacks come until the session has ended
     ending = std::move(invalidator_);
   }
   ending.reset();
-  session_.reset();
+  link_.reset();
 }
 
 Result<std::unique_ptr<Lane>> VolumeClient::OpenLane() {
-  ASSIGN_OR_RETURN(auto interruption, Interruption::Create());
-  ASSIGN_OR_RETURN(auto channel, session_->OpenChannel({.buffer_bytes = options_.max_io_bytes + kExtraBuffer,
-                                                        .interruption = interruption.get()}));
-  return std::unique_ptr<Lane>(std::make_unique<VolumeLane>(std::move(interruption), std::move(channel)));
+  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(options_.max_io_bytes + kExtraBuffer));
+  return std::unique_ptr<Lane>(std::move(lane));
 }
 
-Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint16_t opcode, std::span<const std::byte> body) {
+Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation, uint16_t opcode,
+                                                            std::span<const std::byte> body) {
   switch (opcode) {
     case kFsRevoke: {
       ASSIGN_OR_RETURN(const RevokeBody revoke, DecodeFixed<RevokeBody>(body));
@@ -83,7 +80,7 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint16_t opcode, std
       if (invalidator_ == nullptr) {
         return Status::Error(ENOTCONN, "the mount is ending");
       }
-      invalidator_->Push(invalidate);
+      invalidator_->Push(invalidate, generation);
       return std::vector<std::byte>{};
     }
     default:
@@ -91,20 +88,86 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint16_t opcode, std
   }
 }
 
-void VolumeClient::SessionLost(const Status& why) { LOG_WARNING("the server is lost: {}", why.ToString()); }
+// Everything that is cached under grants of a session is dropped here, when that is lost: maps of files now.
+void VolumeClient::BeginGeneration(uint64_t generation) { to_reopen_ = inodes_.BeginGeneration(generation); }
+
+Result<ServerLink::Resumption> VolumeClient::Resume(tlib::client::Channel& channel, uint64_t) {
+  ServerLink::Resumption done;
+  for (const InodeCacheTable::OpenInode& open : to_reopen_) {
+    wire::ReopenT body;
+    body.ino = open.ino;
+    body.count = open.open_files;
+    body.notify = kernel_cache_ != nullptr;
+    const auto encoded = Encode<wire::Reopen>(body);
+    const Status reopened = channel.Call({.opcode = kFsReopen, .body = encoded, .in = {}, .out = {}}).status();
+    if (reopened.ok()) {
+      done.files_reopened += open.open_files;
+    } else if (GivenUp(reopened) || reopened.code() == ENOTCONN) {
+      return reopened;
+    } else {
+      LOG_ERROR("inode {} was open and cannot be opened again: {}; its handles fail with EIO", open.ino,
+                reopened.ToString());
+      done.files_lost += inodes_.Lose(open.ino);
+    }
+  }
+  return done;
+}
+
+void VolumeClient::WritesLost(uint64_t generation) { inodes_.LoseWrites(generation); }
+
+void VolumeClient::Resumed(tlib::client::Channel& channel, uint64_t generation) {
+  // What the kernel has cached of open files may be out of date: nobody told us of changes in the meantime.
+  for (const InodeCacheTable::OpenInode& open : to_reopen_) {
+    MutexLock lock(invalidator_mutex_);
+    if (invalidator_ != nullptr) {
+      invalidator_->Push({.ticket = 0, .ino = open.ino, .offset = 0, .length = 0}, generation);
+    }
+  }
+  to_reopen_.clear();
+  // Files that were closed meanwhile: another call may not come for long.
+  std::vector<Closed> due;
+  {
+    MutexLock lock(deferred_mutex_);
+    due.swap(deferred_);
+    has_deferred_.store(false, std::memory_order_relaxed);
+  }
+  for (const Closed& closed : due) {
+    if (closed.generation == generation) {
+      wire::ReleaseT body;
+      body.ino = closed.ino;
+      const auto encoded = Encode<wire::Release>(body);
+      const Status released = channel.Call({.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}}).status();
+      if (!released.ok()) {
+        LOG_DEBUG("closing inode {}: {}", closed.ino, released.ToDebugString());
+      }
+    } else if (closed.generation > generation) {
+      DeferRelease(closed);
+    }
+  }
+}
+
+uint64_t VolumeClient::GiveUp() {
+  to_reopen_.clear();
+  return inodes_.LoseAll();
+}
+
+Status VolumeClient::CheckUsable(const OpenFile* file) {
+  return file != nullptr && file->cache->lost() ? Status::Error(EIO, "the file was lost with the server")
+                                                : Status::Ok();
+}
 
 Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, std::span<const std::byte> body,
-                                                   std::span<std::byte> in, std::span<std::byte> out) {
+                                                   std::span<std::byte> in, std::span<std::byte> out, bool once) {
   metadata_.Add();
   if (has_deferred_.load(std::memory_order_relaxed)) [[unlikely]] {
     PostDeferred(lane);
   }
-  return ChannelOf(lane).Call({.opcode = opcode, .body = body, .in = in, .out = out});
+  return link_->Call(Of(lane), {.opcode = opcode, .body = body, .in = in, .out = out}, once);
 }
 
 Result<Attributes> VolumeClient::CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,
-                                                   std::span<std::byte> in) {
-  ASSIGN_OR_RETURN(const CallReply reply, Call(lane, opcode, body, in));
+                                                   std::span<std::byte> in, bool once) {
+  ASSIGN_OR_RETURN(const CallReply reply, Call(lane, opcode, body, in, {}, once));
   ASSIGN_OR_RETURN(const auto decoded, Decode<wire::AttributesReply>(reply.body));
   if (decoded.attributes == nullptr) {
     return Status::Error(EBADMSG, "a reply without attributes");
@@ -113,7 +176,7 @@ Result<Attributes> VolumeClient::CallForAttributes(Lane& lane, Opcode opcode, st
 }
 
 Result<std::span<std::byte>> VolumeClient::ToBuffer(Lane& lane, std::span<const std::byte> value) {
-  const std::span<std::byte> buffer = ChannelOf(lane).buffer();
+  const std::span<std::byte> buffer = lane.buffer();
   if (value.size() > buffer.size()) {
     return Status::Error(E2BIG, "too long a value");
   }
@@ -127,15 +190,13 @@ void VolumeClient::AfterFailure(Lane& lane, const Status& status, const std::sha
   if (cache == nullptr) {
     return;
   }
-  if (status.code() == ENOTCONN) {
-    cache->BeginDoubt();  // for good: no answer will come
-  } else if (GivenUp(status)) {
+  if (GivenUp(status)) {
     cache->BeginDoubt();
-    ChannelOf(lane).AfterGivenUp([cache](const auto&) { cache->EndDoubt(); });
+    Of(lane).AfterGivenUp([cache](const auto&) { cache->EndDoubt(); });
   }
 }
 
-void VolumeClient::Abandon(const std::string& why) { session_->Abandon(Status::Error(ENOTCONN, why)); }
+void VolumeClient::Abandon(const std::string& why) { link_->Abandon(why); }
 
 Result<FileSystemStatus> VolumeClient::StatFs(Lane& lane) {
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsStat, Encode<wire::Inode>({})));
@@ -147,7 +208,7 @@ Result<FileSystemStatus> VolumeClient::StatFs(Lane& lane) {
 }
 
 std::vector<MetricValue> VolumeClient::Metrics() const {
-  std::vector<MetricValue> values = session_->Metrics();
+  std::vector<MetricValue> values = link_->Metrics();
   for (MetricValue& value : metrics_.Snapshot()) {
     values.push_back(std::move(value));
   }

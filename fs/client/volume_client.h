@@ -15,6 +15,7 @@
 #include "fs/client/file_system.h"
 #include "fs/client/inode_cache.h"
 #include "fs/client/invalidator.h"
+#include "fs/client/server_link.h"
 #include "fs/proto/opcodes.h"
 
 namespace termfs::fs::client {
@@ -25,30 +26,17 @@ bool GivenUp(const Status& status);
 class OpenFile {
  public:
   OpenFile(uint64_t number, int open_flags, std::shared_ptr<InodeCache> inode_cache)
-      : ino(number), flags(open_flags), cache(std::move(inode_cache)) {}
+      : ino(number), flags(open_flags), cache(std::move(inode_cache)), told(cache->writes().Told()) {}
   const uint64_t ino;
   const int flags;
   const std::shared_ptr<InodeCache> cache;
+  uint32_t told;  // of losses of what was written: WriteHistory's
 };
 
-class VolumeLane final : public Lane {
+class VolumeClient final : public FileSystem, private ServerLink::Listener {
  public:
-  VolumeLane(std::unique_ptr<Interruption> interruption, std::unique_ptr<tlib::client::Channel> channel)
-      : interruption_(std::move(interruption)), channel_(std::move(channel)) {}
-  std::span<std::byte> buffer() override { return channel_->buffer(); }
-  Interruption& interruption() override { return *interruption_; }
-  tlib::client::Channel& channel() { return *channel_; }
-
- private:
-  const std::unique_ptr<Interruption> interruption_;
-  const std::unique_ptr<tlib::client::Channel> channel_;
-};
-
-class VolumeClient final : public FileSystem, private tlib::client::CallbackHandler {
- public:
-  // How the session is made, given who answers the server's calls.
-  using Connector =
-      std::function<Result<std::unique_ptr<tlib::client::Session>>(tlib::client::CallbackHandler* handler)>;
+  // How a session is made, given who answers the server's calls; each time the link is.
+  using Connector = ServerLink::Connector;
 
   static Result<std::unique_ptr<FileSystem>> Create(const Connector& connect, const MountOptions& options,
                                                     KernelCache* cache);
@@ -91,23 +79,33 @@ class VolumeClient final : public FileSystem, private tlib::client::CallbackHand
   Status RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) override;
   Result<FileSystemStatus> StatFs(Lane& lane) override;
   void Abandon(const std::string& why) override;
-  std::string transport() const override { return session_->transport(); }
+  std::string transport() const override { return link_->transport(); }
   std::vector<MetricValue> Metrics() const override;
 
  private:
   VolumeClient(const MountOptions& options, KernelCache* cache);
 
-  // tlib::client::CallbackHandler
-  Result<std::vector<std::byte>> HandleCallback(uint16_t opcode, std::span<const std::byte> body) override;
-  void SessionLost(const Status& why) override;
+  // ServerLink::Listener
+  Result<std::vector<std::byte>> HandleCallback(uint64_t generation, uint16_t opcode,
+                                                std::span<const std::byte> body) override;
+  void BeginGeneration(uint64_t generation) override;
+  Result<ServerLink::Resumption> Resume(tlib::client::Channel& channel, uint64_t generation) override;
+  void WritesLost(uint64_t generation) override;
+  void Resumed(tlib::client::Channel& channel, uint64_t generation) override;
+  uint64_t GiveUp() override;
 
-  using CallReply = tlib::client::CallReply;
-  // A metadata call: counted and without bulk bytes, or with some.
+  using CallReply = ServerLink::Reply;
+  static constexpr bool kOnce = true;
+  // A metadata call: counted and without bulk bytes, or with some. `once`: its effect must not happen twice.
   Result<CallReply> Call(Lane& lane, Opcode opcode, std::span<const std::byte> body, std::span<std::byte> in = {},
-                         std::span<std::byte> out = {});
+                         std::span<std::byte> out = {}, bool once = false);
   Result<Attributes> CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,
-                                       std::span<std::byte> in = {});
-  static tlib::client::Channel& ChannelOf(Lane& lane) { return static_cast<VolumeLane&>(lane).channel(); }
+                                       std::span<std::byte> in = {}, bool once = false);
+  static VolumeLane& Of(Lane& lane) { return static_cast<VolumeLane&>(lane); }
+  // EIO when the file was lost with its session.
+  static Status CheckUsable(const OpenFile* file);
+  // Counts an open file, and sees to it that the session of now has it open.
+  Status CountOpen(Lane& lane, uint64_t ino, const std::shared_ptr<InodeCache>& cache);
   // Copies `value` to where the server can read it from. E2BIG.
   static Result<std::span<std::byte>> ToBuffer(Lane& lane, std::span<const std::byte> value);
 
@@ -120,8 +118,13 @@ class VolumeClient final : public FileSystem, private tlib::client::CallbackHand
   // The same for an open or create (which has no cache yet); should it still succeed, the handle that nobody will use
   // is released.
   void AfterFailedOpen(Lane& lane, const Status& status, const std::shared_ptr<InodeCache>& cache);
-  void PostRelease(Lane& lane, uint64_t ino, uint64_t dropped);
-  void DeferRelease(uint64_t ino, uint64_t dropped) EXCLUDES(deferred_mutex_);
+  struct Closed {
+    uint64_t ino = 0;
+    uint64_t dropped = 0;
+    uint64_t generation = 0;  // of the session that has it open
+  };
+  void PostRelease(Lane& lane, const Closed& closed);
+  void DeferRelease(const Closed& closed) EXCLUDES(deferred_mutex_);
   void PostDeferred(Lane& lane) EXCLUDES(deferred_mutex_);
 
   const MountOptions options_;
@@ -137,17 +140,14 @@ class VolumeClient final : public FileSystem, private tlib::client::CallbackHand
   Histogram& read_time_;
   Histogram& write_time_;
   InodeCacheTable inodes_;
-  std::unique_ptr<tlib::client::Session> session_;
+  std::vector<InodeCacheTable::OpenInode> to_reopen_;  // the link's thread only
   // Releases that could not be sent when they were due; any lane's next call takes them along.
-  struct Deferred {
-    uint64_t ino;
-    uint64_t dropped;
-  };
   std::atomic<bool> has_deferred_{false};  // relaxed: a hint
   Mutex deferred_mutex_;
-  std::vector<Deferred> deferred_ GUARDED_BY(deferred_mutex_);
+  std::vector<Closed> deferred_ GUARDED_BY(deferred_mutex_);
   Mutex invalidator_mutex_;
-  std::unique_ptr<Invalidator> invalidator_ GUARDED_BY(invalidator_mutex_);  // it uses a channel of the session
+  std::unique_ptr<Invalidator> invalidator_ GUARDED_BY(invalidator_mutex_);  // it has a lane of the link
+  std::unique_ptr<ServerLink> link_;                                         // ended first: it calls this object
 };
 
 }  // namespace termfs::fs::client

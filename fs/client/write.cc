@@ -15,10 +15,10 @@ using std::chrono::steady_clock;
 namespace {
 
 // Takes over the map that a write's reply brings.
-Status InstallFrom(std::span<const std::byte> reply, uint64_t region_pages, InodeCache& cache) {
+Status InstallFrom(std::span<const std::byte> reply, uint64_t region_pages, InodeCache& cache, uint64_t generation) {
   ASSIGN_OR_RETURN(const auto decoded, DecodePrefix<WriteReply>(reply));
   ASSIGN_OR_RETURN(const Map map, DecodeMap(decoded.second, region_pages));
-  cache.Install(map);
+  cache.Install(map, generation);
   return Status::Ok();
 }
 
@@ -33,6 +33,8 @@ Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::spa
   }
   const uint32_t flags =
       (append ? uint32_t{kWriteAppend} : 0) | (clears_privileges ? uint32_t{kWriteClearsPrivileges} : 0);
+  RETURN_IF_ERROR(CheckUsable(file));
+  const VolumeLane::Hold hold(Of(lane));  // `data` may lie in its buffer
   for (size_t done = 0; done < data.size();) {
     const size_t length = std::min(data.size() - done, size_t{options_.max_io_bytes});
     RETURN_IF_ERROR(WriteChunk(lane, file, offset + done, data.subspan(done, length), flags));
@@ -46,8 +48,7 @@ Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::spa
 
 Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
                                 uint32_t flags) {
-  tlib::client::Channel& channel = ChannelOf(lane);
-  const std::span<std::byte> buffer = channel.buffer();
+  const std::span<std::byte> buffer = lane.buffer();
   std::span<std::byte> in;
   const auto at = reinterpret_cast<uintptr_t>(data.data()) - reinterpret_cast<uintptr_t>(buffer.data());
   if (at < buffer.size() && data.size() <= buffer.size() - at) {
@@ -61,9 +62,11 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
                        .version = file->cache->version(),
                        .length = static_cast<uint32_t>(in.size()),
                        .flags = flags};
-  const auto reply = channel.Call({.opcode = kFsWrite, .body = AsBytes(body), .in = in, .out = {}});
+  const auto reply = link_->Call(Of(lane), {.opcode = kFsWrite, .body = AsBytes(body), .in = in, .out = {}},
+                                 (flags & kWriteAppend) != 0);
   if (reply.ok()) {
-    return InstallFrom(reply->body, session_->pages(), *file->cache);
+    file->cache->writes().Wrote(Of(lane).generation());
+    return InstallFrom(reply->body, link_->pages(), *file->cache, Of(lane).generation());
   }
   if (!GivenUp(reply.status())) {
     AfterFailure(lane, reply.status(), file->cache);
@@ -71,15 +74,15 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
   }
   // The map of a late answer counts: it is newer than those of reads that the write has overtaken.
   file->cache->BeginDoubt();
-  channel.AfterGivenUp(
-      [cache = file->cache, pages = session_->pages()](const Result<std::span<const std::byte>>& late) {
-        cache->EndDoubt();
-        if (late.ok()) {
-          if (const Status installed = InstallFrom(*late, pages, *cache); !installed.ok()) {
-            LOG_WARNING("the late answer to a write: {}", installed.ToString());
-          }
-        }
-      });
+  Of(lane).AfterGivenUp([cache = file->cache, pages = link_->pages(),
+                         generation = Of(lane).generation()](const Result<std::span<const std::byte>>& late) {
+    cache->EndDoubt();
+    if (late.ok()) {
+      if (const Status installed = InstallFrom(*late, pages, *cache, generation); !installed.ok()) {
+        LOG_WARNING("the late answer to a write: {}", installed.ToString());
+      }
+    }
+  });
   return reply.status();
 }
 

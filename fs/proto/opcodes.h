@@ -2,6 +2,11 @@
 //
 // The operations between client and server. A request's body is the table of fs/proto/fs.fbs named here, its reply's
 // body the one after the arrow; kFsRead and kFsWrite, which are hot, are fixed structs of fs/proto/data.h.
+//
+// Requests whose effect must not happen twice carry a mark (tlib::RequestMark): kFsWrite that appends, kFsSet, kFsMake,
+// kFsLink, kFsUnlink, kFsRemoveDirectory, kFsRename, kFsOpen with O_TRUNC, kFsCreate, kFsSetXattr, kFsRemoveXattr. The
+// server keeps a receipt of the last one of each slot, stored together with the effect, and answers by it when the
+// same request comes again in another session of the client.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +40,8 @@ enum Opcode : uint16_t {
   kFsRemoveXattr,                       // Xattr ->
   kFsStat,                              // Inode -> VolumeSpace
   kFsInvalidated,                       // Ticket ->
+  kFsReopen,                            // Reopen ->
+  kFsResumed,                           // Resumed -> Memory; everything is open again that was in the session before
   kFsEnd,
 
   // From the server to the client, fixed structs of fs/proto/data.h.

@@ -89,22 +89,27 @@ Result<Bytes> FileService::Set(const Request& request) {
   if (sets_size && body.size > kMaxFileBytes) {
     return Status::Error(EFBIG, "too large a file");
   }
+  if (request.receipt != nullptr && !request.receipt->partly) {
+    ASSIGN_OR_RETURN(const auto attributes, request.Blocking([&] { return names_.GetAttr(body.ino); }));
+    return ReplyAttributes(attributes);
+  }
+  const bool only_size = body.what == static_cast<uint32_t>(wire::SetField::Size);
+  const bool resizes = sets_size && request.receipt == nullptr;
   const InodeRef inode = inodes_.Get(body.ino);
   ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
   RETURN_IF_ERROR(request.Blocking([&] { return Reclaimer::WriteTimes(names_, *inode); }));
   uint64_t old_size = 0;
-  if (sets_size) {
+  if (resizes) {
     RETURN_IF_ERROR(EnsureLoaded(request, *inode));
     {
       MutexLock lock(inode->mutex);
       inode->Drop(request.session.id, body.dropped);
       old_size = inode->size;
     }
-    RETURN_IF_ERROR(Truncate(request, *inode, body.size));
+    RETURN_IF_ERROR(Truncate(request, *inode, body.size, !only_size));
   }
-  const bool only_size = body.what == static_cast<uint32_t>(wire::SetField::Size);
   ASSIGN_OR_RETURN(const auto attributes, request.Blocking([&] {
-    return only_size ? names_.GetAttr(body.ino) : names_.SetAttr(body.ino, ChangeOf(body, Now()), Now());
+    return only_size ? names_.GetAttr(body.ino) : names_.SetAttr(body.ino, ChangeOf(body, Now()), Now(), request.stamp);
   }));
   {
     MutexLock lock(inode->mutex);

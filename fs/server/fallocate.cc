@@ -81,7 +81,7 @@ Status FileService::Preallocate(const Request& request, Inode& inode, uint64_t b
     RETURN_IF_ERROR(AllocatePages(request, inode, first_page, end_page, 0));
   }
   if (!keep_size && end > size) {
-    return CommitSize(request, inode, end, Now());
+    return CommitSize(request, inode, end, begin, Now());
   }
   Touch(inode, begin, begin);
   return Status::Ok();

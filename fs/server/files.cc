@@ -39,7 +39,8 @@ Result<Bytes> FileService::Open(const Request& request) {
       inode->Drop(request.session.id, body.dropped);
     }
   }
-  return OpenInode(request, body.ino, body.flags, body.notify);
+  const int done = request.receipt != nullptr ? O_TRUNC : 0;
+  return OpenInode(request, body.ino, body.flags & ~done, body.notify);
 }
 
 Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int flags, bool notify) {
@@ -57,7 +58,7 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
   if (attributes.ok() && (flags & O_TRUNC) != 0 && Writes(flags) && !OnlyHolds(flags)) {
     const Status truncated = [&]() -> Status {
       ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
-      RETURN_IF_ERROR(Truncate(request, *inode, 0));
+      RETURN_IF_ERROR(Truncate(request, *inode, 0, false));
       hold.Leave();
       coherence_.Invalidate(*inode, request.session.id, 0, 0);
       return Status::Ok();
@@ -100,7 +101,7 @@ Result<metadata::Attributes> FileService::LoadOpened(const Request& request, Ino
     return Status::Error(EINVAL, "not a regular file");
   }
   MutexLock lock(inode.mutex);
-  if (attributes->nlink == 0 && (!inode.loaded || inode.released)) {
+  if (attributes->nlink == 0 && (!inode.loaded || inode.releasing)) {
     return Status::Error(ESTALE, "the file has been removed");
   }
   if (!inode.loaded) {
@@ -129,7 +130,7 @@ Result<metadata::Attributes> FileService::LoadHeld(const Request& request, metad
     return Status::Error(EINVAL, "a regular file is opened to be read or written");
   }
   MutexLock lock(inode.mutex);
-  if (attributes.nlink == 0 && (!inode.held || inode.released)) {
+  if (attributes.nlink == 0 && (!inode.held || inode.releasing)) {
     return Status::Error(ESTALE, "it has been removed");
   }
   inode.held = true;
@@ -150,10 +151,64 @@ Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::A
       inode->unsynced = {};
     }
   }
+  return DescribeOpened(made);
+}
+
+Result<Bytes> FileService::DescribeOpened(const metadata::Attributes& made) {
   wire::OpenedT reply;
   reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(made)));
   // No map: the client could not know yet which inode a revocation that overtakes this reply would mean.
   return Encode<wire::Opened>(reply);
+}
+
+Result<Bytes> FileService::Reopen(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Reopen>(request.call.body()));
+  RETURN_IF_ERROR(ReopenInode(request, body.ino, body.count, body.notify).status());
+  return Bytes{};
+}
+
+Result<metadata::Attributes> FileService::ReopenInode(const Request& request, uint64_t ino, uint64_t count,
+                                                      bool notify) {
+  const InodeRef inode = inodes_.Get(ino);
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->releasing) {
+      return Status::Error(ESTALE, "the file has been removed");
+    }
+    const auto known = inode->opens.find(request.session.id);
+    if (count == 0 || count > kMaxOpensPerSession - (known != inode->opens.end() ? known->second.count : 0)) {
+      return Status::Error(EMFILE, "too many open handles of one file");
+    }
+    Opener& opener = inode->opens[request.session.id];
+    opener.count += count;
+    opener.notify |= notify;
+  }
+  auto attributes = request.Blocking([&] { return names_.GetAttr(ino); });
+  MutexLock lock(inode->mutex);
+  if (attributes.ok()) {
+    if (attributes->type() != metadata::FileType::kRegular) {
+      inode->held = true;
+    } else if (!inode->loaded) {
+      inode->Load(*attributes);
+    }
+    inode->unlinked |= attributes->nlink == 0;
+    return attributes;
+  }
+  const auto opener = inode->opens.find(request.session.id);
+  if ((opener->second.count -= count) == 0) {
+    inode->CloseAll(request.session.id);
+  }
+  return attributes;
+}
+
+Result<Bytes> FileService::Resumed(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Resumed>(request.call.body()));
+  clients_.Resumed(request.session.client);
+  reclaimer_.Kick();
+  wire::MemoryT reply;
+  reply.kept = body.start >= kept_since_;
+  request.session.writes_lost.store(!reply.kept, std::memory_order_relaxed);
+  return Encode<wire::Memory>(reply);
 }
 
 Result<Bytes> FileService::Release(const Request& request) {

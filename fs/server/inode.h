@@ -77,9 +77,9 @@ struct Inode {
   bool frozen GUARDED_BY(mutex) = false;
   std::map<uint64_t, uint64_t> grants GUARDED_BY(mutex);  // session -> version
   std::map<uint64_t, Opener> opens GUARDED_BY(mutex);
-  bool unlinked GUARDED_BY(mutex) = false;  // an orphan in the store; to be released at the last close
-  bool held GUARDED_BY(mutex) = false;      // somebody opened it by O_PATH while it had a name, or another had it open
-  bool released GUARDED_BY(mutex) = false;  // the reclaimer frees the orphan: nobody may open it any more
+  bool unlinked GUARDED_BY(mutex) = false;   // an orphan in the store; to be released at the last close
+  bool held GUARDED_BY(mutex) = false;       // somebody opened it by O_PATH while it had a name, or another had it open
+  bool releasing GUARDED_BY(mutex) = false;  // the reclaimer frees the orphan: nobody can open it any more
 
   void Load(const metadata::Attributes& attributes) REQUIRES(mutex);
   // mtime and ctime, by a change of the data.

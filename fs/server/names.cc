@@ -63,8 +63,10 @@ Result<Bytes> FileService::Make(const Request& request) {
   if (S_ISLNK(body.mode)) {
     ASSIGN_OR_RETURN(inode.symlink_target, PullString(request, metadata::kMaxSymlink));
   }
-  ASSIGN_OR_RETURN(const auto made,
-                   request.Blocking([&] { return names_.Create(body.parent, body.name, inode, caller, Now()); }));
+  ASSIGN_OR_RETURN(const auto made, request.Blocking([&] {
+    return request.receipt != nullptr ? names_.GetAttr(request.receipt->ino)
+                                      : names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp);
+  }));
   reclaimer_.NoteChange();
   return ReplyAttributes(made);
 }
@@ -75,10 +77,15 @@ Result<Bytes> FileService::Create(const Request& request) {
   if ((body.mode & ~kModeBits) != 0 || (!S_ISREG(body.mode) && (body.mode & S_IFMT) != 0)) {
     return Status::Error(EINVAL, "bad mode");
   }
+  if (request.receipt != nullptr && request.receipt->ino != 0) {
+    ASSIGN_OR_RETURN(const auto made, ReopenInode(request, request.receipt->ino, 1, body.notify));
+    return DescribeOpened(made);
+  }
   const metadata::NewInode inode{.mode = S_IFREG | (body.mode & 07777), .rdev = 0, .symlink_target = {}};
   constexpr int kAttempts = 8;  // somebody else makes and removes the same name in between
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const auto made = request.Blocking([&] { return names_.Create(body.parent, body.name, inode, caller, Now()); });
+    const auto made =
+        request.Blocking([&] { return names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp); });
     if (made.ok()) {
       reclaimer_.NoteChange();
       return OpenCreated(request, *made, body.notify);
@@ -106,24 +113,32 @@ Result<Bytes> FileService::ReadLink(const Request& request) {
 
 Result<Bytes> FileService::Link(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Link>(request.call.body()));
-  ASSIGN_OR_RETURN(const auto linked,
-                   request.Blocking([&] { return names_.Link(body.ino, body.parent, body.name, Now()); }));
+  ASSIGN_OR_RETURN(const auto linked, request.Blocking([&] {
+    return request.receipt != nullptr ? names_.GetAttr(body.ino)
+                                      : names_.Link(body.ino, body.parent, body.name, Now(), request.stamp);
+  }));
   NoteChanged(body.ino);
   return ReplyAttributes(linked);
 }
 
 Result<Bytes> FileService::Unlink(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Name>(request.call.body()));
+  if (request.receipt != nullptr) {
+    return Bytes{};
+  }
   ASSIGN_OR_RETURN(const Removed removed,
-                   request.Blocking([&] { return names_.Unlink(body.parent, body.name, true, Now()); }));
+                   request.Blocking([&] { return names_.Unlink(body.parent, body.name, true, Now(), request.stamp); }));
   AfterRemoval(removed);
   return Bytes{};
 }
 
 Result<Bytes> FileService::RemoveDirectory(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Name>(request.call.body()));
+  if (request.receipt != nullptr) {
+    return Bytes{};
+  }
   ASSIGN_OR_RETURN(const Removed removed,
-                   request.Blocking([&] { return names_.Rmdir(body.parent, body.name, true, Now()); }));
+                   request.Blocking([&] { return names_.Rmdir(body.parent, body.name, true, Now(), request.stamp); }));
   AfterRemoval(removed);
   return Bytes{};
 }
@@ -143,8 +158,11 @@ Result<Bytes> FileService::Rename(const Request& request) {
     default:
       return Status::Error(EINVAL, "unknown rename flags");
   }
+  if (request.receipt != nullptr) {
+    return Bytes{};
+  }
   ASSIGN_OR_RETURN(const auto renamed, request.Blocking([&] {
-    return names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode, true, Now());
+    return names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode, true, Now(), request.stamp);
   }));
   NoteChanged(renamed.ino);
   AfterRemoval(renamed.replaced);

@@ -137,6 +137,7 @@ void Reclaimer::Settle() {
 }
 
 void Reclaimer::Pass() {
+  clients_.Expire();
   CloseInodes();
   ReleaseOrphans();
   EndTruncations();
@@ -149,14 +150,27 @@ Reclaimer::Inodes Reclaimer::Take(Inodes Reclaimer::*set) {
 }
 
 void Reclaimer::ReleaseOrphans() {
+  if (clients_.AnyExpected()) {
+    return;
+  }
   for (const uint64_t ino : Take(&Reclaimer::orphans_)) {
-    if (const InodeRef inode = inodes_.Find(ino)) {
+    const InodeRef inode = inodes_.Get(ino);
+    bool kept = false;
+    {
       MutexLock lock(inode->mutex);
       inode->unlinked = true;
       if (!inode->opens.empty()) {
         continue;
       }
-      inode->released = true;
+      // After the look at the openers: who has just lost one is expected since before, and who has come back has opened
+      // before it is not expected any more.
+      kept = clients_.AnyExpected();
+      inode->releasing = !kept;
+    }
+    if (kept) {
+      MutexLock lock(mutex_);
+      orphans_.insert(ino);
+      continue;
     }
     const Status released = names_.ReleaseOrphan(ino);
     if (!released.ok() && released.code() != ESTALE) {

@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "fs/server/clients.h"
 #include "fs/server/inode_table.h"
 #include "fs/server/task_condition.h"
 #include "metadata/namespace.h"
@@ -28,7 +29,8 @@ namespace termfs::fs::server {
 
 class Reclaimer {
  public:
-  Reclaimer(metadata::Namespace& names, InodeTable& inodes) : names_(names), inodes_(inodes) {}
+  Reclaimer(metadata::Namespace& names, InodeTable& inodes, Clients& clients)
+      : names_(names), inodes_(inodes), clients_(clients) {}
   ~Reclaimer() { Stop(); }
 
   // Begins with the orphans and truncations that an earlier run left.
@@ -37,7 +39,8 @@ class Reclaimer {
   // What can be done without a server: times and orphans. REQUIRES: stopped.
   Status Finish();
 
-  // An orphan; released when nobody has it open (else its last closer adds it again).
+  // An orphan; released when nobody has it open (else its last closer adds it again), and nobody is expected back who
+  // may have.
   void AddOrphan(uint64_t ino);
   void AddTruncation(uint64_t ino);
   // Nobody has it open any more: trims what was allocated ahead, and writes its times.
@@ -75,6 +78,7 @@ class Reclaimer {
 
   metadata::Namespace& names_;
   InodeTable& inodes_;
+  Clients& clients_;
   tlib::server::Server* server_ = nullptr;
   std::atomic<bool> changed_{false};
   std::atomic<bool> settled_{false};

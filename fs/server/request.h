@@ -8,6 +8,7 @@
 
 #include "fs/server/inode_table.h"
 #include "fs/server/sessions.h"
+#include "metadata/types.h"
 #include "tlib/server/server.h"
 
 namespace termfs::fs::server {
@@ -17,6 +18,8 @@ using Bytes = std::vector<std::byte>;
 struct Request {
   tlib::server::Call& call;
   Session& session;
+  const metadata::Stamp* stamp = nullptr;      // of a request whose effect must not happen twice
+  const metadata::Receipt* receipt = nullptr;  // it has been carried out before, and this is what came of it
 
   // Runs `work` where it may block, and returns what it returns.
   template <typename Work>

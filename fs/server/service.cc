@@ -9,22 +9,32 @@ namespace termfs::fs::server {
 using std::chrono::steady_clock;
 using tlib::server::Task;
 
+namespace {
+
+constexpr int kVersionBits = 40;  // of a start of the server
+
+}  // namespace
+
 FileService::FileService(metadata::Namespace& names, const ServiceOptions& options)
     : names_(names),
       options_(options),
+      clients_(names),
       coherence_(sessions_, options.timeouts, metrics_),
-      reclaimer_(names, inodes_),
+      reclaimer_(names, inodes_, clients_),
+      versions_(options.start << kVersionBits),
       requests_(metrics_.counter("fs_requests_total")),
       reads_(metrics_.counter("fs_reads_total")),
       read_bytes_(metrics_.counter("fs_read_bytes_total")),
       writes_(metrics_.counter("fs_writes_total")),
       write_bytes_(metrics_.counter("fs_write_bytes_total")),
       errors_(metrics_.counter("fs_errors_total")),
+      replays_(metrics_.counter("fs_replays_total")),
       metadata_time_(metrics_.histogram("fs_metadata")),
       read_time_(metrics_.histogram("fs_read")),
       write_time_(metrics_.histogram("fs_write")) {}
 
-void FileService::Attach(tlib::server::Server& server, Administrator* administrator) {
+void FileService::Attach(tlib::server::Server& server, Administrator* administrator, uint64_t kept_since) {
+  kept_since_ = kept_since;
   coherence_.Attach(server);
   administrator_.store(administrator, std::memory_order_release);
   server_.store(&server, std::memory_order_release);
@@ -45,6 +55,7 @@ FileService::Handler FileService::HandlerOf(uint16_t opcode) {
       &FileService::SetXattr,  &FileService::GetXattr,
       &FileService::ListXattr, &FileService::RemoveXattr,
       &FileService::Stat,      &FileService::Invalidated,
+      &FileService::Reopen,    &FileService::Resumed,
   };
   return opcode >= kFsRead && opcode < kFsEnd ? kHandlers[opcode - kFsRead] : nullptr;
 }
@@ -61,14 +72,35 @@ Result<Bytes> FileService::Handle(tlib::server::Call& call) {
   if (handler == nullptr) {
     return Status::Error(ENOSYS, "unknown operation");
   }
-  const Request request{call, *session};
-  Result<Bytes> reply = (this->*handler)(request);
+  Result<Bytes> reply = Answer(handler, call, *session);
   if (!reply.ok()) {
     errors_.Add();
   }
   const auto took = static_cast<uint64_t>(Nanoseconds(steady_clock::now() - begin).count());
   (call.opcode() == kFsRead ? read_time_ : call.opcode() == kFsWrite ? write_time_ : metadata_time_).Record(took);
   return reply;
+}
+
+Result<Bytes> FileService::Answer(Handler handler, tlib::server::Call& call, Session& session) {
+  const tlib::RequestMark mark = call.mark();
+  if (mark.sequence == 0) {
+    return (this->*handler)({call, session});
+  }
+  if (mark.slot >= metadata::kMaxSlots) {
+    return Status::Error(EINVAL, "no such slot");
+  }
+  if (mark.sent_before && !session.returned) {
+    return Status::Error(EIO, "whether this has been done is not known any more");
+  }
+  const metadata::Stamp stamp{.client = session.client, .slot = mark.slot, .sequence = mark.sequence};
+  std::optional<metadata::Receipt> receipt;
+  Request request{call, session, session.client != 0 ? &stamp : nullptr};
+  if (mark.sent_before) {
+    ASSIGN_OR_RETURN(receipt, request.Blocking([&] { return names_.FindReceipt(stamp); }));
+    request.receipt = receipt.has_value() ? &*receipt : nullptr;
+    replays_.Add(receipt.has_value() ? 1 : 0);
+  }
+  return (this->*handler)(request);
 }
 
 Status FileService::WaitForServer() {
@@ -91,12 +123,25 @@ Result<Bytes> FileService::HandleAdmin(uint16_t opcode, std::span<const std::byt
   return administrator->HandleAdmin(opcode, body);
 }
 
-void FileService::SessionOpened(const tlib::server::SessionInfo& info) {
-  sessions_.Add(info.id.value, info.uid == 0 || info.uid == options_.owner_uid);
+Status FileService::SessionOpened(const tlib::server::SessionInfo& info) {
+  ASSIGN_OR_RETURN(const Clients::Standing standing, clients_.Arrived(info));
+  auto session = std::make_shared<Session>();
+  session->id = info.id.value;
+  session->may_name_owners = info.uid == 0 || info.uid == options_.owner_uid;
+  session->client = standing == Clients::Standing::kUnknown ? 0 : info.client;
+  session->returned = standing == Clients::Standing::kReturned;
+  sessions_.Add(std::move(session));
+  return Status::Ok();
 }
 
-void FileService::SessionClosed(tlib::server::SessionId session) {
+void FileService::SessionClosed(tlib::server::SessionId session, const tlib::server::SessionEnd& end) {
+  const std::shared_ptr<Session> known = sessions_.Find(session.value);
+  if (known == nullptr) {
+    return;  // it was refused
+  }
   coherence_.SessionClosed(session.value);
+  // Before its files are closed: they are kept for a client that may come back.
+  clients_.Ended(known->client, session.value, end);
   for (const InodeRef& inode : inodes_.All()) {
     bool last;
     bool unlinked;
@@ -122,6 +167,7 @@ std::vector<MetricValue> FileService::Metrics() const {
   const metadata::SpaceUse use = names_.StatFs();
   values.push_back({"fs_inodes_in_memory", inodes_.size()});
   values.push_back({"fs_inodes", use.inodes});
+  values.push_back({"fs_clients_away", clients_.away()});
   values.push_back({"fs_free_pages", use.free_pages});
   values.push_back({"fs_pending_pages", use.pending_pages});
   return values;

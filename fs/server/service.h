@@ -31,6 +31,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "fs/proto/opcodes.h"
+#include "fs/server/clients.h"
 #include "fs/server/coherence.h"
 #include "fs/server/inode_table.h"
 #include "fs/server/reclaimer.h"
@@ -53,14 +54,17 @@ struct ServiceOptions {
   CoherenceTimeouts timeouts;
   std::chrono::milliseconds space_timeout{20000};  // how long ENOSPC waits for freed space
   uint32_t owner_uid = 0;                          // besides root: whose sessions may act for others
+  uint64_t start = 0;  // of the server; greater than those before: a map's version tells its start
 };
 
 class FileService final : public tlib::server::Service {
  public:
   FileService(metadata::Namespace& names, const ServiceOptions& options);
 
-  // The server runs: requests are served from now on.
-  void Attach(tlib::server::Server& server, Administrator* administrator);
+  // Before the server starts: who may come back from an earlier run.
+  Status LoadClients() { return clients_.Load(); }
+  // The server runs: requests are served from now on. No write that returned was lost since the start `kept_since`.
+  void Attach(tlib::server::Server& server, Administrator* administrator, uint64_t kept_since);
   // Before the server stops.
   void StopBackground() { reclaimer_.Stop(); }
   // After the server has stopped: writes what is in memory only, and syncs.
@@ -71,13 +75,15 @@ class FileService final : public tlib::server::Service {
 
   Result<Bytes> Handle(tlib::server::Call& call) override;
   Result<Bytes> HandleAdmin(uint16_t opcode, std::span<const std::byte> body) override;
-  void SessionOpened(const tlib::server::SessionInfo& info) override;
-  void SessionClosed(tlib::server::SessionId session) override;
+  Status SessionOpened(const tlib::server::SessionInfo& info) override;
+  void SessionClosed(tlib::server::SessionId session, const tlib::server::SessionEnd& end) override;
   bool AllowsRawWrites() const override { return false; }
 
  private:
   using Handler = Result<Bytes> (FileService::*)(const Request&);
   static Handler HandlerOf(uint16_t opcode);
+  // Calls the handler, with what is known of a request that carries a mark.
+  Result<Bytes> Answer(Handler handler, tlib::server::Call& call, Session& session);
 
   // names.cc
   Result<Bytes> Lookup(const Request& request);
@@ -102,11 +108,16 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> Create(const Request& request);
   Result<Bytes> Release(const Request& request);
   Result<Bytes> OpenCreated(const Request& request, const metadata::Attributes& made, bool notify);
+  Result<Bytes> DescribeOpened(const metadata::Attributes& made);
   Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool notify);
   Result<metadata::Attributes> LoadOpened(const Request& request, Inode& inode, int flags);
   // For O_PATH: the inode stays while it is open, and that is all.
   static Result<metadata::Attributes> LoadHeld(const Request& request, metadata::Namespace& names, Inode& inode);
   Status CloseOne(const Request& request, Inode& inode);
+  Result<Bytes> Reopen(const Request& request);
+  // Opens what the client had open in a session before, also a file that has no name any more.
+  Result<metadata::Attributes> ReopenInode(const Request& request, uint64_t ino, uint64_t count, bool notify);
+  Result<Bytes> Resumed(const Request& request);
   // The inode, when the session has it open; EBADF.
   Result<InodeRef> FindOpen(const Request& request, uint64_t ino);
   // read.cc, write.cc
@@ -114,15 +125,18 @@ class FileService final : public tlib::server::Service {
   Status Deliver(const Request& request, uint64_t offset, uint64_t length, const std::vector<Segment>& segments);
   Result<Bytes> Write(const Request& request);
   struct WriteWork;
+  Result<Bytes> WriteAs(const Request& request, const WriteBody& body, WriteWork work);
   bool OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length);
   Status ClearPrivileges(const Request& request, Inode& inode, const WriteWork& work);
   Status Replace(const Request& request, Inode& inode, WriteWork& work);
   Status Grow(const Request& request, Inode& inode, WriteWork& work);
   Status Apply(const Request& request, Inode& inode, const WriteWork& work);
-  Status CommitSize(const Request& request, Inode& inode, uint64_t size, Nanoseconds now);
+  // `offset`: for the receipt of an append; where its bytes went is decided with the size.
+  Status CommitSize(const Request& request, Inode& inode, uint64_t size, uint64_t offset, Nanoseconds now);
   // truncate.cc. REQUIRES: exclusive in the gate.
   Status EnsureLoaded(const Request& request, Inode& inode);
-  Status Truncate(const Request& request, Inode& inode, uint64_t size);
+  // `partly`: more is to be done for the request's stamp.
+  Status Truncate(const Request& request, Inode& inode, uint64_t size, bool partly);
   Status CleanTail(const Request& request, Inode& inode);
   // The bytes behind `size`, up to the end of its page.
   Result<bool> TailIsZero(const Request& request, Inode& inode, uint64_t size);
@@ -162,18 +176,21 @@ class FileService final : public tlib::server::Service {
   const ServiceOptions options_;
   MetricsRegistry metrics_;
   SessionTable sessions_;
+  Clients clients_;
   InodeTable inodes_;
   Coherence coherence_;
   Reclaimer reclaimer_;
   std::atomic<tlib::server::Server*> server_{nullptr};
+  uint64_t kept_since_ = 0;  // set before server_
   std::atomic<Administrator*> administrator_{nullptr};
-  std::atomic<uint64_t> versions_{0};
+  std::atomic<uint64_t> versions_;
   Counter& requests_;
   Counter& reads_;
   Counter& read_bytes_;
   Counter& writes_;
   Counter& write_bytes_;
   Counter& errors_;
+  Counter& replays_;
   Histogram& metadata_time_;
   Histogram& read_time_;
   Histogram& write_time_;

@@ -17,18 +17,18 @@ namespace termfs::fs::server {
 
 struct Session {
   uint64_t id = 0;
-  bool may_name_owners = false;       // root, or the owner of the volume: whom it says it acts for is believed
-  std::atomic<bool> expelled{false};  // its waiting requests give up
+  bool may_name_owners = false;          // root, or the owner of the volume: whom it says it acts for is believed
+  uint64_t client = 0;                   // 0: no receipts are kept for it
+  bool returned = false;                 // the receipts of its former session are there
+  std::atomic<bool> writes_lost{false};  // bytes that were written for its former session, relaxed
+  std::atomic<bool> expelled{false};     // its waiting requests give up
 };
 
 class SessionTable {
  public:
-  void Add(uint64_t id, bool may_name_owners) {
-    auto session = std::make_shared<Session>();
-    session->id = id;
-    session->may_name_owners = may_name_owners;
+  void Add(std::shared_ptr<Session> session) {
     MutexLock lock(mutex_);
-    sessions_[id] = std::move(session);
+    sessions_[session->id] = std::move(session);
   }
   void Remove(uint64_t id) {
     MutexLock lock(mutex_);

@@ -29,7 +29,7 @@ Status FileService::EnsureLoaded(const Request& request, Inode& inode) {
   return Status::Ok();
 }
 
-Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size) {
+Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size, bool partly) {
   uint64_t old_size;
   {
     MutexLock lock(inode.mutex);
@@ -46,7 +46,8 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
     inode.ahead = {};
     inode.NewVersion(versions_, Inode::Change::kAny);
   }
-  const auto truncated = request.Blocking([&] { return names_.Truncate(inode.ino, size, Now()); });
+  const auto truncated =
+      request.Blocking([&] { return names_.Truncate(inode.ino, size, Now(), request.stamp, partly); });
   reclaimer_.NoteChange();
   if (!truncated.ok()) {
     MutexLock lock(inode.mutex);

@@ -34,8 +34,9 @@ struct VolumePaths {
         settings(directory + "/termfs.toml"),
         lock(directory + "/lock"),
         epoch(directory + "/epoch"),
-        tier(directory + "/tier") {}
-  std::string root, region, written, meta, settings, lock, epoch, tier;
+        tier(directory + "/tier"),
+        kept(directory + "/kept") {}
+  std::string root, region, written, meta, settings, lock, epoch, tier, kept;
 };
 
 // The exclusive right to a volume, given up with the object, also by a process that dies. While it is held, the file

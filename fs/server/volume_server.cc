@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "fs/proto/codec.h"
+#include "fs/server/kept_memory.h"
 #include "fs/server/service.h"
 #include "fs/server/settings.h"
 #include "fs/server/volume_directory.h"
@@ -64,6 +65,7 @@ class ServedVolume final : public VolumeServer, private Administrator {
   const steady_clock::time_point begun_;
   std::string transport_;
   bool stopped_ = false;
+  uint64_t kept_since_ = 0;  // start; 0: nothing has been served
   // Ended in the reverse order of this.
   std::optional<VolumeLock> lock_;
   std::unique_ptr<metadata::KeyValueStore> store_;
@@ -96,7 +98,9 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   }
   ServiceOptions service_options;
   service_options.owner_uid = geteuid();
+  service_options.start = epoch;
   service_ = std::make_unique<FileService>(*names_, service_options);
+  RETURN_IF_ERROR(service_->LoadClients());
   const tlib::server::ServerOptions options{.region = region,
                                             .socket_directory = directory_,
                                             .workers = settings.workers,
@@ -106,7 +110,8 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   transport_ = nic.transport();
   ASSIGN_OR_RETURN(server_, tlib::server::Server::Start(nic, options, *service_));
   RETURN_IF_ERROR(Recover());
-  service_->Attach(*server_, this);
+  ASSIGN_OR_RETURN(kept_since_, NoteMemory(paths, epoch, server_->memory()));
+  service_->Attach(*server_, this, kept_since_);
   LOG_INFO("volume {} is served, start {}", directory_, epoch);
   return Status::Ok();
 }
@@ -153,6 +158,9 @@ Status ServedVolume::Stop() {
     service_->StopBackground();
     note(server_->Stop());
     note(service_->Finish());
+    if (first.ok() && kept_since_ != 0) {
+      note(NoteCleanStop(VolumePaths(directory_), kept_since_));
+    }
   }
   return first;
 }

@@ -28,9 +28,24 @@ Result<Bytes> FileService::Write(const Request& request) {
   if (!work.append && (body.offset > kMaxFileBytes || body.length > kMaxFileBytes - body.offset)) {
     return Status::Error(EFBIG, "beyond the largest file");
   }
+  if (request.receipt != nullptr && request.session.writes_lost.load(std::memory_order_relaxed)) {
+    // Its place is in the store; its bytes are gone, and whoever sends them again has not been told that they were
+    // there.
+    work.append = false;
+    work.offset = request.receipt->offset;
+    return WriteAs({request.call, request.session}, body, work);
+  }
+  return WriteAs(request, body, work);
+}
+
+Result<Bytes> FileService::WriteAs(const Request& request, const WriteBody& body, WriteWork work) {
   ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
-  bool done = false;
-  if (!work.append && OnlyReplaces(*inode, work.offset, work.length)) {
+  bool done = request.receipt != nullptr;
+  if (done) {
+    work.offset = request.receipt->offset;
+    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+    RETURN_IF_ERROR(ClearPrivileges(request, *inode, work));
+  } else if (!work.append && OnlyReplaces(*inode, work.offset, work.length)) {
     ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kShared, request.session));
     if (OnlyReplaces(*inode, work.offset, work.length)) {  // still, now that nobody can change it
       RETURN_IF_ERROR(Replace(request, *inode, work));
@@ -123,7 +138,7 @@ Status FileService::Grow(const Request& request, Inode& inode, WriteWork& work) 
   const Nanoseconds now = Now();
   Status grown = Apply(request, inode, work);
   if (grown.ok()) {
-    grown = CommitSize(request, inode, work.end(), now);
+    grown = CommitSize(request, inode, work.end(), work.offset, now);
   }
   MutexLock lock(inode.mutex);
   inode.unsynced.Add(work.first_page(), work.end_page());
@@ -163,10 +178,13 @@ Status FileService::Apply(const Request& request, Inode& inode, const WriteWork&
   return Status::Ok();
 }
 
-Status FileService::CommitSize(const Request& request, Inode& inode, uint64_t size, Nanoseconds now) {
-  RETURN_IF_ERROR(
-      request.Blocking([&] { return names_.SetSizeAndTimes(inode.ino, size, metadata::SizeRule::kIfLarger, now, now); })
-          .status());
+Status FileService::CommitSize(const Request& request, Inode& inode, uint64_t size, uint64_t offset, Nanoseconds now) {
+  RETURN_IF_ERROR(request
+                      .Blocking([&] {
+                        return names_.SetSizeAndTimes(inode.ino, size, metadata::SizeRule::kIfLarger, now, now,
+                                                      request.stamp, offset);
+                      })
+                      .status());
   reclaimer_.NoteChange();
   MutexLock lock(inode.mutex);
   inode.size = size;

@@ -17,7 +17,11 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
     return Status::Error(EINVAL, "bad flags");
   }
   ASSIGN_OR_RETURN(const std::string value, PullString(request, kMaxXattr));
-  RETURN_IF_ERROR(request.Blocking([&] { return names_.SetXattr(body.ino, body.name, value, mode, Now()); }));
+  if (request.receipt != nullptr) {
+    return Bytes{};
+  }
+  RETURN_IF_ERROR(
+      request.Blocking([&] { return names_.SetXattr(body.ino, body.name, value, mode, Now(), request.stamp); }));
   NoteChanged(body.ino);
   return Bytes{};
 }
@@ -47,7 +51,10 @@ Result<Bytes> FileService::ListXattr(const Request& request) {
 
 Result<Bytes> FileService::RemoveXattr(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Xattr>(request.call.body()));
-  RETURN_IF_ERROR(request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, Now()); }));
+  if (request.receipt != nullptr) {
+    return Bytes{};
+  }
+  RETURN_IF_ERROR(request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, Now(), request.stamp); }));
   NoteChanged(body.ino);
   return Bytes{};
 }

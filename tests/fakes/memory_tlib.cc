@@ -69,6 +69,7 @@ class MemorySession {
   std::atomic<bool> lost{false};
   std::atomic<bool> mute{false};
   std::atomic<bool> closing{false};
+  std::atomic<bool> goodbye{false};
 
  private:
   void Run() {
@@ -115,6 +116,7 @@ class MemoryCall final : public tlib::server::Call {
   std::span<const std::byte> body() const override { return body_; }
   const RemoteBuffer& in() const override { return in_; }
   const RemoteBuffer& out() const override { return out_; }
+  tlib::RequestMark mark() const override { return request_.mark; }
   Status PullBulk(std::span<std::byte> into) override {
     TERMFS_CHECK(into.size() == in_.length);
     std::memcpy(into.data(), request_.in.data(), into.size());
@@ -176,6 +178,7 @@ class MemoryChannel final : public tlib::client::Channel {
   void AfterGivenUp(tlib::client::LateReply late) override {
     late(Status::Error(ENOTCONN, "nothing is given up here"));
   }
+  void Detach() override {}
   Status Write(RegionOffset, std::span<const std::byte>) override { return Status::Error(EACCES, "not allowed"); }
 
   Result<tlib::client::CallReply> Call(const tlib::client::CallRequest& request) override {
@@ -190,7 +193,7 @@ class MemoryChannel final : public tlib::client::Channel {
       return Status::Error(ENOTCONN, "the session is lost");
     }
     server_.worker_->Spawn([&] {
-      auto reply = server_.service_->Handle(call);
+      auto reply = server_.service_.load()->Handle(call);
       MutexLock lock(mutex);
       result.emplace(std::move(reply));
       ended.NotifyAll();
@@ -202,6 +205,10 @@ class MemoryChannel final : public tlib::client::Channel {
       }
     }
     session_->EndRequest();
+    if (const auto loss = server_.TakeLoss(request.opcode)) {
+      session_->lost = true;
+      loss();
+    }
     if (session_->lost) {
       return Status::Error(ENOTCONN, "the session is lost");
     }
@@ -222,34 +229,53 @@ namespace {
 
 class ClientSession final : public tlib::client::Session {
  public:
-  ClientSession(std::function<void()> close, std::function<std::unique_ptr<tlib::client::Channel>(size_t)> open,
-                uint64_t id, uint64_t pages)
-      : close_(std::move(close)), open_(std::move(open)), id_(id), pages_(pages) {}
+  ClientSession(std::shared_ptr<MemorySession> session, uint64_t epoch, std::function<void()> close,
+                std::function<std::unique_ptr<tlib::client::Channel>(size_t)> open, uint64_t pages, std::string volume)
+      : session_(std::move(session)),
+        epoch_(epoch),
+        close_(std::move(close)),
+        open_(std::move(open)),
+        pages_(pages),
+        volume_(std::move(volume)) {}
   ~ClientSession() override { close_(); }
   Result<std::unique_ptr<tlib::client::Channel>> OpenChannel(const tlib::client::ChannelOptions& options) override {
+    if (session_->lost || session_->closing) {
+      return Status::Error(ENOTCONN, "the session is lost");
+    }
     return open_(options.buffer_bytes);
   }
   Result<std::vector<std::byte>> Admin(uint16_t, std::span<const std::byte>) override {
     return Status::Error(ENOSYS, "no control channel");
   }
-  void Abandon(const Status&) override { close_(); }
-  uint64_t id() const override { return id_; }
+  Status Goodbye(std::chrono::milliseconds) override {
+    session_->goodbye = true;
+    return Status::Ok();
+  }
+  void Abandon(const Status&) override {
+    session_->lost = true;
+    close_();
+  }
+  uint64_t id() const override { return session_->id; }
+  uint64_t epoch() const override { return epoch_; }
   driver::RegionKind kind() const override { return driver::RegionKind::kTerm; }
   uint64_t pages() const override { return pages_; }
   std::string transport() const override { return "memory"; }
-  bool lost() const override { return false; }
+  std::string volume() const override { return volume_; }
+  bool lost() const override { return session_->lost; }
   std::vector<MetricValue> Metrics() const override { return {}; }
 
  private:
+  const std::shared_ptr<MemorySession> session_;
+  const uint64_t epoch_;
   const std::function<void()> close_;
   const std::function<std::unique_ptr<tlib::client::Channel>(size_t)> open_;
-  const uint64_t id_;
   const uint64_t pages_;
+  const std::string volume_;
 };
 
 }  // namespace
 
-MemoryServer::MemoryServer(uint64_t pages) : bytes_(pages << kPageBits) {
+MemoryServer::MemoryServer(uint64_t pages) : bytes_(pages << kPageBits), flushed_(pages << kPageBits) {
   auto worker = tlib::server::Worker::Create({});
   TERMFS_CHECK(worker.ok());
   worker_ = std::move(worker).value();
@@ -261,22 +287,74 @@ MemoryServer::~MemoryServer() {
   TERMFS_CHECK(stopped.ok());
 }
 
-void MemoryServer::Serve(tlib::server::Service& service) { service_ = &service; }
+void MemoryServer::Serve(tlib::server::Service& service, uint64_t epoch) {
+  MutexLock lock(mutex_);
+  service_ = &service;
+  epoch_ = epoch;
+  dead_ = false;
+}
 
-Result<std::unique_ptr<tlib::client::Session>> MemoryServer::Connect(tlib::client::CallbackHandler* handler) {
+Result<std::unique_ptr<tlib::client::Session>> MemoryServer::Connect(tlib::client::CallbackHandler* handler,
+                                                                     uint64_t client) {
   auto session = std::make_shared<MemorySession>(next_session_++, handler);
-  service_->SessionOpened({.id = {session->id}, .program = "test", .transport = "memory"});
+  std::string volume;
+  uint64_t epoch = 0;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(mutex_);  // nobody dies meanwhile
+    if (dead_) {
+      return Status::Error(ECONNREFUSED, "no server runs");
+    }
+    RETURN_IF_ERROR(service_.load()->SessionOpened({.id = {session->id},
+                                                    .program = "test",
+                                                    .transport = "memory",
+                                                    .client = client,
+                                                    .reconnect_seconds = client != 0 ? 60U : 0U}));
     sessions_[session->id] = session;
+    volume = volume_;
+    epoch = epoch_;
   }
   return std::unique_ptr<tlib::client::Session>(std::make_unique<ClientSession>(
+      session, epoch,
       [this, session] {
-        Close(session);
+        using How = tlib::server::SessionEnd::How;
+        Close(session, session->goodbye ? How::kGoodbye : How::kLost);
         session->StopCallbacks();
       },
-      [this, session](size_t bytes) { return std::make_unique<MemoryChannel>(*this, session, bytes); }, session->id,
-      bytes_.size() >> kPageBits));
+      [this, session](size_t bytes) { return std::make_unique<MemoryChannel>(*this, session, bytes); },
+      bytes_.size() >> kPageBits, volume));
+}
+
+void MemoryServer::Rename(const std::string& volume) {
+  MutexLock lock(mutex_);
+  volume_ = volume;
+}
+
+void MemoryServer::LoseReplyOf(uint16_t opcode, std::function<void()> then) {
+  MutexLock lock(mutex_);
+  lost_opcode_ = opcode;
+  after_loss_ = std::move(then);
+}
+
+std::function<void()> MemoryServer::TakeLoss(uint16_t opcode) {
+  MutexLock lock(mutex_);
+  if (after_loss_ == nullptr || opcode != lost_opcode_) {
+    return nullptr;
+  }
+  return std::exchange(after_loss_, nullptr);
+}
+
+void MemoryServer::Die() {
+  std::map<uint64_t, std::shared_ptr<MemorySession>> all;
+  {
+    MutexLock lock(mutex_);
+    dead_ = true;
+    all.swap(sessions_);
+  }
+  for (const auto& [id, session] : all) {
+    session->lost = true;
+    session->closing = true;
+    session->WaitUntilQuiet();
+  }
 }
 
 std::shared_ptr<MemorySession> MemoryServer::Find(uint64_t session) {
@@ -285,12 +363,12 @@ std::shared_ptr<MemorySession> MemoryServer::Find(uint64_t session) {
   return found == sessions_.end() ? nullptr : found->second;
 }
 
-void MemoryServer::Close(const std::shared_ptr<MemorySession>& session) {
+void MemoryServer::Close(const std::shared_ptr<MemorySession>& session, tlib::server::SessionEnd::How how) {
   if (session->closing.exchange(true)) {
     return;
   }
   session->WaitUntilQuiet();
-  service_->SessionClosed({session->id});
+  service_.load()->SessionClosed({session->id}, {.how = how});
   MutexLock lock(mutex_);
   sessions_.erase(session->id);
 }
@@ -377,7 +455,7 @@ void MemoryServer::Expel(SessionId session, const std::string&) {
   }
   found->lost = true;
   MutexLock lock(mutex_);
-  closers_.emplace_back([this, found] { Close(found); });
+  closers_.emplace_back([this, found] { Close(found, tlib::server::SessionEnd::How::kExpelled); });
 }
 
 template <typename PerPage>
@@ -442,7 +520,23 @@ Status MemoryServer::Zero(std::span<const tlib::server::PageRange> ranges) {
           return Status::Ok();
         }));
   }
+  return Flush(ranges);
+}
+
+Status MemoryServer::Flush(std::span<const tlib::server::PageRange> ranges) {
+  for (const auto& range : ranges) {
+    RETURN_IF_ERROR(ForPages(StartOf(range.first), range.count << kPageBits,
+                             [this](const std::byte* page, uint64_t, uint64_t part) {
+                               std::memcpy(flushed_.data() + (page - bytes_.data()), page, part);
+                               return Status::Ok();
+                             }));
+  }
   return Status::Ok();
+}
+
+void MemoryServer::ForgetUnflushed() {
+  MutexLock lock(region_mutex_);
+  bytes_ = flushed_;
 }
 
 }  // namespace termfs

@@ -28,18 +28,31 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   explicit MemoryServer(uint64_t pages);
   ~MemoryServer() override;
 
-  void Serve(tlib::server::Service& service);
-  Result<std::unique_ptr<tlib::client::Session>> Connect(tlib::client::CallbackHandler* handler);
+  // `epoch`: of this start.
+  void Serve(tlib::server::Service& service, uint64_t epoch = 1);
+  // `client`: tlib::client::SessionOptions' client, which would wait for a lost server for a minute.
+  Result<std::unique_ptr<tlib::client::Session>> Connect(tlib::client::CallbackHandler* handler, uint64_t client = 0);
+  // The next request with this opcode is carried out, but its session is lost before the reply arrives; `then` runs
+  // before the client knows.
+  void LoseReplyOf(uint16_t opcode, std::function<void()> then) EXCLUDES(mutex_);
+  // Every session is lost, as by the death of the server: the service hears nothing of it, and nobody can connect until
+  // the next Serve. Waits for the requests that are under way.
+  void Die() EXCLUDES(mutex_);
+  // What new sessions say whose region it is.
+  void Rename(const std::string& volume) EXCLUDES(mutex_);
   // Its client answers no callback from now on.
   void Mute(uint64_t session);
   // WriteFrom fails (EIO) after so many more pages, once.
   void FailWriteAfter(int64_t pages) { pages_until_failure_ = pages; }
   uint64_t last_session() const { return next_session_ - 1; }
   bool PageIsZero(PageIndex page);
+  // The region has the bytes that were flushed, and none that were written since. REQUIRES: no server runs.
+  void ForgetUnflushed();
   uint64_t zeroed_pages() const { return zeroed_pages_; }
 
   Status Stop() override;
   tlib::server::RegionIo& region() override { return *this; }
+  uint64_t memory() const override { return 1; }
   Status RunInCoroutine(std::function<Status()> task) override;
   void Spawn(std::function<void()> task) override { worker_->Spawn(std::move(task)); }
   Result<std::vector<std::byte>> CallClient(tlib::server::SessionId session, uint16_t opcode,
@@ -63,17 +76,20 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
                    const std::function<Status()>& check) override;
   Status ReadTo(tlib::server::Call& call, RegionOffset offset, uint32_t out_offset, uint32_t length) override;
   Status Zero(std::span<const tlib::server::PageRange> ranges) override;
-  Status Flush(std::span<const tlib::server::PageRange>) override { return Status::Ok(); }
+  Status Flush(std::span<const tlib::server::PageRange> ranges) override;
 
   // Page by page, each as one.
   template <typename PerPage>
   Status ForPages(RegionOffset offset, uint64_t length, PerPage per_page);
   std::shared_ptr<MemorySession> Find(uint64_t session);
-  void Close(const std::shared_ptr<MemorySession>& session);
+  void Close(const std::shared_ptr<MemorySession>& session, tlib::server::SessionEnd::How how);
+  // What is to be done when the reply to that request is ready; nothing: it is delivered.
+  std::function<void()> TakeLoss(uint16_t opcode) EXCLUDES(mutex_);
 
   std::vector<std::byte> bytes_;
+  std::vector<std::byte> flushed_;
   Mutex region_mutex_;
-  tlib::server::Service* service_ = nullptr;
+  std::atomic<tlib::server::Service*> service_{nullptr};
   std::unique_ptr<tlib::server::Worker> worker_;
   std::atomic<uint64_t> next_session_{1};
   std::atomic<uint64_t> zeroed_pages_{0};
@@ -81,6 +97,11 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<MemorySession>> sessions_ GUARDED_BY(mutex_);
   std::vector<std::thread> closers_ GUARDED_BY(mutex_);
+  std::string volume_ GUARDED_BY(mutex_) = "memory";
+  bool dead_ GUARDED_BY(mutex_) = false;
+  uint64_t epoch_ GUARDED_BY(mutex_) = 1;
+  uint16_t lost_opcode_ GUARDED_BY(mutex_) = 0;
+  std::function<void()> after_loss_ GUARDED_BY(mutex_);
 };
 
 }  // namespace termfs

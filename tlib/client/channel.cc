@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/check.h"
 #include "tlib/rpc/page_span.h"
 
 namespace termfs::tlib::client {
@@ -45,6 +46,19 @@ ChannelImpl::~ChannelImpl() {
   }
 }
 
+void ChannelImpl::AfterGivenUp(LateReply late) {
+  if (port_ == nullptr) {
+    return late(core_->why_lost());
+  }
+  port_->WhenAnswered(std::move(late));
+}
+
+void ChannelImpl::Detach() {
+  TERMFS_CHECK(core_->patterns().lost());
+  reader_.reset();
+  port_.reset();
+}
+
 Status ChannelImpl::Read(std::span<const ReadRequest> reads) {
   counters_->read_calls.Add();
   if (counters_->read_calls.value() % kSampleHits != 0 && reads.size() == 1 && reader_ != nullptr &&
@@ -55,6 +69,9 @@ Status ChannelImpl::Read(std::span<const ReadRequest> reads) {
 }
 
 Status ChannelImpl::ReadInFull(std::span<const ReadRequest> reads) {
+  if (port_ == nullptr) {
+    return core_->why_lost();
+  }
   if (counters_->read_calls.value() % kSampleHits != 0) {
     RETURN_IF_ERROR(ReadOneSided(reads));
     return missing_.empty() ? Status::Ok() : Fetch(reads, steady_clock::now());
@@ -185,6 +202,9 @@ void ChannelImpl::ReplaceBuffer() {
 }
 
 Result<DecodedReply> ChannelImpl::Exchange(const RpcPort::Request& request, TimePoint deadline) {
+  if (port_ == nullptr) {
+    return core_->why_lost();
+  }
   const TimePoint begin = steady_clock::now();
   counters_->calls.Add();
   const bool bulk = request.in.length != 0 || request.out.length != 0;
@@ -217,6 +237,9 @@ Status ChannelImpl::Post(const CallRequest& request) {
   if (request.opcode < kFirstServiceOpcode || !request.in.empty() || !request.out.empty()) {
     return Status::Error(EINVAL, "a posted request is the service's, and has no bulk bytes");
   }
+  if (port_ == nullptr) {
+    return core_->why_lost();
+  }
   if (!port_->has_credit()) {
     port_->PollReplies();
   }
@@ -235,7 +258,8 @@ Result<CallReply> ChannelImpl::Call(const CallRequest& request) {
   if (request.opcode < kFirstServiceOpcode) {
     return Status::Error(EINVAL, "opcode of tlib's own");
   }
-  RpcPort::Request rpc{.opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}};
+  RpcPort::Request rpc{
+      .opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}, .mark = request.mark};
   for (const auto& [bulk, described] : {std::pair(request.in, &rpc.in), std::pair(request.out, &rpc.out)}) {
     if (bulk.empty()) {
       continue;

@@ -24,7 +24,8 @@ class ChannelImpl final : public Channel {
   Status Write(RegionOffset offset, std::span<const std::byte> data) override;
   Result<CallReply> Call(const CallRequest& request) override;
   Status Post(const CallRequest& request) override;
-  void AfterGivenUp(LateReply late) override { port_->WhenAnswered(std::move(late)); }
+  void AfterGivenUp(LateReply late) override;
+  void Detach() override;
 
  private:
   using TimePoint = RpcPort::TimePoint;
@@ -58,7 +59,7 @@ class ChannelImpl final : public Channel {
   Histogram& call_latency_;
   std::shared_ptr<ChannelCounters> counters_;
   std::shared_ptr<RegisteredBuffer> buffer_;
-  std::unique_ptr<RpcPort> port_;
+  std::unique_ptr<RpcPort> port_;           // null: detached
   std::unique_ptr<OneSidedReader> reader_;  // null where the region cannot be READ
   std::vector<MissingPages> missing_;
   std::vector<RpcPort::Ticket> tickets_;

@@ -176,7 +176,9 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
   const RequestHeader header{.call = call,
                              .epoch = core_->epoch(),
                              .opcode = request.opcode,
+                             .slot = request.mark.slot,
                              .body_bytes = static_cast<uint32_t>(body),
+                             .mark = request.mark.Packed(),
                              .in = request.in,
                              .out = request.out};
   std::byte* const message = request_bytes(slot);

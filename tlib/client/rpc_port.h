@@ -41,6 +41,7 @@ class RpcPort {
     std::span<const std::byte> tail;
     RemoteBuffer in;
     RemoteBuffer out;
+    RequestMark mark{};
   };
   struct Ticket {
     uint32_t slot = 0;

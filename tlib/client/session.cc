@@ -51,12 +51,25 @@ class SessionImpl final : public Session {
     return std::vector<std::byte>(out, out + reply.body.size());
   }
 
-  void Abandon(const Status& why) override { core_->MarkLost(why); }
+  Status Goodbye(std::chrono::milliseconds timeout) override {
+    if (core_->patterns().lost()) {
+      return core_->why_lost();
+    }
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    return core_->control().Call<wire::DoneT>(wire::GoodbyeT(), deadline).status();
+  }
+
+  void Abandon(const Status& why) override {
+    core_->MarkLost(why);
+    core_->control().Shutdown();
+  }
 
   uint64_t id() const override { return core_->id(); }
+  uint64_t epoch() const override { return core_->epoch(); }
   driver::RegionKind kind() const override { return core_->region().kind; }
   uint64_t pages() const override { return core_->region().pages; }
   std::string transport() const override { return core_->transport(); }
+  std::string volume() const override { return core_->volume(); }
   bool lost() const override { return core_->patterns().lost(); }
   std::vector<MetricValue> Metrics() const override { return core_->Metrics(); }
 

@@ -23,6 +23,7 @@
 #include "base/page.h"
 #include "base/result.h"
 #include "driver/nic.h"
+#include "tlib/rpc/messages.h"
 
 namespace termfs::tlib::client {
 
@@ -39,6 +40,9 @@ struct SessionOptions {
   std::chrono::milliseconds pull_period{1000};
   std::chrono::milliseconds heat_period{1000};  // how often access counts are summed and exported; 0: not at all
   std::chrono::milliseconds call_timeout{30000};
+  std::chrono::milliseconds hello_timeout{30000};  // for the server to welcome us
+  uint64_t client = 0;                 // the same in all sessions of one client, so that the server knows it again
+  std::chrono::seconds reconnect{60};  // with `client`: for so long the server is asked to expect it back
 };
 
 // What the server asks of the client (revocations, notifications). Called on the session's callback thread, one at a
@@ -64,6 +68,7 @@ struct CallRequest {
   std::span<std::byte> in;               // bulk to the server; within Channel::buffer()
   std::span<std::byte> out;              // bulk from the server; within Channel::buffer()
   std::chrono::milliseconds timeout{0};  // 0: the session's
+  RequestMark mark{};
 };
 struct CallReply {
   std::span<const std::byte> body;  // valid until the channel's next use
@@ -96,8 +101,11 @@ class Channel {
   // unanswered as there are credits.
   virtual Status Post(const CallRequest& request) = 0;
   // The last Call was given up: `late` is called once, on this channel's thread, during one of its next calls or when
-  // it is destroyed.
+  // it is detached or destroyed.
   virtual void AfterGivenUp(LateReply late) = 0;
+  // Of a lost session: gives back everything but the buffer, the server's memory among it. Calls answer ENOTCONN, as
+  // before.
+  virtual void Detach() = 0;
 };
 
 struct ChannelOptions {
@@ -119,13 +127,17 @@ class Session {
   // An administrator's request over the control channel.
   virtual Result<std::vector<std::byte>> Admin(uint16_t opcode, std::span<const std::byte> body) = 0;
 
-  // Every call fails with ENOTCONN from now on, and those that wait return.
+  // Tells the server that this client will not come back: it need not keep anything for it.
+  virtual Status Goodbye(std::chrono::milliseconds timeout) = 0;
+  // Every call fails with ENOTCONN from now on, and those that wait return; the server is hung up on.
   virtual void Abandon(const Status& why) = 0;
 
   virtual uint64_t id() const = 0;
+  virtual uint64_t epoch() const = 0;  // of the server's start
   virtual driver::RegionKind kind() const = 0;
   virtual uint64_t pages() const = 0;
   virtual std::string transport() const = 0;
+  virtual std::string volume() const = 0;  // whose region it is
   virtual bool lost() const = 0;
   // reads_total, read_pages_total, read_hit_pages_total (one-sided, accepted), absent_by_bitmap_pages_total,
   // absent_by_pattern_pages_total, rpc_reads_total, rpc_read_pages_total, calls_total, bitmap_pulls_total;

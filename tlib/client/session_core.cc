@@ -48,7 +48,11 @@ Status SessionCore::SayHello() {
   hello.version = kControlVersion;
   hello.program = options_.program;
   hello.bitmap = static_cast<uint8_t>(options_.bitmap);
-  ASSIGN_OR_RETURN(const auto welcome, control_->Call<wire::WelcomeT>(std::move(hello), CallDeadline()));
+  hello.client = options_.client;
+  hello.reconnect_seconds = static_cast<uint32_t>(options_.reconnect.count());
+  ASSIGN_OR_RETURN(
+      const auto welcome,
+      control_->Call<wire::WelcomeT>(std::move(hello), std::chrono::steady_clock::now() + options_.hello_timeout));
   if (welcome.version != kControlVersion) {
     return Status::Error(EPROTO, "the server speaks version " + std::to_string(welcome.version) +
                                      " of the protocol, this program version " + std::to_string(kControlVersion));
@@ -69,6 +73,7 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
   id_ = welcome.session;
   epoch_ = welcome.epoch;
   transport_ = welcome.transport;
+  volume_ = welcome.volume;
   region_ = {.kind = static_cast<driver::RegionKind>(info.kind),
              .pages = info.pages,
              .region_rkey = {info.region_rkey},

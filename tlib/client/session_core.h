@@ -53,6 +53,7 @@ class SessionCore {
   uint64_t id() const { return id_; }
   uint64_t epoch() const { return epoch_; }
   const std::string& transport() const { return transport_; }
+  const std::string& volume() const { return volume_; }
   Patterns& patterns() { return patterns_; }
   MetricsRegistry& metrics() { return metrics_; }
   ControlClient::TimePoint CallDeadline() const { return std::chrono::steady_clock::now() + options_.call_timeout; }
@@ -108,6 +109,7 @@ class SessionCore {
   uint64_t id_ = 0;
   uint64_t epoch_ = 0;
   std::string transport_;
+  std::string volume_;
   Patterns patterns_;
   std::unique_ptr<std::atomic<uint64_t>[]> pulled_bitmap_;
   size_t pulled_words_ = 0;

@@ -17,7 +17,7 @@
 
 namespace termfs::tlib {
 
-inline constexpr uint32_t kControlVersion = 1;
+inline constexpr uint32_t kControlVersion = 2;
 inline constexpr uint32_t kMaxMessage = 4096;       // bytes of a SEND, headers included
 inline constexpr uint32_t kMaxTransfer = 4U << 20;  // bytes of one bulk buffer
 inline constexpr uint32_t kChannelCredits = 32;     // requests in flight per queue pair
@@ -41,12 +41,27 @@ struct RequestHeader {
   uint64_t call = 0;   // chosen by the caller, comes back in the reply
   uint64_t epoch = 0;  // of the session
   uint16_t opcode = 0;
-  uint16_t reserved = 0;
+  uint16_t slot = 0;  // with `mark`
   uint32_t body_bytes = 0;
-  RemoteBuffer in;   // bulk bytes from the client, READ by the server
-  RemoteBuffer out;  // bulk bytes to the client, WRITTEN by the server before it replies
+  uint64_t mark = 0;  // RequestMark's sequence, and kSentBefore
+  RemoteBuffer in;    // bulk bytes from the client, READ by the server
+  RemoteBuffer out;   // bulk bytes to the client, WRITTEN by the server before it replies
 };
-static_assert(sizeof(RequestHeader) == 56);
+static_assert(sizeof(RequestHeader) == 64);
+
+// By what the service recognises a request that was sent before, over a connection that was lost. A client has slots;
+// of one slot it has one request at a time, and its sequences rise.
+struct RequestMark {
+  static constexpr uint64_t kSentBefore = uint64_t{1} << 63;
+  uint64_t sequence = 0;  // below 2^63; 0: the request may be carried out again
+  uint16_t slot = 0;
+  bool sent_before = false;
+
+  uint64_t Packed() const { return sequence | (sent_before ? kSentBefore : 0); }
+  static RequestMark Of(const RequestHeader& header) {
+    return {header.mark & ~kSentBefore, header.slot, (header.mark & kSentBefore) != 0};
+  }
+};
 
 struct ReplyHeader {
   uint64_t call = 0;

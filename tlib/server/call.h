@@ -31,6 +31,7 @@ class CallImpl final : public Call {
   std::span<const std::byte> body() const override { return request_.body; }
   const RemoteBuffer& in() const override { return request_.header.in; }
   const RemoteBuffer& out() const override { return request_.header.out; }
+  RequestMark mark() const override { return RequestMark::Of(request_.header); }
   Status PullBulk(std::span<std::byte> into) override;
   Status PushBulk(std::span<const std::byte> from) override;
   void RunBlocking(std::function<void()> task) override { blocking_.Run(task); }

@@ -76,6 +76,8 @@ void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
       return HandleExportHeat(peer, *message.body.AsExportHeat());
     case wire::Body::GetRegionInfo:
       return Reply(peer, options_.region_info());
+    case wire::Body::Goodbye:
+      return HandleGoodbye(peer);
     case wire::Body::Admin:
       return HandleAdmin(peer, std::move(*message.body.AsAdmin()));
     default:
@@ -98,7 +100,9 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
                    .transport = options_.transport,
                    .uid = peer->uid,
                    .pid = peer->pid,
-                   .bitmap = hello.bitmap};
+                   .bitmap = hello.bitmap,
+                   .client = hello.client,
+                   .reconnect_seconds = hello.reconnect_seconds};
   {
     MutexLock lock(mutex_);
     live_++;
@@ -106,13 +110,19 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
   peer->session = sessions_.Open(std::move(info));
   SetBusy(peer, true);
   pool_.Submit([this, peer, session = *peer->session] {
-    service_.SessionOpened(session);
-    loop_->Post([this, peer] {
+    const Status opened = service_.SessionOpened(session);
+    loop_->Post([this, peer, opened] {
+      if (!opened.ok()) {
+        Refuse(peer, opened);
+        SetBusy(peer, false);
+        return;
+      }
       wire::WelcomeT welcome;
       welcome.version = kControlVersion;
       welcome.session = peer->session->id.value;
       welcome.epoch = options_.epoch;
       welcome.transport = options_.transport;
+      welcome.volume = options_.volume;
       welcome.region = std::make_unique<wire::RegionInfoT>(options_.region_info());
       Reply(peer, std::move(welcome));
       SetBusy(peer, false);
@@ -152,6 +162,11 @@ void ControlServer::HandleExportHeat(const PeerPtr& peer, const wire::ExportHeat
   } else {
     ReplyError(peer, started);
   }
+}
+
+void ControlServer::HandleGoodbye(const PeerPtr& peer) {
+  peer->end.how = SessionEnd::How::kGoodbye;
+  Reply(peer, wire::DoneT());
 }
 
 void ControlServer::HandleAdmin(const PeerPtr& peer, wire::AdminT request) {

@@ -7,7 +7,9 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <future>
@@ -104,6 +106,8 @@ Status ControlServer::Admit(const PeerPtr& peer) {
   }
   peer->uid = credentials.uid;
   peer->pid = static_cast<uint32_t>(credentials.pid);
+  peer->end.process =
+      std::make_shared<UniqueFd>(static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)));  // -1: it is gone
   peer->since = steady_clock::now();
   size_t of_process = 0;
   size_t strangers = 0;
@@ -210,9 +214,9 @@ void ControlServer::MaybeFinish(const PeerPtr& peer) {
   if (!peer->session_gone || peer->busy) {
     return;
   }
-  pool_.Submit([this, id = peer->session->id] {
+  pool_.Submit([this, id = peer->session->id, end = peer->end] {
     sessions_.Remove(id);
-    service_.SessionClosed(id);
+    service_.SessionClosed(id, end);
     MutexLock lock(mutex_);
     live_--;
     changed_.NotifyAll();
@@ -241,6 +245,7 @@ void ControlServer::Expel(SessionId session, const std::string& why) {
     for (const auto& [fd, peer] : peers_) {
       if (peer->session.has_value() && peer->session->id == session) {
         const PeerPtr found = peer;
+        found->end.how = SessionEnd::How::kExpelled;
         Drop(found, Status::Error(ECONNABORTED, "expelled: " + why));
         return;
       }

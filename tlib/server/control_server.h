@@ -42,6 +42,7 @@ struct ControlOptions {
   uint32_t allowed_uid = 0;
   uint64_t epoch = 1;
   std::string transport;
+  std::string volume;
   std::function<wire::RegionInfoT()> region_info;  // any thread
 };
 
@@ -71,6 +72,7 @@ class ControlServer {
     bool busy = false;     // a request is being carried out elsewhere
     bool dropped = false;  // the socket is shut down
     bool session_gone = false;
+    SessionEnd end;  // what SessionClosed will be told; `process` is const
   };
   using PeerPtr = std::shared_ptr<Peer>;
 
@@ -93,6 +95,7 @@ class ControlServer {
   void Reply(const PeerPtr& peer, Body body, const std::vector<UniqueFd>& fds = {});
   void ReplyError(const PeerPtr& peer, const Status& error);
   void Refuse(const PeerPtr& peer, const Status& error);
+  void HandleGoodbye(const PeerPtr& peer);
   void Drop(const PeerPtr& peer, const Status& why);
   void MaybeFinish(const PeerPtr& peer);
   void OnTick();

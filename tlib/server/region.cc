@@ -177,6 +177,7 @@ class StorageRegion final : public Region {
   Status SetFrameChoice(FrameChoice choice) override;
   void StartFault(PageIndex page) override;
   driver::TermRegion& term() override { return *term_; }
+  uint64_t memory() const override { return tier_->layout(); }
   std::vector<MetricValue> Gauges() const override;
 
  private:

@@ -101,6 +101,7 @@ class Region {
   virtual void StartFault(PageIndex page) = 0;
 
   virtual driver::TermRegion& term() = 0;
+  virtual uint64_t memory() const = 0;  // Server::memory
   // region_pages, frames_budget, frames_used, pages_dirty, pages_present.
   virtual std::vector<MetricValue> Gauges() const = 0;
 };

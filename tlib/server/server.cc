@@ -49,6 +49,7 @@ class ServerImpl final : public Server {
   }
 
   RegionIo& region() override { return *region_io_; }
+  uint64_t memory() const override { return region_->memory(); }
   Status RunInCoroutine(std::function<Status()> task) override { return workers_->Run(task); }
   void Spawn(std::function<void()> task) override { workers_->Spawn(std::move(task)); }
 
@@ -108,6 +109,7 @@ class ServerImpl final : public Server {
                                                      .allowed_uid = options.allowed_uid,
                                                      .epoch = options.epoch,
                                                      .transport = nic.transport(),
+                                                     .volume = options.region.volume,
                                                      .region_info = [this] { return DescribeRegion(); }},
                                                     *sessions_, service));
     return Status::Ok();

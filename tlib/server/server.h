@@ -20,6 +20,7 @@
 #include "base/metrics.h"
 #include "base/page.h"
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "driver/nic.h"
 #include "tlib/rpc/messages.h"
 
@@ -44,6 +45,7 @@ class Call {
   virtual std::span<const std::byte> body() const = 0;  // a private copy
   virtual const RemoteBuffer& in() const = 0;
   virtual const RemoteBuffer& out() const = 0;
+  virtual RequestMark mark() const = 0;
 
   // READs in() into `into`, whose size must be in().length. EIO: the client's memory does not allow it or it is gone.
   virtual Status PullBulk(std::span<std::byte> into) = 0;
@@ -61,8 +63,20 @@ struct SessionInfo {
   uint32_t uid = 0;  // peer credentials
   uint32_t pid = 0;
   uint32_t queue_pairs = 0;
-  uint8_t bitmap = 0;  // client::BitmapMode
+  uint8_t bitmap = 0;              // client::BitmapMode
+  uint64_t client = 0;             // the same in all sessions of one client; 0: it does not come back
+  uint32_t reconnect_seconds = 0;  // it says that it will try for so long
   std::chrono::nanoseconds connected_for{0};
+};
+
+struct SessionEnd {
+  enum class How : uint8_t {
+    kGoodbye,   // the client has said so
+    kExpelled,  // Server::Expel
+    kLost,      // it hung up without a word: it died, or lost a connection and may come back
+  };
+  How how = How::kLost;
+  std::shared_ptr<const UniqueFd> process{};  // a pidfd of the client's, readable when it has ended; may be null
 };
 
 // What runs above tlib.
@@ -75,9 +89,9 @@ class Service {
   // On a control thread; may block.
   virtual Result<std::vector<std::byte>> HandleAdmin(uint16_t opcode, std::span<const std::byte> body) = 0;
   // A session came, or has gone for ever (its queue pairs are destroyed, no request of it is running any more).
-  // On a control thread; may block.
-  virtual void SessionOpened(const SessionInfo& session) = 0;
-  virtual void SessionClosed(SessionId session) = 0;
+  // On a control thread; may block. An error refuses the session; SessionClosed follows all the same.
+  virtual Status SessionOpened(const SessionInfo& session) = 0;
+  virtual void SessionClosed(SessionId session, const SessionEnd& end) = 0;
   // Whether clients may kRead and kWrite the region by raw offsets. A file system allows reads only, to whom it admits.
   virtual bool AllowsRawWrites() const = 0;
 };
@@ -162,6 +176,9 @@ class Server {
   virtual Status Stop() = 0;
 
   virtual RegionIo& region() = 0;  // for use in a coroutine
+  // Names the memory that holds what was written and not flushed: the same as an earlier server's of the region when
+  // this one has taken that over.
+  virtual uint64_t memory() const = 0;
   // Runs `task` in a coroutine of a worker and waits for it. Not from a coroutine.
   virtual Status RunInCoroutine(std::function<Status()> task) = 0;
   // Starts `task` in a coroutine of a worker, without waiting; from anywhere.

@@ -105,6 +105,8 @@ Result<std::unique_ptr<TierStore>> TierStore::Open(const TierOptions& options, u
   std::unique_ptr<TierStore> store(new TierStore(options, pages));
   if (!options.directory.empty()) {
     RETURN_IF_ERROR(store->OpenPlace(frames));
+  } else {
+    RETURN_IF_ERROR(SecureRandom(&store->layout_, sizeof(store->layout_)));
   }
   RETURN_IF_ERROR(store->MapCells());
   return store;

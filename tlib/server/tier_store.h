@@ -49,6 +49,8 @@ class TierStore {
   bool resumed() const { return resumed_; }
   // Empty: there is none.
   const std::string& directory() const { return directory_; }
+  // Random; the same for every server that resumes it, and of no other.
+  uint64_t layout() const { return layout_; }
   std::span<std::atomic<uint64_t>> cells() const { return {cells_, pages_}; }
 
   // Everything in the directory is complete: from now on it counts.

@@ -126,7 +126,7 @@ TEST(InodeCache, Look_NeedsAllOfTheRange) {
   InodeCache cache;
   Plan plan;
   EXPECT_FALSE(cache.Look(0, 10, plan));
-  cache.Install(MapOf(1, 0, 8, {{0, 2, 50}, {2, 2, kHole}}));
+  cache.Install(MapOf(1, 0, 8, {{0, 2, 50}, {2, 2, kHole}}), 0);
   ASSERT_TRUE(cache.Look(kPageSize + 5, 2 * kPageSize, plan));
   EXPECT_EQ(plan.count, 2u);
   EXPECT_EQ(plan.segments[0], (Segment{1, 1, 51}));
@@ -139,31 +139,31 @@ TEST(InodeCache, Look_NeedsAllOfTheRange) {
 TEST(InodeCache, Revoke_VoidsReadersAndLateReplies) {
   InodeCache cache;
   Plan plan;
-  cache.Install(MapOf(5, 0, 8, {{0, 8, 50}}));
+  cache.Install(MapOf(5, 0, 8, {{0, 8, 50}}), 0);
   ASSERT_TRUE(cache.Look(0, 10, plan));
   EXPECT_TRUE(cache.StillValid(plan.epoch));
   cache.Revoke(6);
   EXPECT_FALSE(cache.StillValid(plan.epoch));
   EXPECT_FALSE(cache.Look(0, 10, plan));
-  cache.Install(MapOf(6, 0, 8, {{0, 8, 50}}));
+  cache.Install(MapOf(6, 0, 8, {{0, 8, 50}}), 0);
   EXPECT_FALSE(cache.Look(0, 10, plan)) << "its revocation overtook it";
-  cache.Install(MapOf(7, 0, 8, {{0, 8, 50}}));
+  cache.Install(MapOf(7, 0, 8, {{0, 8, 50}}), 0);
   EXPECT_TRUE(cache.Look(0, 10, plan));
 }
 
 TEST(InodeCache, Install_MergesOrReplacesByBase) {
   InodeCache cache;
   Plan plan;
-  cache.Install(MapOf(5, 3, 8, {{0, 4, 50}}));
+  cache.Install(MapOf(5, 3, 8, {{0, 4, 50}}), 0);
   ASSERT_TRUE(cache.Look(0, 10, plan));
   const uint64_t epoch = plan.epoch;
-  cache.Install(MapOf(6, 3, 20, {{8, 12, 80}}));  // growth
+  cache.Install(MapOf(6, 3, 20, {{8, 12, 80}}), 0);  // growth
   ASSERT_TRUE(cache.Look(0, 10, plan));
   ASSERT_TRUE(cache.Look(10 * kPageSize, 10, plan));
   EXPECT_TRUE(cache.StillValid(epoch)) << "growth disturbs no reader";
-  cache.Install(MapOf(5, 3, 8, {{4, 4, 60}}));  // a late reply
+  cache.Install(MapOf(5, 3, 8, {{4, 4, 60}}), 0);  // a late reply
   EXPECT_FALSE(cache.Look(4 * kPageSize, 10, plan));
-  cache.Install(MapOf(9, 9, 20, {{8, 12, 80}}));  // anything may have changed
+  cache.Install(MapOf(9, 9, 20, {{8, 12, 80}}), 0);  // anything may have changed
   EXPECT_FALSE(cache.Look(0, 10, plan));
   EXPECT_TRUE(cache.Look(10 * kPageSize, 10, plan));
 }
@@ -172,29 +172,29 @@ TEST(InodeCache, Drop_RefusesWhatWasDropped) {
   InodeCache cache;
   Plan plan;
   EXPECT_EQ(cache.Drop(), 0u);
-  cache.Install(MapOf(5, 0, 8, {{0, 8, 50}}));
+  cache.Install(MapOf(5, 0, 8, {{0, 8, 50}}), 0);
   EXPECT_EQ(cache.Drop(), 5u);
-  cache.Install(MapOf(5, 0, 8, {{0, 8, 50}}));
+  cache.Install(MapOf(5, 0, 8, {{0, 8, 50}}), 0);
   EXPECT_FALSE(cache.Look(0, 10, plan));
-  cache.Install(MapOf(6, 0, 8, {{0, 8, 50}}));
+  cache.Install(MapOf(6, 0, 8, {{0, 8, 50}}), 0);
   EXPECT_TRUE(cache.Look(0, 10, plan));
 }
 
 TEST(InodeCache, Doubt_TrustsNoMapUntilItHasEnded) {
   InodeCache cache;
   Plan plan;
-  cache.Install(MapOf(5, 0, 8, {{0, 8, 50}}));
+  cache.Install(MapOf(5, 0, 8, {{0, 8, 50}}), 0);
   ASSERT_TRUE(cache.Look(0, 10, plan));
   cache.BeginDoubt();
   EXPECT_FALSE(cache.StillValid(plan.epoch)) << "a read that is on its way";
   cache.BeginDoubt();
-  cache.Install(MapOf(7, 0, 8, {{0, 8, 50}}));
+  cache.Install(MapOf(7, 0, 8, {{0, 8, 50}}), 0);
   EXPECT_FALSE(cache.Look(0, 10, plan));
   cache.EndDoubt();
-  cache.Install(MapOf(8, 0, 8, {{0, 8, 50}}));
+  cache.Install(MapOf(8, 0, 8, {{0, 8, 50}}), 0);
   EXPECT_FALSE(cache.Look(0, 10, plan)) << "of two doubts one is left";
   cache.EndDoubt();
-  cache.Install(MapOf(9, 0, 8, {{0, 8, 50}}));
+  cache.Install(MapOf(9, 0, 8, {{0, 8, 50}}), 0);
   EXPECT_TRUE(cache.Look(0, 10, plan));
 }
 

@@ -26,9 +26,11 @@ void MemoryVolume::Start() {
   names_ = std::move(opened).value();
   server::ServiceOptions options;
   options.timeouts = timeouts_;
+  options.start = ++starts_;
   service_ = std::make_unique<server::FileService>(*names_, options);
-  tlib_.Serve(*service_);
-  service_->Attach(tlib_, nullptr);
+  EXPECT_TRUE(service_->LoadClients().ok());
+  tlib_.Serve(*service_, starts_);
+  service_->Attach(tlib_, nullptr, kept_since_);
 }
 
 void MemoryVolume::Stop() {
@@ -39,6 +41,23 @@ void MemoryVolume::Stop() {
   EXPECT_TRUE(service_->Finish().ok());
   service_.reset();
   names_.reset();
+}
+
+void MemoryVolume::Kill() {
+  tlib_.Die();
+  service_->StopBackground();
+  service_.reset();
+  names_.reset();
+}
+
+void MemoryVolume::KillAndRestart() {
+  Kill();
+  Start();
+}
+
+void MemoryVolume::LoseMemory() {
+  kept_since_ = starts_ + 1;
+  tlib_.ForgetUnflushed();
 }
 
 void MemoryVolume::Restart() {
@@ -55,8 +74,11 @@ std::vector<std::string> MemoryVolume::Check() {
 
 std::unique_ptr<client::FileSystem> MemoryVolume::Connect(client::KernelCache* cache) {
   client::MountOptions options;
+  options.session.reconnect = reconnect_;
+  const uint64_t number = reconnect_.count() > 0 ? ++clients_ : 0;
   auto connected = client::VolumeClient::Create(
-      [this](tlib::client::CallbackHandler* handler) { return tlib_.Connect(handler); }, options, cache);
+      [this, number](tlib::client::CallbackHandler* handler) { return tlib_.Connect(handler, number); }, options,
+      cache);
   EXPECT_TRUE(connected.ok()) << connected.status().ToString();
   return std::move(connected).value();
 }

@@ -3,6 +3,8 @@
 // TestVolume in memory; a test may reach for its parts.
 #pragma once
 
+#include <atomic>
+
 #include "fs/server/service.h"
 #include "metadata/key_value_store.h"
 #include "tests/fakes/memory_tlib.h"
@@ -18,12 +20,24 @@ class MemoryVolume final : public TestVolume {
   void Restart() override;
   std::vector<std::string> Check() override;
 
+  // The server dies in the middle of it all and is started again, on what it has committed. From any thread.
+  void KillAndRestart();
+  void Kill();  // until Restart
+  // The next server will not have the memory of those before. REQUIRES: no server runs.
+  void LoseMemory();
+  // Of clients to come.
+  void SetReconnect(std::chrono::seconds reconnect) { reconnect_ = reconnect; }
+
   MemoryServer& tlib() { return tlib_; }
   metadata::Namespace& names() { return *names_; }
 
  private:
   void Start();
   void Stop();
+  uint64_t starts_ = 0;
+  uint64_t kept_since_ = 1;
+  std::chrono::seconds reconnect_{60};
+  std::atomic<uint64_t> clients_{0};
 
   const server::CoherenceTimeouts timeouts_;
   std::unique_ptr<metadata::KeyValueStore> store_;

@@ -153,13 +153,17 @@ TEST_F(CheckTest, BadSizesAndCounts) {
 }
 
 TEST_F(CheckTest, DamagedAndUnknownRecords) {
-  Put("Q?", "?");
+  Put("Z?", "?");
+  Put(ClientKey(1), "?");
+  Put(ReceiptKey(1, 0), "?");
   Put(InodeKey(file_), "?");
   Put(GroupKey(0, 0), "?");
   Put(GroupKey(0, 7), "?");
   Put(PendingKey(0, {77}), "?");
   Put(ExtentKey(file_, 3), "?");
-  ExpectProblem("keys of unknown type 0x51");
+  ExpectProblem("keys of unknown type 0x5a");
+  ExpectProblem("clients: damaged record");
+  ExpectProblem("receipts: damaged record");
   ExpectProblem("inode " + std::to_string(file_) + ": damaged record");
   ExpectProblem("allocation group 0: damaged record");
   ExpectProblem("allocation group 7 of server 0 is not in the region");

@@ -13,10 +13,12 @@ using tlib::client::BitmapMode;
 
 TEST(ApplyMountOptions, TakesOursAndHandsOnTheKernels) {
   MountConfig config;
-  ASSERT_TRUE(ApplyMountOptions("ro,bitmap=pulled,threads=3,dev,fuse=device,timeout=7,suid,noatime", config).ok());
+  ASSERT_TRUE(
+      ApplyMountOptions("ro,bitmap=pulled,threads=3,dev,fuse=device,timeout=7,reconnect=0,suid,noatime", config).ok());
   EXPECT_EQ(config.bitmap, BitmapMode::kPulled);
   EXPECT_EQ(config.threads, 3U);
   EXPECT_EQ(config.timeout, std::chrono::seconds(7));
+  EXPECT_EQ(config.reconnect, std::chrono::seconds(0));
   EXPECT_EQ(config.fuse, FuseTransport::kDevice);
   EXPECT_THAT(config.kernel, ElementsAre("ro", "dev", "suid", "noatime"));
 }
@@ -37,8 +39,9 @@ TEST(ApplyMountOptions, AcceptsWhatFstabBrings) {
 }
 
 TEST(ApplyMountOptions, RefusesTheUnknownByName) {
-  for (const char* option : {"wombat", "bitmap=sometimes", "bitmap", "fuse", "fuse=carrier-pigeon", "threads=0",
-                             "threads=9999", "threads", "timeout=-1", "ro=1", "fsname=x", "subtype=x", "fd=3"}) {
+  for (const char* option :
+       {"wombat", "bitmap=sometimes", "bitmap", "fuse", "fuse=carrier-pigeon", "threads=0", "threads=9999", "threads",
+        "timeout=-1", "reconnect=soon", "ro=1", "fsname=x", "subtype=x", "fd=3"}) {
     MountConfig config;
     const Status status = ApplyMountOptions(std::string("rw,") + option, config);
     EXPECT_EQ(status.code(), EINVAL) << option;

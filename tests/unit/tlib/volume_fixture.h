@@ -90,8 +90,11 @@ class TestService final : public server::Service {
     }
     return std::vector<std::byte>(body.begin(), body.end());
   }
-  void SessionOpened(const server::SessionInfo&) override { opened++; }
-  void SessionClosed(server::SessionId) override { closed++; }
+  Status SessionOpened(const server::SessionInfo&) override {
+    opened++;
+    return Status::Ok();
+  }
+  void SessionClosed(server::SessionId, const server::SessionEnd&) override { closed++; }
   bool AllowsRawWrites() const override { return allow_writes; }
 
   server::Server* server = nullptr;

@@ -128,5 +128,26 @@ TEST_F(InterruptTest, Abandon_EndsWaitsOfEveryChannel) {
   EXPECT_EQ(Echo(1).status().code(), ENOTCONN);
 }
 
+TEST_F(InterruptTest, Detach_AnswersAsTheLostSessionAndKeepsTheBuffer) {
+  EXPECT_EQ(CallInterrupted(1, {.opcode = kWithhold, .body = {}, .in = {}, .out = {}}).code(), EINTR);
+  int told = 0;
+  const auto count = [&told](const auto& reply) { told += reply.status().code() == ENOTCONN ? 1 : 0; };
+  client_.channel->AfterGivenUp(count);
+  client_.session->Abandon(Status::Error(ENOTCONN, "as the test wants it"));
+  const std::span<std::byte> buffer = client_.channel->buffer();
+  std::fill(buffer.begin(), buffer.end(), std::byte{7});
+  client_.channel->Detach();
+  EXPECT_EQ(told, 1) << "no answer can come any more";
+  EXPECT_EQ(client_.channel->buffer().data(), buffer.data());
+  EXPECT_EQ(buffer.back(), std::byte{7});
+  EXPECT_EQ(Echo(1).status().code(), ENOTCONN);
+  EXPECT_EQ(client_.channel->Post({.opcode = kEcho, .body = {}, .in = {}, .out = {}}).code(), ENOTCONN);
+  const client::ReadRequest read{.offset = {0}, .length = 64, .destination = buffer.data()};
+  EXPECT_EQ(client_.channel->Read({&read, 1}).code(), ENOTCONN);
+  EXPECT_EQ(client_.channel->Write({0}, buffer.first(64)).code(), ENOTCONN);
+  client_.channel->AfterGivenUp(count);
+  EXPECT_EQ(told, 2);
+}
+
 }  // namespace
 }  // namespace termfs::tlib

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/client/server_link.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/page.h"
+#include "fs/proto/codec.h"
+#include "fs/proto/opcodes.h"
+
+namespace termfs::fs::client {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using tlib::client::CallRequest;
+using tlib::client::Channel;
+using tlib::client::Session;
+
+namespace {
+
+constexpr int kMostLosses = 8;           // of the link, during one request
+constexpr milliseconds kFirstPause{10};  // between attempts to connect; doubled each time
+constexpr milliseconds kLongestPause{1000};
+constexpr milliseconds kLook{50};  // at the interruption of a caller that waits
+constexpr milliseconds kGoodbyePatience{2000};
+constexpr uint16_t kMostSlots = 1024;
+
+uint64_t SecondsSince(steady_clock::time_point begin) {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(steady_clock::now() - begin).count());
+}
+
+bool IsLoss(const Status& status) { return status.code() == ENOTCONN; }
+
+}  // namespace
+
+VolumeLane::~VolumeLane() {
+  link_.Remove(*this);
+  channel_.reset();
+  link_.ReturnSlot(slot_);
+}
+
+// Answers for the session of one generation.
+class ServerLink::Handler final : public tlib::client::CallbackHandler {
+ public:
+  Handler(ServerLink& link, uint64_t generation) : link_(link), generation_(generation) {}
+  Result<std::vector<std::byte>> HandleCallback(uint16_t opcode, std::span<const std::byte> body) override {
+    return link_.listener_.HandleCallback(generation_, opcode, body);
+  }
+  void SessionLost(const Status& why) override { link_.ReportLost(generation_, why); }
+
+ private:
+  ServerLink& link_;
+  const uint64_t generation_;
+};
+
+// The session ends before its handler.
+struct ServerLink::Joined {
+  std::unique_ptr<Handler> handler;
+  std::unique_ptr<Session> session;
+};
+
+Result<std::unique_ptr<ServerLink>> ServerLink::Connect(Connector connect, std::chrono::seconds reconnect,
+                                                        Listener& listener) {
+  std::unique_ptr<ServerLink> link(new ServerLink(std::move(connect), reconnect, listener));
+  constexpr uint64_t kFirst = 1;
+  listener.BeginGeneration(kFirst);
+  ASSIGN_OR_RETURN(const SessionPtr session, link->Open(kFirst));
+  {
+    MutexLock lock(link->mutex_);
+    link->session_ = session;
+    link->generation_ = kFirst;
+    link->volume_ = session->volume();
+    link->transport_ = session->transport();
+    link->pages_ = session->pages();
+    link->start_ = session->epoch();
+  }
+  link->thread_ = std::thread([raw = link.get()] { raw->Run(); });
+  return link;
+}
+
+Result<ServerLink::SessionPtr> ServerLink::Open(uint64_t generation) {
+  auto joined = std::make_shared<Joined>();
+  joined->handler = std::make_unique<Handler>(*this, generation);
+  ASSIGN_OR_RETURN(joined->session, connect_(joined->handler.get()));
+  Session* const session = joined->session.get();
+  return SessionPtr(std::move(joined), session);
+}
+
+ServerLink::~ServerLink() {
+  SessionPtr session;
+  bool goodbye = false;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    goodbye = state_ == State::kUp;
+    session = session_;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  if (session != nullptr && goodbye) {
+    if (const Status said = session->Goodbye(kGoodbyePatience); !said.ok()) {
+      LOG_DEBUG("taking leave of the server: {}", said.ToString());
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    session_.reset();
+  }
+  session.reset();
+}
+
+Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes) {
+  ASSIGN_OR_RETURN(auto interruption, Interruption::Create());
+  std::unique_ptr<VolumeLane> lane(new VolumeLane(*this, std::move(interruption), buffer_bytes));
+  {
+    MutexLock lock(mutex_);
+    if (free_slots_.empty() && slots_ >= kMostSlots) {
+      return Status::Error(EUSERS, "too many lanes");
+    }
+    if (free_slots_.empty()) {
+      lane->slot_.number = slots_++;
+    } else {
+      lane->slot_ = free_slots_.back();
+      free_slots_.pop_back();
+    }
+  }
+  RETURN_IF_ERROR(Rejoin(*lane, Status::Ok()));
+  MutexLock lock(mutex_);
+  lanes_.push_back(lane.get());
+  return lane;
+}
+
+void ServerLink::Remove(VolumeLane& lane) {
+  MutexLock lock(mutex_);
+  std::erase(lanes_, &lane);
+}
+
+void ServerLink::DetachIdle(uint64_t generation) {
+  MutexLock lock(mutex_);
+  for (VolumeLane* const lane : lanes_) {
+    if (!lane->in_use_.TryLock()) {
+      continue;  // its request will find the session lost
+    }
+    if (lane->generation_ < generation) {
+      lane->channel_->Detach();
+    }
+    lane->in_use_.Unlock();
+  }
+}
+
+void ServerLink::ReturnSlot(VolumeLane::Slot slot) {
+  MutexLock lock(mutex_);
+  free_slots_.push_back(slot);
+}
+
+Result<ServerLink::Reply> ServerLink::Call(VolumeLane& lane, CallRequest request, bool once) {
+  if (once) {
+    request.mark = {.sequence = ++lane.slot_.sequence, .slot = lane.slot_.number};
+  }
+  const SpinHold in_use(lane.in_use_);
+  auto reply = lane.channel_->Call(request);
+  if (reply.ok()) [[likely]] {
+    return Reply{.body = reply->body, .out = request.out.first(reply->out_bytes)};
+  }
+  if (!IsLoss(reply.status())) {
+    return std::move(reply).status();
+  }
+  return CallAgain(lane, request, std::move(reply).status());
+}
+
+Result<ServerLink::Reply> ServerLink::CallAgain(VolumeLane& lane, CallRequest request, Status why) {
+  const VolumeLane::Hold hold(lane);
+  for (int losses = 1; losses <= kMostLosses; ++losses) {
+    const std::byte* const former = lane.buffer().data();
+    RETURN_IF_ERROR(Rejoin(lane, why));
+    std::byte* const buffer = lane.buffer().data();
+    if (!request.in.empty() && buffer != former) {
+      std::byte* const to = buffer + (request.in.data() - former);
+      std::memcpy(to, request.in.data(), request.in.size());
+      request.in = {to, request.in.size()};
+    }
+    if (!request.out.empty() && buffer != former) {
+      request.out = {buffer + (request.out.data() - former), request.out.size()};
+    }
+    request.mark.sent_before = request.mark.sequence != 0;
+    auto reply = lane.channel_->Call(request);
+    if (reply.ok()) {
+      return Reply{.body = reply->body, .out = request.out.first(reply->out_bytes)};
+    }
+    if (!IsLoss(reply.status())) {
+      return std::move(reply).status();
+    }
+    why = std::move(reply).status();
+  }
+  return Status::Error(EIO, "the connection was lost " + std::to_string(kMostLosses) + " times during one request");
+}
+
+Status ServerLink::CallIn(uint64_t generation, VolumeLane& lane, const CallRequest& request) {
+  const SpinHold in_use(lane.in_use_);
+  RETURN_IF_ERROR(JoinIn(generation, lane));
+  const auto reply = lane.channel_->Call(request);
+  if (!reply.ok() && IsLoss(reply.status())) {
+    ReportLost(generation, reply.status());
+  }
+  return reply.status();
+}
+
+Status ServerLink::PostIn(uint64_t generation, VolumeLane& lane, const CallRequest& request) {
+  const SpinHold in_use(lane.in_use_);
+  RETURN_IF_ERROR(JoinIn(generation, lane));
+  return lane.channel_->Post(request);
+}
+
+Status ServerLink::JoinIn(uint64_t generation, VolumeLane& lane) {
+  if (lane.generation_ == generation) [[likely]] {
+    return Status::Ok();
+  }
+  SessionPtr session;
+  {
+    MutexLock lock(mutex_);
+    if (generation < generation_ || generation <= lost_generation_ || lane.generation_ > generation ||
+        state_ == State::kAbandoned) {
+      return Status::Error(ENOTCONN, "that session is gone");
+    }
+    if (generation_ != generation || state_ != State::kUp) {
+      return Status::Error(EAGAIN, "that session is not there yet");
+    }
+    session = session_;
+  }
+  return Join(lane, session, generation);
+}
+
+Status ServerLink::Rejoin(VolumeLane& lane, const Status& why) {
+  if (lane.channel_ != nullptr) {
+    ReportLost(lane.generation_, why);
+  }
+  for (int attempt = 0; attempt < kMostLosses; ++attempt) {
+    ASSIGN_OR_RETURN(const auto current, AwaitSession(lane));
+    const auto& [session, generation] = current;
+    Status joined = Join(lane, session, generation);
+    if (joined.ok() || !IsLoss(joined)) {
+      return joined;
+    }
+    ReportLost(generation, joined);
+  }
+  return Status::Error(EIO, "the connection is lost time after time");
+}
+
+Result<std::pair<ServerLink::SessionPtr, uint64_t>> ServerLink::AwaitSession(VolumeLane& lane) {
+  MutexLock lock(mutex_);
+  while (true) {
+    if (state_ == State::kAbandoned) {
+      return why_;
+    }
+    if (state_ == State::kUp && generation_ > lost_generation_) {
+      return std::pair(session_, generation_);
+    }
+    const auto now = steady_clock::now();
+    if (state_ == State::kGivenUp || (state_ == State::kDown && now >= down_since_ + reconnect_)) {
+      return GivenUpStatus();
+    }
+    if (lane.interruption_->requested()) {
+      return Status::Error(EINTR, "the wait for the server was interrupted");
+    }
+    changed_.WaitFor(mutex_, kLook);
+  }
+}
+
+Status ServerLink::Join(VolumeLane& lane, const SessionPtr& session, uint64_t generation) {
+  ASSIGN_OR_RETURN(auto channel, session->OpenChannel(
+                                     {.buffer_bytes = lane.buffer_bytes_, .interruption = lane.interruption_.get()}));
+  if (lane.channel_ != nullptr && lane.holds_ > 0) {
+    lane.former_.push_back(std::move(lane.channel_));
+  }
+  lane.channel_ = std::move(channel);
+  lane.generation_ = generation;
+  return Status::Ok();
+}
+
+Status ServerLink::GivenUpStatus() const {
+  return Status::Error(EIO, "the server has been gone for " + std::to_string(reconnect_.count()) + " s or more");
+}
+
+void ServerLink::ReportLost(uint64_t generation, const Status& why) {
+  MutexLock lock(mutex_);
+  lost_generation_ = std::max(lost_generation_, generation);
+  if (generation != generation_ || state_ != State::kUp || stopping_) {
+    return;
+  }
+  state_ = State::kDown;
+  why_ = why;
+  down_since_ = steady_clock::now();
+  LOG_WARNING("the connection to the server is lost: {}; reconnecting for {} s", why.ToString(), reconnect_.count());
+  changed_.NotifyAll();
+}
+
+void ServerLink::Run() {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && state_ != State::kDown) {
+        changed_.WaitFor(mutex_, std::chrono::seconds(10));
+      }
+      if (stopping_) {
+        return;
+      }
+    }
+    Reconnect();
+  }
+}
+
+void ServerLink::Reconnect() {
+  SessionPtr lost;
+  uint64_t generation = 0;
+  TimePoint deadline;
+  Status why;
+  {
+    MutexLock lock(mutex_);
+    lost = std::exchange(session_, nullptr);
+    generation = generation_;
+    deadline = down_since_ + reconnect_;
+    why = why_;
+  }
+  if (lost != nullptr) {
+    lost->Abandon(why);  // the lanes' calls return; the server sees that this session has ended
+    lost.reset();
+  }
+  milliseconds pause = kFirstPause;
+  while (true) {
+    listener_.BeginGeneration(++generation);
+    DetachIdle(generation);
+    {
+      MutexLock lock(mutex_);
+      if (stopping_ || state_ == State::kAbandoned) {
+        return;
+      }
+    }
+    if (steady_clock::now() >= deadline) {
+      GiveUp(why);
+    }
+    const Status attempted = Attempt(generation);
+    if (attempted.ok()) {
+      DetachIdle(generation);  // those that were in use before
+      return;
+    }
+    LOG_DEBUG("reconnecting: {}", attempted.ToString());
+    if (attempted.code() == EMEDIUMTYPE) {
+      GiveUp(attempted);
+    }
+    MutexLock lock(mutex_);
+    if (stopping_ || state_ == State::kAbandoned) {
+      return;
+    }
+    const auto until = steady_clock::now() + (state_ == State::kGivenUp ? kLongestPause : pause);
+    while (!stopping_ && state_ != State::kAbandoned && steady_clock::now() < until &&
+           (state_ == State::kGivenUp || steady_clock::now() < deadline)) {
+      changed_.WaitFor(mutex_, std::chrono::duration_cast<milliseconds>(until - steady_clock::now()) + milliseconds(1));
+    }
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+Status ServerLink::Attempt(uint64_t generation) {
+  ASSIGN_OR_RETURN(SessionPtr session, Open(generation));
+  std::string volume;
+  wire::ResumedT resumed;
+  {
+    MutexLock lock(mutex_);
+    volume = volume_;
+    resumed.start = start_;
+  }
+  if (session->volume() != volume) {
+    [[maybe_unused]] const Status said = session->Goodbye(kGoodbyePatience);
+    return Status::Error(EMEDIUMTYPE,
+                         "another volume is served here now, " + session->volume() + " in place of " + volume);
+  }
+  ASSIGN_OR_RETURN(const auto channel, session->OpenChannel({.buffer_bytes = kPageSize}));
+  ASSIGN_OR_RETURN(const Resumption resumption, listener_.Resume(*channel, generation));
+  const auto encoded = Encode<wire::Resumed>(resumed);
+  ASSIGN_OR_RETURN(const auto reply, channel->Call({.opcode = kFsResumed, .body = encoded, .in = {}, .out = {}}));
+  ASSIGN_OR_RETURN(const wire::MemoryT memory, Decode<wire::Memory>(reply.body));
+  if (!memory.kept) {
+    listener_.WritesLost(generation);
+    LOG_ERROR("the server has lost its memory: what was written and not synced is lost; fsync of such files will fail");
+  }
+  uint64_t seconds = 0;
+  {
+    MutexLock lock(mutex_);
+    if (lost_generation_ >= generation || stopping_ || state_ == State::kAbandoned) {
+      return Status::Error(ENOTCONN, "lost again");
+    }
+    session_ = std::move(session);
+    generation_ = generation;
+    transport_ = session_->transport();
+    pages_ = session_->pages();
+    start_ = session_->epoch();
+    state_ = State::kUp;
+    seconds = SecondsSince(down_since_);
+    ++reconnections_;
+    memory_losses_ += memory.kept ? 0 : 1;
+    resumed_.files_reopened += resumption.files_reopened;
+    resumed_.files_lost += resumption.files_lost;
+    changed_.NotifyAll();
+  }
+  LOG_INFO("reconnected to the server after {} s; {} files reopened, {} lost", seconds, resumption.files_reopened,
+           resumption.files_lost);
+  listener_.Resumed(*channel, generation);
+  return Status::Ok();
+}
+
+void ServerLink::GiveUp(const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kDown) {
+      return;
+    }
+    state_ = State::kGivenUp;
+    why_ = why;
+    changed_.NotifyAll();
+  }
+  const uint64_t files = listener_.GiveUp();
+  {
+    MutexLock lock(mutex_);
+    resumed_.files_lost += files;
+  }
+  LOG_ERROR("the server is given up: {}; {} open files are lost, requests fail with EIO until it is back",
+            why.ToString(), files);
+}
+
+void ServerLink::Abandon(const std::string& why) {
+  SessionPtr session;
+  {
+    MutexLock lock(mutex_);
+    state_ = State::kAbandoned;
+    why_ = Status::Error(ENOTCONN, why);
+    session = session_;
+    changed_.NotifyAll();
+  }
+  if (session != nullptr) {
+    session->Abandon(Status::Error(ENOTCONN, why));
+  }
+}
+
+uint64_t ServerLink::pages() const {
+  MutexLock lock(mutex_);
+  return session_ != nullptr ? session_->pages() : pages_;
+}
+
+std::string ServerLink::transport() const {
+  MutexLock lock(mutex_);
+  return transport_;
+}
+
+std::vector<MetricValue> ServerLink::Metrics() const {
+  SessionPtr session;
+  std::vector<MetricValue> values;
+  {
+    MutexLock lock(mutex_);
+    session = session_;
+    const bool up = state_ == State::kUp;
+    values = {{"link_up", up ? 1U : 0U},
+              {"link_given_up", state_ == State::kGivenUp ? 1U : 0U},
+              {"link_down_seconds", up ? 0 : SecondsSince(down_since_)},
+              {"link_reconnections_total", reconnections_},
+              {"link_files_reopened_total", resumed_.files_reopened},
+              {"link_files_lost_total", resumed_.files_lost},
+              {"link_memory_losses_total", memory_losses_}};
+  }
+  if (session != nullptr) {
+    for (MetricValue& value : session->Metrics()) {
+      values.push_back(std::move(value));
+    }
+  }
+  return values;
+}
+
+}  // namespace termfs::fs::client

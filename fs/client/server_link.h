@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ServerLink: the one way from a client to its server, across the server's restarts. Every request goes through it.
+// When the session is lost, callers wait until one thread has made a new one, and their requests are sent again; when
+// that takes longer than SessionOptions::reconnect they fail with EIO, and so do all that follow, until a later attempt
+// succeeds.
+//
+//   up --lost--> down: callers wait --attempt succeeds--> up
+//                  |                                      ^
+//                  +--time over--> given up: EIO ---------+  (attempts go on, slowly)
+//
+// Each attempt has a generation of its own, that of the session it leads to. What a session granted is void from the
+// moment a later generation begins (Listener::BeginGeneration): that is where everything that the client, or its
+// kernel, cached under grants of the session has to be dropped.
+//
+// A request whose effect must not happen twice carries a mark: the slot of the lane it is sent on, and the next
+// sequence of that slot. Sent again it has the same mark, and the server knows whether it has carried it out.
+//
+// A lane that nobody uses does not hold on to a lost server: the link detaches its channel.
+//
+// Thread-safety: any thread, each with a lane of its own.
+// Ownership:     owns the session and its thread. Lanes are closed before it; the listener outlives it.
+// Errors:        EIO: the time was over, or the link was lost time after time during one request; EINTR: the lane's
+//                interruption was requested; ENOTCONN: Abandon; ETIMEDOUT and others: of the request itself.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "fs/client/file_system.h"
+#include "fs/client/inode_cache.h"
+#include "tlib/client/session.h"
+
+namespace termfs::fs::client {
+
+// A lane: a channel of the session of some generation; moved to a later one when a request finds its session lost.
+class VolumeLane final : public Lane {
+ public:
+  // As Channel's.
+  Status Read(std::span<const tlib::client::ReadRequest> reads) EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    return channel_->Read(reads);
+  }
+  void AfterGivenUp(tlib::client::LateReply late) EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    channel_->AfterGivenUp(std::move(late));
+  }
+  std::span<std::byte> buffer() override { return channel_->buffer(); }
+  Interruption& interruption() override { return *interruption_; }
+  uint64_t generation() const { return generation_; }
+  ~VolumeLane() override;
+
+  // While one lives the memory of former channels stays: the caller's data may lie in it.
+  class Hold {
+   public:
+    explicit Hold(VolumeLane& lane) : lane_(lane) { lane_.holds_++; }
+    ~Hold() {
+      if (--lane_.holds_ == 0) {
+        lane_.former_.clear();
+      }
+    }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    VolumeLane& lane_;
+  };
+
+ private:
+  friend class ServerLink;
+  struct Slot {
+    uint16_t number = 0;
+    uint64_t sequence = 0;  // of the last request
+  };
+  VolumeLane(class ServerLink& link, std::unique_ptr<Interruption> interruption, size_t buffer_bytes)
+      : link_(link), interruption_(std::move(interruption)), buffer_bytes_(buffer_bytes) {}
+
+  ServerLink& link_;
+  const std::unique_ptr<Interruption> interruption_;
+  const size_t buffer_bytes_;
+  Slot slot_;
+  SpinLock in_use_;  // by its thread, for as long as a request takes; or by the link, which only tries
+  std::unique_ptr<tlib::client::Channel> channel_;
+  uint64_t generation_ = 0;
+  int holds_ = 0;
+  std::vector<std::unique_ptr<tlib::client::Channel>> former_;
+};
+
+class ServerLink {
+ public:
+  using Connector =
+      std::function<Result<std::unique_ptr<tlib::client::Session>>(tlib::client::CallbackHandler* handler)>;
+
+  struct Resumption {
+    uint64_t files_reopened = 0;
+    uint64_t files_lost = 0;
+  };
+
+  // Called on the link's thread, except HandleCallback, and before any lane is moved to the new session.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual Result<std::vector<std::byte>> HandleCallback(uint64_t generation, uint16_t opcode,
+                                                          std::span<const std::byte> body) = 0;
+    // Nothing that was granted in earlier generations holds any more; see the head of this file.
+    virtual void BeginGeneration(uint64_t generation) = 0;
+    // Brings the state that the server keeps for a session to the new one.
+    virtual Result<Resumption> Resume(tlib::client::Channel& channel, uint64_t generation) = 0;
+    // What sessions before that generation wrote and nobody synced is gone: the server has not the memory of the one
+    // that took it. After Resume.
+    virtual void WritesLost(uint64_t generation) = 0;
+    // Callers go on. Over the same channel.
+    virtual void Resumed(tlib::client::Channel& channel, uint64_t generation) = 0;
+    // The time is over. Returns how many open files are lost.
+    virtual uint64_t GiveUp() = 0;
+  };
+
+  struct Reply {
+    std::span<const std::byte> body;  // as CallReply's
+    std::span<const std::byte> out;   // the bulk bytes that came, in the lane's buffer
+  };
+
+  // Makes the first session; fails when that fails.
+  static Result<std::unique_ptr<ServerLink>> Connect(Connector connect, std::chrono::seconds reconnect,
+                                                     Listener& listener);
+  ~ServerLink();
+  ServerLink(const ServerLink&) = delete;
+  ServerLink& operator=(const ServerLink&) = delete;
+
+  Result<std::unique_ptr<VolumeLane>> OpenLane(size_t buffer_bytes) EXCLUDES(mutex_);
+
+  // `once`: the effect must not happen twice. request.mark is set here.
+  Result<Reply> Call(VolumeLane& lane, tlib::client::CallRequest request, bool once);
+  // The same in one session only, without waiting for it: ENOTCONN when it is gone or not there yet.
+  Status CallIn(uint64_t generation, VolumeLane& lane, const tlib::client::CallRequest& request);
+  // As Channel::Post, in one session only: ENOTCONN when it is gone, EAGAIN also when it is not there yet.
+  Status PostIn(uint64_t generation, VolumeLane& lane, const tlib::client::CallRequest& request);
+
+  // Every call fails with ENOTCONN from now on, and those that wait return.
+  void Abandon(const std::string& why) EXCLUDES(mutex_);
+
+  uint64_t pages() const EXCLUDES(mutex_);
+  std::string transport() const EXCLUDES(mutex_);
+  // The session's, and link_up, link_given_up (0 or 1), link_down_seconds, link_reconnections_total,
+  // link_files_reopened_total, link_files_lost_total, link_memory_losses_total.
+  std::vector<MetricValue> Metrics() const EXCLUDES(mutex_);
+
+ private:
+  friend class VolumeLane;
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using SessionPtr = std::shared_ptr<tlib::client::Session>;
+  enum class State : uint8_t { kUp, kDown, kGivenUp, kAbandoned };
+  class Handler;
+  struct Joined;
+
+  ServerLink(Connector connect, std::chrono::seconds reconnect, Listener& listener)
+      : connect_(std::move(connect)), reconnect_(reconnect), listener_(listener) {}
+  Result<SessionPtr> Open(uint64_t generation);
+  void Run() EXCLUDES(mutex_);
+  void Reconnect() EXCLUDES(mutex_);
+  Status Attempt(uint64_t generation) EXCLUDES(mutex_);
+  void GiveUp(const Status& why) EXCLUDES(mutex_);
+  void ReportLost(uint64_t generation, const Status& why) EXCLUDES(mutex_);
+  Result<Reply> CallAgain(VolumeLane& lane, tlib::client::CallRequest request, Status why);
+  // Moves the lane to the session of now, for which it waits.
+  Status Rejoin(VolumeLane& lane, const Status& why) EXCLUDES(mutex_);
+  Result<std::pair<SessionPtr, uint64_t>> AwaitSession(VolumeLane& lane) EXCLUDES(mutex_);
+  Status Join(VolumeLane& lane, const SessionPtr& session, uint64_t generation);
+  Status JoinIn(uint64_t generation, VolumeLane& lane) EXCLUDES(mutex_);
+  // Lanes that are not in use and still of a session before that generation.
+  void DetachIdle(uint64_t generation) EXCLUDES(mutex_);
+  void Remove(VolumeLane& lane) EXCLUDES(mutex_);
+  void ReturnSlot(VolumeLane::Slot slot) EXCLUDES(mutex_);
+  Status GivenUpStatus() const;
+
+  const Connector connect_;
+  const std::chrono::seconds reconnect_;
+  Listener& listener_;
+  std::thread thread_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  State state_ GUARDED_BY(mutex_) = State::kUp;
+  Status why_ GUARDED_BY(mutex_);  // not up
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  SessionPtr session_ GUARDED_BY(mutex_);
+  uint64_t generation_ GUARDED_BY(mutex_) = 0;       // of session_
+  uint64_t lost_generation_ GUARDED_BY(mutex_) = 0;  // sessions up to this one are lost
+  TimePoint down_since_ GUARDED_BY(mutex_);
+  uint64_t start_ GUARDED_BY(mutex_) = 0;  // of the server, in which the last session was
+  std::string volume_ GUARDED_BY(mutex_);
+  std::string transport_ GUARDED_BY(mutex_);
+  uint64_t pages_ GUARDED_BY(mutex_) = 0;
+  std::vector<VolumeLane*> lanes_ GUARDED_BY(mutex_);
+  std::vector<VolumeLane::Slot> free_slots_ GUARDED_BY(mutex_);
+  uint16_t slots_ GUARDED_BY(mutex_) = 0;
+  uint64_t reconnections_ GUARDED_BY(mutex_) = 0;
+  uint64_t memory_losses_ GUARDED_BY(mutex_) = 0;
+  Resumption resumed_ GUARDED_BY(mutex_);
+};
+
+}  // namespace termfs::fs::client

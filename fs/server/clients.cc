@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/clients.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "base/log.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+using std::chrono::steady_clock;
+using tlib::server::SessionEnd;
+
+constexpr std::chrono::seconds kLongestPatience{3600};
+
+std::chrono::seconds PatienceOf(uint32_t seconds) { return std::min(std::chrono::seconds(seconds), kLongestPatience); }
+
+// When the process was started, in clock ticks since the host was; 0: there is none, or it cannot be told.
+uint64_t StartOf(uint32_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos) {
+    return 0;
+  }
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) {
+    fields >> skipped;
+  }
+  uint64_t start = 0;
+  fields >> start;
+  return start;
+}
+
+bool HasEnded(const std::shared_ptr<const UniqueFd>& process) {
+  if (process == nullptr || !process->valid()) {
+    return false;
+  }
+  pollfd ended{.fd = process->get(), .events = POLLIN, .revents = 0};
+  return poll(&ended, 1, 0) > 0;
+}
+
+}  // namespace
+
+Status Clients::Load() {
+  ASSIGN_OR_RETURN(const auto known, names_.ListClients());
+  for (const metadata::ClientRecord& record : known) {
+    Entry entry{.patience = PatienceOf(record.reconnect_seconds)};
+    entry.until = steady_clock::now() + entry.patience;
+    if (record.pid != 0) {
+      entry.process = std::make_shared<UniqueFd>(static_cast<int>(syscall(SYS_pidfd_open, record.pid, 0)));
+      if (!entry.process->valid() || StartOf(record.pid) != record.started) {
+        RETURN_IF_ERROR(names_.RemoveClient(record.client));
+        continue;
+      }
+    }
+    MutexLock lock(mutex_);
+    entries_[record.client] = std::move(entry);
+  }
+  if (const size_t expected = away(); expected > 0) {
+    LOG_INFO("{} clients of the last start are expected back; files they may have open are kept", expected);
+  }
+  return Status::Ok();
+}
+
+Result<Clients::Standing> Clients::Arrived(const tlib::server::SessionInfo& info) {
+  if (info.client == 0 || info.reconnect_seconds == 0) {
+    return Standing::kUnknown;
+  }
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(info.client);
+    if (found != entries_.end()) {
+      Entry& entry = found->second;
+      if (entry.session != 0) {
+        return Status::Error(EBUSY, "a former session of the client has not ended yet");
+      }
+      entry.session = info.id.value;
+      entry.resumed = false;
+      entry.process.reset();
+      return Standing::kReturned;
+    }
+  }
+  const uint64_t started = info.pid != 0 ? StartOf(info.pid) : 0;
+  const Status noted = names_.AddClient({.client = info.client,
+                                         .reconnect_seconds = info.reconnect_seconds,
+                                         .pid = started != 0 ? info.pid : 0,
+                                         .started = started});
+  if (!noted.ok()) {
+    LOG_WARNING("session {} could not come back after a loss: {}", info.id.value, noted.ToDebugString());
+    return Standing::kUnknown;
+  }
+  MutexLock lock(mutex_);
+  if (!entries_
+           .try_emplace(info.client, Entry{.session = info.id.value, .patience = PatienceOf(info.reconnect_seconds)})
+           .second) {
+    return Status::Error(EBUSY, "a session of the same client has just begun");
+  }
+  return Standing::kNew;
+}
+
+void Clients::Resumed(uint64_t client) {
+  MutexLock lock(mutex_);
+  if (const auto found = entries_.find(client); found != entries_.end()) {
+    found->second.resumed = true;
+    found->second.keeps_files = true;
+  }
+}
+
+void Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(client);
+    if (found == entries_.end() || found->second.session != session) {
+      return;
+    }
+    if (end.how != SessionEnd::How::kGoodbye && !HasEnded(end.process)) {
+      Entry& entry = found->second;
+      entry.session = 0;
+      entry.until = steady_clock::now() + entry.patience;
+      entry.keeps_files =
+          end.how != SessionEnd::How::kExpelled;  // one that did not answer must not keep space for long
+      entry.process = end.process;
+      return;
+    }
+  }
+  Forget(client);
+}
+
+void Clients::Expire() {
+  std::vector<uint64_t> over;
+  {
+    MutexLock lock(mutex_);
+    const TimePoint now = steady_clock::now();
+    for (const auto& [client, entry] : entries_) {
+      if (entry.session == 0 && (now >= entry.until || HasEnded(entry.process))) {
+        over.push_back(client);
+      }
+    }
+  }
+  for (const uint64_t client : over) {
+    Forget(client);
+  }
+}
+
+void Clients::Forget(uint64_t client) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(client);
+    if (found == entries_.end()) {
+      return;
+    }
+    found->second.session = ~uint64_t{0};  // nobody arrives while its receipts go
+    found->second.resumed = true;
+  }
+  if (const Status removed = names_.RemoveClient(client); !removed.ok()) {
+    LOG_WARNING("forgetting a client: {}", removed.ToDebugString());
+  }
+  MutexLock lock(mutex_);
+  entries_.erase(client);
+}
+
+bool Clients::AnyExpected() const {
+  MutexLock lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(), [](const auto& known) {
+    const Entry& entry = known.second;
+    return entry.keeps_files && (entry.session == 0 || !entry.resumed);
+  });
+}
+
+size_t Clients::away() const {
+  MutexLock lock(mutex_);
+  return static_cast<size_t>(
+      std::count_if(entries_.begin(), entries_.end(), [](const auto& known) { return known.second.session == 0; }));
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clients that may come back after their session was lost, and the receipts of what was done for them.
+#include "metadata/keys.h"
+#include "metadata/namespace.h"
+#include "metadata/operation.h"
+
+namespace termfs::metadata {
+
+namespace {
+
+Status Leave(Transaction& transaction, const Stamp& stamp, Receipt receipt) {
+  const std::string key = ReceiptKey(stamp.client, stamp.slot);
+  ASSIGN_OR_RETURN(const auto present, transaction.GetForUpdate(key));
+  if (present) {
+    ASSIGN_OR_RETURN(const Receipt last, DecodeReceipt(*present));
+    if (last.sequence > stamp.sequence || (last.sequence == stamp.sequence && !last.partly)) {
+      return Status::Error(ECANCELED, "the client has gone on without this request");
+    }
+  }
+  receipt.sequence = stamp.sequence;
+  return transaction.Put(key, EncodeReceipt(receipt));
+}
+
+}  // namespace
+
+Status Namespace::Run(const Stamp* stamp, Receipt& receipt, const std::function<Status(Operation&)>& body) {
+  if (stamp == nullptr) {
+    return Run(body);
+  }
+  return Run([&](Operation& op) -> Status {
+    RETURN_IF_ERROR(body(op));
+    return Leave(op.transaction(), *stamp, receipt);
+  });
+}
+
+Status Namespace::AddClient(const ClientRecord& client) {
+  return Retry(store_, [&](Transaction& transaction) {
+    return transaction.Put(ClientKey(client.client), EncodeClient(client));
+  });
+}
+
+Status Namespace::RemoveClient(ClientNumber client) {
+  return Retry(store_, [&](Transaction& transaction) -> Status {
+    ASSIGN_OR_RETURN(const auto receipts,
+                     transaction.Scan(ReceiptKey(client, 0), ReceiptKey(client, kMaxSlots), kMaxSlots));
+    for (const KeyValue& receipt : receipts) {
+      RETURN_IF_ERROR(transaction.Delete(receipt.key));
+    }
+    return transaction.Delete(ClientKey(client));
+  });
+}
+
+Result<std::vector<ClientRecord>> Namespace::ListClients() {
+  constexpr size_t kBatch = 256;
+  const std::unique_ptr<Reader> reader = store_.Snapshot();
+  std::vector<ClientRecord> clients;
+  std::string begin = ClientKey(0);
+  while (true) {
+    ASSIGN_OR_RETURN(const auto pairs, reader->Scan(begin, EndOfType('L'), kBatch));
+    for (const KeyValue& pair : pairs) {
+      Decoder key(pair.key);
+      key.U8();
+      const ClientNumber client = key.U64();
+      if (!key.Finished()) {
+        return Status::Error(EIO, "damaged key of a client: run termfs fsck");
+      }
+      ASSIGN_OR_RETURN(clients.emplace_back(), DecodeClient(client, pair.value));
+    }
+    if (pairs.size() < kBatch) {
+      return clients;
+    }
+    begin = pairs.back().key + '\0';
+  }
+}
+
+Result<std::optional<Receipt>> Namespace::FindReceipt(const Stamp& stamp) {
+  const std::unique_ptr<Reader> reader = store_.Snapshot();
+  ASSIGN_OR_RETURN(const auto value, reader->Get(ReceiptKey(stamp.client, stamp.slot)));
+  if (!value) {
+    return std::optional<Receipt>();
+  }
+  ASSIGN_OR_RETURN(const Receipt receipt, DecodeReceipt(*value));
+  return receipt.sequence == stamp.sequence ? std::optional<Receipt>(receipt) : std::nullopt;
+}
+
+}  // namespace termfs::metadata
