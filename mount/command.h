@@ -53,7 +53,7 @@ struct UmountArguments {
   bool lazily = false;
 };
 struct StatusArguments {
-  std::string address;
+  std::string address;  // a volume's, or a mount point
   bool json = false;
 };
 struct StatsArguments {

@@ -75,8 +75,11 @@ void AddUmount(CLI::App& app, UmountArguments& arguments, Action& action) {
 
 void AddStatus(CLI::App& app, StatusArguments& arguments, Action& action) {
   CLI::App* command = app.add_subcommand("status", "Capacity, DRAM tier, sessions, transport and health of a server");
-  command->add_option("ADDR", arguments.address, "the volume's directory")->required();
+  command->add_option("ADDR|MNT", arguments.address, "the volume's directory, or a mount point")->required();
   command->add_flag("--json", arguments.json, "for programs");
+  command->footer(
+      "Of a mount, also whether it is connected with its server, or since when it is not. When the server does not\n"
+      "answer, that is all that is printed, and the exit code is 1.\n");
   command->callback([&] { action = [&] { return RunStatus(arguments); }; });
 }
 
@@ -90,6 +93,7 @@ void AddStats(CLI::App& app, StatsArguments& arguments, Action& action) {
       "Rates are per second: requests from the kernel; pages read one-sidedly; pages known absent by the bitmap and "
       "by\n"
       "the magic pattern; RPC reads; pages promoted and evicted; reads of the SSD. Percentiles count from the start.\n"
+      "link: whether the mount has its server, or for how long it has been without (down, later given-up).\n"
       "A column that the source does not know shows -.\n");
   command->callback([&] { action = [&] { return RunStats(arguments); }; });
 }

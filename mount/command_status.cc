@@ -6,6 +6,7 @@
 
 #include "fs/client/admin.h"
 #include "mount/command.h"
+#include "mount/connection.h"
 #include "mount/json.h"
 #include "mount/mount_point.h"
 #include "mount/size.h"
@@ -67,10 +68,9 @@ std::string ForPeople(const std::string& address, const VolumeStatus& status, co
   return text;
 }
 
-std::string ForPrograms(const VolumeStatus& status, const Mounts& mounts) {
-  JsonWriter json;
-  json.BeginObject()
-      .Member("uuid", status.uuid)
+// The members of the object that describes the volume.
+void AddMembers(JsonWriter& json, const VolumeStatus& status, const Mounts& mounts) {
+  json.Member("uuid", status.uuid)
       .Member("health", status.health)
       .Member("version", status.version)
       .Member("format", uint64_t{status.format})
@@ -104,28 +104,80 @@ std::string ForPrograms(const VolumeStatus& status, const Mounts& mounts) {
     }
     json.EndObject();
   }
-  json.EndArray().EndObject();
-  return json.text() + "\n";
+  json.EndArray();
+}
+
+// Asks the server. The connection that asks is none of those that are asked for.
+Result<VolumeStatus> AskServer(const std::string& address) {
+  ASSIGN_OR_RETURN(VolumeStatus status, fs::client::GetStatus(address));
+  std::erase_if(status.sessions, [](const SessionStatus& s) { return s.pid == static_cast<uint32_t>(getpid()); });
+  return status;
+}
+
+int ShowVolume(const std::string& address, bool as_json) {
+  const Result<VolumeStatus> status = AskServer(address);
+  if (!status.ok()) {
+    return Failed(status.status());
+  }
+  const Result<Mounts> mounts = DescribeMountsOf(address, kMountPatience);
+  if (!mounts.ok()) {
+    return Failed(mounts.status());
+  }
+  if (!as_json) {
+    return Print(ForPeople(address, *status, *mounts));
+  }
+  JsonWriter json;
+  json.BeginObject();
+  AddMembers(json, *status, *mounts);
+  json.EndObject();
+  return Print(json.text() + "\n");
+}
+
+// A mount can always be asked; its server perhaps not.
+int ShowMount(const std::string& path, const MountDescription& mount, bool as_json) {
+  const Connection connection = ConnectionOf(mount.metrics);
+  const Result<VolumeStatus> status = AskServer(mount.address);
+  const Mounts mounts = {{path, mount}};
+  std::string text;
+  if (as_json) {
+    JsonWriter json;
+    json.BeginObject().Key("mount").BeginObject();
+    json.Member("mountpoint", path)
+        .Member("pid", static_cast<uint64_t>(mount.pid))
+        .Member("address", mount.address)
+        .Member("fuse", mount.fuse)
+        .Member("libfuse", mount.libfuse);
+    AddMember(json, connection);
+    json.EndObject();
+    if (status.ok()) {
+      json.Key("server").BeginObject();
+      AddMembers(json, *status, mounts);
+      json.EndObject();
+    }
+    json.EndObject();
+    text = json.text() + "\n";
+  } else {
+    text = fmt::format("mount      {} (pid {}), fuse: {}, libfuse {}\nconnection {}\n", path, mount.pid, mount.fuse,
+                       mount.libfuse, ForPeople(connection));
+    text += status.ok() ? ForPeople(mount.address, *status, mounts) : "";
+  }
+  const int printed = Print(text);
+  return status.ok() || printed != kExitOk ? printed : Failed(status.status());
 }
 
 }  // namespace
 
 int RunStatus(const StatusArguments& arguments) {
+  const Result<MountDescription> mount = DescribeMount(arguments.address);
+  if (mount.ok()) {
+    const Result<std::string> path = AbsolutePath(arguments.address);
+    return path.ok() ? ShowMount(*path, *mount, arguments.json) : Failed(path.status());
+  }
+  if (mount.status().code() != EINVAL && mount.status().code() != ENOENT) {
+    return Failed(mount.status());
+  }
   const Result<std::string> address = VolumePath(arguments.address);
-  if (!address.ok()) {
-    return Failed(address.status());
-  }
-  Result<VolumeStatus> status = fs::client::GetStatus(*address);
-  if (!status.ok()) {
-    return Failed(status.status());
-  }
-  // The connection that asks is none of those that are asked for.
-  std::erase_if(status->sessions, [](const SessionStatus& s) { return s.pid == static_cast<uint32_t>(getpid()); });
-  const Result<Mounts> mounts = DescribeMountsOf(*address, kMountPatience);
-  if (!mounts.ok()) {
-    return Failed(mounts.status());
-  }
-  return Print(arguments.json ? ForPrograms(*status, *mounts) : ForPeople(*address, *status, *mounts));
+  return address.ok() ? ShowVolume(*address, arguments.json) : Failed(address.status());
 }
 
 }  // namespace termfs::mount

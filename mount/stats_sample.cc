@@ -9,6 +9,7 @@
 
 #include "fs/client/admin.h"
 #include "mount/command.h"
+#include "mount/connection.h"
 #include "mount/json.h"
 #include "mount/mount_point.h"
 
@@ -124,7 +125,7 @@ std::string StatsHeader() {
   for (const Column& column : kColumns) {
     line += fmt::format("{:>9}", column.title);
   }
-  return line + fmt::format("{:>9}{:>9}{:>11}\n", "read-p50", "p99", "fuse");
+  return line + fmt::format("{:>9}{:>9}{:>14}{:>11}\n", "read-p50", "p99", "link", "fuse");
 }
 
 std::string StatsLine(const StatsSample& before, const StatsSample& now) {
@@ -146,7 +147,8 @@ std::string StatsLine(const StatsSample& before, const StatsSample& now) {
   for (const std::string_view percentile : {"_p50_ns", "_p99_ns"}) {
     line += fmt::format("{:>9}", FormatNanoseconds(Value(latencies, fmt::format("{}{}", histogram, percentile))));
   }
-  return line + fmt::format("{:>11}\n", now.fuse.empty() ? "-" : now.fuse);
+  return line + fmt::format("{:>14}{:>11}\n", now.of_mount ? InAWord(ConnectionOf(now.mount)) : "-",
+                            now.fuse.empty() ? "-" : now.fuse);
 }
 
 std::string StatsJson(const StatsSample& sample) {
@@ -154,6 +156,7 @@ std::string StatsJson(const StatsSample& sample) {
   json.BeginObject().Member("time_ms", sample.unix_ms);
   if (sample.of_mount) {
     json.Member("fuse", sample.fuse).Member("libfuse", sample.libfuse);
+    AddMember(json, ConnectionOf(sample.mount));
     Members(json, "mount", sample.mount);
   }
   if (sample.of_server) {
