@@ -43,10 +43,10 @@ def need(program):
 
 
 def ended(pid):
-    """A process that has ended, even when nobody has collected it."""
+    """A process that has ended, with all its threads, even when nobody has collected it."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+            return stat.read().rsplit(")", 1)[1].split()[0] == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1
     except OSError:
         return True
 
