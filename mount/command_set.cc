@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "fs/client/admin.h"
+#include "fs/server/settings.h"
 #include "mount/command.h"
 #include "mount/size.h"
 
@@ -16,8 +17,17 @@ Result<Setting> ParseSetting(const std::string& text) {
     return Status::Error(EINVAL, "'" + text + "': a setting is KEY=VALUE, such as dram-ratio=0.3");
   }
   Setting setting(text.substr(0, equals), text.substr(equals + 1));
-  const auto& [key, value] = setting;
-  if (key == "dram-ratio") {
+  auto& [key, value] = setting;
+  if (key == "capacity") {
+    Result<uint64_t> bytes = ParseSize(value);
+    if (!bytes.ok()) {
+      return std::move(bytes).status().WithContext(key);
+    }
+    fs::server::VolumeSettings settings;
+    settings.capacity_bytes = *bytes;
+    RETURN_IF_ERROR(fs::server::CheckSettings(settings));
+    value = std::to_string(*bytes);
+  } else if (key == "dram-ratio") {
     if (Result<double> ratio = ParseRatio(value); !ratio.ok()) {
       return std::move(ratio).status().WithContext(key);
     }
@@ -30,7 +40,7 @@ Result<Setting> ParseSetting(const std::string& text) {
       return Status::Error(EINVAL, "pattern: '" + value + "' is not random, which makes up a new one");
     }
   } else {
-    return Status::Error(EINVAL, "'" + key + "' is not a setting; those are dram-ratio, promoter, pattern");
+    return Status::Error(EINVAL, "'" + key + "' is not a setting; those are capacity, dram-ratio, promoter, pattern");
   }
   return setting;
 }

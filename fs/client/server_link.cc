@@ -72,7 +72,7 @@ Result<std::unique_ptr<ServerLink>> ServerLink::Connect(Connector connect, std::
     link->generation_ = kFirst;
     link->volume_ = session->volume();
     link->transport_ = session->transport();
-    link->pages_ = session->pages();
+    link->max_pages_ = session->max_pages();
     link->start_ = session->epoch();
   }
   link->thread_ = std::thread([raw = link.get()] { raw->Run(); });
@@ -395,7 +395,7 @@ Status ServerLink::Attempt(uint64_t generation) {
     session_ = std::move(session);
     generation_ = generation;
     transport_ = session_->transport();
-    pages_ = session_->pages();
+    max_pages_ = session_->max_pages();
     start_ = session_->epoch();
     state_ = State::kUp;
     seconds = SecondsSince(down_since_);
@@ -444,9 +444,9 @@ void ServerLink::Abandon(const std::string& why) {
   }
 }
 
-uint64_t ServerLink::pages() const {
+uint64_t ServerLink::max_pages() const {
   MutexLock lock(mutex_);
-  return session_ != nullptr ? session_->pages() : pages_;
+  return session_ != nullptr ? session_->max_pages() : max_pages_;
 }
 
 std::string ServerLink::transport() const {

@@ -148,7 +148,7 @@ class ServerLink {
   // Every call fails with ENOTCONN from now on, and those that wait return.
   void Abandon(const std::string& why) EXCLUDES(mutex_);
 
-  uint64_t pages() const EXCLUDES(mutex_);
+  uint64_t max_pages() const EXCLUDES(mutex_);
   std::string transport() const EXCLUDES(mutex_);
   // The session's, and link_up, link_given_up (0 or 1), link_down_seconds, link_reconnections_total,
   // link_files_reopened_total, link_files_lost_total, link_memory_losses_total.
@@ -199,7 +199,7 @@ class ServerLink {
   uint64_t start_ GUARDED_BY(mutex_) = 0;  // of the server, in which the last session was
   std::string volume_ GUARDED_BY(mutex_);
   std::string transport_ GUARDED_BY(mutex_);
-  uint64_t pages_ GUARDED_BY(mutex_) = 0;
+  uint64_t max_pages_ GUARDED_BY(mutex_) = 0;
   std::vector<VolumeLane*> lanes_ GUARDED_BY(mutex_);
   std::vector<VolumeLane::Slot> free_slots_ GUARDED_BY(mutex_);
   uint16_t slots_ GUARDED_BY(mutex_) = 0;

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "driver/softnic/softnic.h"
+#include "fs/client/admin.h"
 #include "fs/client/file_system.h"
 #include "fs/server/volume.h"
 #include "metadata/rocksdb_store.h"
@@ -25,6 +26,8 @@ namespace termfs::fs {
 namespace {
 
 constexpr uint64_t kCapacity = uint64_t{16} << 20;
+constexpr uint64_t kMostCapacity = uint64_t{40} << 20;
+constexpr uint64_t kStep = uint64_t{52} << 10;  // so that many rounds have growths
 constexpr uint64_t kRoot = 1;
 
 struct Round {
@@ -39,8 +42,14 @@ std::string NameOf(size_t name) { return "n" + std::to_string(name); }
 // One client, its calls and the model. Ends the process when a call fails.
 class Worker {
  public:
-  Worker(client::FileSystem& fs, client::Lane& lane, FileModel& model, uint64_t seed)
-      : fs_(fs), lane_(lane), model_(model), random_(seed) {}
+  Worker(client::FileSystem& fs, client::Lane& lane, FileModel& model, uint64_t seed, std::string directory,
+         uint64_t& acknowledged_capacity)
+      : fs_(fs),
+        lane_(lane),
+        model_(model),
+        random_(seed),
+        directory_(std::move(directory)),
+        acknowledged_capacity_(acknowledged_capacity) {}
 
   void Verify() {
     FileModel::Tree found;
@@ -76,7 +85,7 @@ class Worker {
       if (model_.HistoryFull()) {
         SyncRoot();
       }
-      switch (random_.Below(14)) {
+      switch (random_.Below(15)) {
         case 0:
         case 1:
           Create();
@@ -103,6 +112,9 @@ class Worker {
         case 11:
           SyncRoot();
           break;
+        case 12:
+          Enlarge();
+          break;
         default:
           Sync();
           break;
@@ -119,13 +131,14 @@ class Worker {
     }
     // A release does not wait for the server, and what it frees follows later.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(100);
-    uint64_t free = 0;
-    while (free != kCapacity) {
+    while (true) {
       const auto space = fs_.StatFs(lane_);
       Expect(space.status());
-      free = space->free_bytes;
+      if (space->free_bytes == space->capacity_bytes) {
+        return;
+      }
       if (std::chrono::steady_clock::now() > deadline) {
-        EndWith("space was lost: " + std::to_string(kCapacity - free) + " bytes");
+        EndWith("space was lost: " + std::to_string(space->capacity_bytes - space->free_bytes) + " bytes");
       }
     }
   }
@@ -289,6 +302,26 @@ class Worker {
     fs_.Release(lane_, open);
   }
 
+  // The volume has the old capacity or the new one after a death in the midst of it, and what was done is kept.
+  void Enlarge() {
+    const auto space = fs_.StatFs(lane_);
+    Expect(space.status());
+    if (space->capacity_bytes < acknowledged_capacity_) {
+      EndWith("the capacity is less than was acknowledged");
+    }
+    if (space->capacity_bytes >= kMostCapacity) {
+      return;
+    }
+    const uint64_t larger = space->capacity_bytes + kStep;
+    Expect(client::ChangeSetting(directory_, "capacity", std::to_string(larger)));
+    const auto after = fs_.StatFs(lane_);
+    Expect(after.status());
+    if (after->capacity_bytes != larger) {
+      EndWith("the capacity is " + std::to_string(after->capacity_bytes) + " and not " + std::to_string(larger));
+    }
+    acknowledged_capacity_ = larger;
+  }
+
   void SyncRoot() {
     Expect(fs_.SyncDirectory(lane_, kRoot));
     model_.SyncedTree();
@@ -298,6 +331,8 @@ class Worker {
   client::Lane& lane_;
   FileModel& model_;
   Random random_;
+  const std::string directory_;
+  uint64_t& acknowledged_capacity_;
 };
 
 class KilledVolume {
@@ -369,7 +404,7 @@ class KilledVolume {
     if (!lane.ok()) {
       EndWith(at + ": lane: " + lane.status().ToDebugString());
     }
-    Worker worker(**connected, **lane, *model_, round.seed);
+    Worker worker(**connected, **lane, *model_, round.seed, directory_, *acknowledged_capacity_);
     worker.Verify();
     work(worker);
     EndWith("");
@@ -379,12 +414,13 @@ class KilledVolume {
   std::string memory_;
   Shared<FileModel> model_;
   Shared<metadata::SyncedLogs> synced_;
+  Shared<uint64_t> acknowledged_capacity_;
 };
 
-constexpr std::array<const char*, 14> kPoints = {"store.commit", "store.committed", "store.sync",      "store.synced",
+constexpr std::array<const char*, 16> kPoints = {"store.commit", "store.committed", "store.sync",      "store.synced",
                                                  "nic.publish",  "nic.published",   "nic.begin_write", "nic.hide",
                                                  "nic.hidden",   "nic.begun_write", "nic.commit",      "nic.registered",
-                                                 "nic.register", "nic.committed"};
+                                                 "nic.register", "nic.committed",   "nic.resize",      "nic.resized"};
 
 void KillEverywhere(std::initializer_list<uint64_t> counts, uint64_t seed) {
   KilledVolume volume;

@@ -61,6 +61,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   void Expel(tlib::server::SessionId session, const std::string& why) override;
   std::vector<tlib::server::SessionInfo> Sessions() const override { return {}; }
   Status SetDramRatio(double) override { return Status::Ok(); }
+  Status Grow(uint64_t pages) override { return Resize(pages); }
+  Status Shrink(uint64_t pages) override { return Resize(pages); }
   Status SetFrameChoice(tlib::server::FrameChoice) override { return Status::Ok(); }
   Status SetPattern(const driver::Pattern&) override { return Status::Ok(); }
   std::vector<MetricValue> Metrics() const override { return {}; }
@@ -78,6 +80,11 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   Status Zero(std::span<const tlib::server::PageRange> ranges) override;
   Status Flush(std::span<const tlib::server::PageRange> ranges) override;
 
+  Status Resize(uint64_t pages) EXCLUDES(region_mutex_);
+  uint64_t Pages() EXCLUDES(region_mutex_) {
+    MutexLock lock(region_mutex_);
+    return bytes_.size() >> kPageBits;
+  }
   // Page by page, each as one.
   template <typename PerPage>
   Status ForPages(RegionOffset offset, uint64_t length, PerPage per_page);

@@ -102,6 +102,103 @@ TEST(Admin, StatusMetricsAndSettings) {
   EXPECT_FALSE(client::GetStatus("/nonexistent").ok());
 }
 
+// Writes 1 MiB at a time, each of a value of its own, until there is no space or `most` were written.
+uint64_t Fill(Mount& mount, client::OpenFile* file, uint64_t from, uint64_t most) {
+  for (uint64_t i = from; i < most; i++) {
+    const Status written = mount.Write(file, i * kMiB, std::string(kMiB, static_cast<char>('a' + i % 26)));
+    if (!written.ok()) {
+      EXPECT_EQ(written.code(), ENOSPC) << written.ToString();
+      return i;
+    }
+  }
+  return most;
+}
+
+void ExpectFilled(Mount& mount, client::OpenFile* file, uint64_t count) {
+  for (uint64_t i = 0; i < count; i++) {
+    ASSERT_EQ(mount.Read(file, i * kMiB, kMiB), std::string(kMiB, static_cast<char>('a' + i % 26))) << i;
+  }
+}
+
+Status SetCapacity(const RealVolume& volume, const std::string& value) {
+  return client::ChangeSetting(volume.directory(), "capacity", value);
+}
+
+TEST(Capacity, Grow_WhenFull_GivesRoomAtOnceAndForGood) {
+  RealVolume volume(16 * kMiB, 0.5);
+  uint64_t written = 0;
+  {
+    Mount a(volume);
+    Mount b(volume);
+    client::OpenFile* const file = a.Create("big");
+    written = Fill(a, file, 0, 100);
+    ASSERT_LT(written, 17u) << "the volume is full";
+    client::OpenFile* const seen = b.Open("big");
+    ExpectFilled(b, seen, written);
+    const Status grown = SetCapacity(volume, std::to_string(40 * kMiB));
+    ASSERT_TRUE(grown.ok()) << grown.ToString();
+    const auto status = client::GetStatus(volume.directory());
+    ASSERT_TRUE(status.ok());
+    EXPECT_EQ(status->space.capacity_bytes, 40 * kMiB);
+    EXPECT_EQ(status->capacity_target_bytes, 40 * kMiB);
+    EXPECT_EQ(status->tier_bytes, 20 * kMiB) << "half of it is in memory still";
+    EXPECT_EQ(server::LoadSettings(volume.directory())->capacity_bytes, 40 * kMiB);
+    written = Fill(a, file, written, 100);
+    EXPECT_GE(written, 38u);
+    EXPECT_LT(written, 41u);
+    ExpectFilled(a, file, written);
+    ExpectFilled(b, seen, written);
+    a.Close(file);
+    b.Close(seen);
+  }
+  volume.Restart();
+  {
+    Mount a(volume);
+    client::OpenFile* const file = a.Open("big");
+    ExpectFilled(a, file, written);
+    a.Close(file);
+    ASSERT_TRUE(a.Remove("big").ok());
+    EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == 40 * kMiB; }));
+  }
+  EXPECT_EQ(volume.Check(), std::vector<std::string>{});
+}
+
+TEST(Capacity, Set_WhatCannotBe_ChangesNothing) {
+  RealVolume volume(32 * kMiB, 0.5);
+  const std::string settings = Slurp(volume.directory() + "/termfs.toml");
+  for (const auto& [value, code] : std::vector<std::pair<std::string, int>>{{"", EINVAL},
+                                                                            {"abc", EINVAL},
+                                                                            {"-1", EINVAL},
+                                                                            {"0", EINVAL},
+                                                                            {"64x", EINVAL},
+                                                                            {std::to_string(64 * kMiB + 1), EINVAL},
+                                                                            {std::to_string(15 * kMiB), EINVAL},
+                                                                            {"99999999999999999999999", EINVAL},
+                                                                            {std::to_string(kMiB << 23), ENOSPC},
+                                                                            {std::to_string(16 * kMiB), ENOTSUP}}) {
+    const Status refused = SetCapacity(volume, value);
+    EXPECT_EQ(refused.code(), code) << value << ": " << refused.ToString();
+  }
+  EXPECT_TRUE(SetCapacity(volume, std::to_string(32 * kMiB)).ok()) << "what it is";
+  EXPECT_EQ(client::GetStatus(volume.directory())->space.capacity_bytes, 32 * kMiB);
+  EXPECT_EQ(client::GetStatus(volume.directory())->tier_bytes, 16 * kMiB);
+  EXPECT_EQ(Slurp(volume.directory() + "/termfs.toml"), settings);
+  EXPECT_EQ(std::filesystem::file_size(volume.directory() + "/region"), 33 * kMiB);
+  EXPECT_EQ(volume.Check(), std::vector<std::string>{});
+}
+
+TEST(Capacity, Grow_TwoAtOnce_AreTakenInTurn) {
+  RealVolume volume(16 * kMiB, 0.5);
+  Status smaller;
+  std::thread other([&] { smaller = SetCapacity(volume, std::to_string(20 * kMiB)); });
+  const Status larger = SetCapacity(volume, std::to_string(24 * kMiB));
+  other.join();
+  EXPECT_TRUE(larger.ok()) << larger.ToString();
+  EXPECT_TRUE(smaller.ok() || smaller.code() == ENOTSUP) << smaller.ToString();  // it came first, or it would shrink
+  EXPECT_EQ(client::GetStatus(volume.directory())->space.capacity_bytes, 24 * kMiB);
+  EXPECT_EQ(volume.Check(), std::vector<std::string>{});
+}
+
 // A client in a process of its own (HoldFiles) is struck by `signal` while it holds an unlinked file open and has maps
 // granted; the other client goes on.
 void StrikeClient(int signal) {

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A volume that grows while it is served and used, and a DRAM tier that grows and shrinks."""
+import errno
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import time
+
+from cases_input import loop_device, refused
+from cases_posix import MIB, read_file, write_file
+from volume import check, eventually, run
+
+
+# Writes and reads pages of a file of its own, and compares, until SIGTERM; then it compares all of them.
+LOAD = """
+import os, random, signal, sys
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+random.seed(sys.argv[2])
+pages, operations = 4096, 0
+versions = [0] * pages
+def page(i):
+    return (b"%s-%d-%d " % (sys.argv[2].encode(), i, versions[i])).ljust(32, b".") * 128
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+for i in range(pages):
+    os.pwrite(fd, page(i), i * 4096)
+print("ready", flush=True)
+while not stop:
+    i = random.randrange(pages)
+    if random.random() < 0.4:
+        versions[i] += 1
+        assert os.pwrite(fd, page(i), i * 4096) == 4096
+    else:
+        assert os.pread(fd, 4096, i * 4096) == page(i), f"page {i}"
+    operations += 1
+for i in range(pages):
+    assert os.pread(fd, 4096, i * 4096) == page(i), f"page {i} at last"
+print(operations)
+"""
+
+
+def start_load(site, mount, name):
+    load = site.start(sys.executable, "-c", LOAD, mount / name, name)
+    check(load.stdout.readline() == "ready\n", f"{name} is laid out")
+    return load
+
+
+def end_load(load):
+    load.terminate()
+    output, _ = load.communicate(timeout=300)
+    check(load.returncode == 0 and int(output) > 0, f"load: {output[-500:]}")
+
+
+def content_of(name, size=MIB):
+    return hashlib.sha256(name.encode()).digest() * (size // 32)
+
+
+def fill(mount, prefix):
+    """Files of 1 MiB until there is no space; the names of those that were written whole."""
+    names = []
+    while True:
+        name = f"{prefix}{len(names)}"
+        try:
+            write_file(mount / name, content_of(name))
+        except OSError as error:
+            check(error.errno == errno.ENOSPC, f"{name}: {error}")
+            os.unlink(mount / name)
+            return names
+        names.append(name)
+
+
+def expect_contents(mount, names):
+    wrong = [name for name in names if read_file(mount / name) != content_of(name)]
+    check(not wrong, f"contents: {wrong}")
+
+
+def set_capacity(site, volume, capacity):
+    run(site.termfs, "set", volume.path, f"capacity={capacity}")
+
+
+def in_memory(volume):
+    """Bytes of memory that the volume's tier has now."""
+    found = os.statvfs(volume.tier())
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def case_capacity_grows_under_load(site):
+    volume = site.volume("96M", 0.4)
+    m = volume.mount()
+    loads = [start_load(site, m, f"load{index}") for index in range(2)]
+    names = fill(m, "before")
+    check(40 < len(names) < 64, f"{len(names)} files until the volume was full")
+    set_capacity(site, volume, "160M")
+    status = volume.status()
+    check(status["capacity_bytes"] == status["capacity_target_bytes"] == 160 * MIB, str(status))
+    check(status["tier_bytes"] == 64 * MIB, f"the tier grows along: {status['tier_bytes']}")
+    check(os.statvfs(m.path).f_blocks * 4096 == 160 * MIB, "the mount says so, too")
+    more = fill(m, "after")
+    check(60 <= len(more) <= 64, f"{len(more)} files in 64 MiB more")
+    set_capacity(site, volume, "512M")
+    more += fill(m, "last")
+    check(len(more) > 400, f"{len(more)} files")
+    expect_contents(m, names + more)
+    for load in loads:
+        end_load(load)
+    other = volume.mount()
+    expect_contents(other, names + more)
+    for mount in list(volume.mounts):
+        volume.umount(mount)
+    volume.stop()
+    volume.fsck()
+    volume.serve()
+    check(volume.status()["capacity_bytes"] == 512 * MIB, "the new capacity after a restart")
+    expect_contents(volume.mount(), names + more)
+
+
+def case_capacity_grows_for_every_bitmap(site):
+    volume = site.volume("32M", 1)
+    mounts = [volume.mount(f"bitmap={mode}") for mode in ("live", "pulled", "off")]
+    names = fill(mounts[0], "before")
+    set_capacity(site, volume, "64M")
+    more = []
+    for index, mount in enumerate(mounts):
+        for name in (f"a{index}", f"b{index}", f"c{index}"):
+            write_file(mount / name, content_of(name))
+            more.append(name)
+    for mount in mounts:
+        expect_contents(mount, names + more)
+
+
+def case_capacity_growth_killed(site):
+    volume = site.volume("32M", 0.5)
+    moments = random.Random(11)
+    names, capacity = [], 32
+    for round_number in range(site.size(12, 5)):
+        m = volume.mount()
+        name = f"f{round_number}"
+        write_file(m / name, content_of(name))
+        os.sync()
+        names.append(name)
+        wanted = capacity + 20
+        setting = subprocess.Popen([site.termfs, "set", volume.path, f"capacity={wanted}M"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        time.sleep(moments.uniform(0, 0.05))  # the moment of death, not a wait for anything
+        volume.kill()
+        setting.wait(timeout=120)
+        volume.abandon(m)
+        if round_number % 3 == 2:
+            volume.drop_tier()
+        volume.fsck()
+        volume.serve()
+        found = volume.status()["capacity_bytes"] // MIB
+        check(found in (capacity, wanted), f"capacity {found} MiB, neither {capacity} nor {wanted}")
+        check(setting.returncode != 0 or found == wanted, "what set has done is kept")
+        check(os.path.getsize(os.path.join(volume.path, "region")) == (found + 1) * MIB, "the file is as long as it has to be")
+        capacity = found
+        m = volume.mount()
+        expect_contents(m, names)
+        volume.umount(m)
+    set_capacity(site, volume, f"{capacity + 20}M")
+    m = volume.mount()
+    expect_contents(m, names + fill(m, "last"))
+
+
+def case_capacity_refuses(site):
+    volume = site.volume("32M", 0.5)
+    before = volume.status()
+    size, allowed = "is not a size", "capacity must be from 16 MiB"
+    for value, says in (("abc", size), ("-1", size), ("", size), ("1e9", size), ("8X", size), ("0", allowed),
+                        ("15M", allowed), ("67108865", allowed), ("16T", allowed), ("99999999999999999999", size)):
+        refused(site, 2, says, "set", volume.path, "dram-ratio=0.25", f"capacity={value}")
+    refused(site, 1, "shrinking is not supported", "set", volume.path, "capacity=16M")
+    run(site.termfs, "set", volume.path, "dram-ratio=1")
+    refused(site, 1, "MiB", "set", volume.path, "capacity=60G")  # no memory for that tier, or no disk
+    run(site.termfs, "set", volume.path, "dram-ratio=0.5")
+    refused(site, 1, "more are needed", "set", volume.path, "capacity=8T")
+    after = volume.status()
+    same = ("capacity_bytes", "capacity_target_bytes", "free_bytes", "tier_bytes", "dram_ratio")
+    check(all(before[key] == after[key] for key in same), f"{before} became {after}")
+    check(os.path.getsize(os.path.join(volume.path, "region")) == 33 * MIB, "the region's file")
+    first = subprocess.Popen([site.termfs, "set", volume.path, "capacity=64M"])
+    second = subprocess.run([site.termfs, "set", volume.path, "capacity=48M"], capture_output=True, timeout=60, check=False)
+    check(first.wait(timeout=60) == 0 and second.returncode in (0, 1), "two at once")
+    check(volume.status()["capacity_bytes"] == 64 * MIB, "the larger of the two")
+
+
+def case_capacity_on_a_block_device(site):
+    disk, loop = loop_device(site, 48 * MIB)
+    try:
+        volume = site.volume("16M", 0.5, "--device", loop)
+        m = volume.mount()
+        names = fill(m, "before")
+        refused(site, 1, "48", "set", volume.path, f"capacity={48 * MIB}")  # the label needs room
+        check(volume.status()["capacity_bytes"] == 16 * MIB, "a device that is too small changes nothing")
+        set_capacity(site, volume, "47M")
+        names += fill(m, "after")
+        check(len(names) > 40, f"{len(names)} files")
+        expect_contents(m, names)
+        volume.umount(m)
+        volume.stop()
+        volume.fsck()
+        volume.serve()
+        expect_contents(volume.mount(), names)
+        volume.umount(volume.mounts[0])
+        volume.stop()
+    finally:
+        subprocess.run(["losetup", "--detach", loop], check=False)
+        os.unlink(disk)
+
+
+def case_ratio_gives_memory_back(site):
+    volume = site.volume("128M", 0.9)
+    m = volume.mount()
+    names = [f"f{i}" for i in range(90)]
+    for name in names:
+        write_file(m / name, content_of(name))
+    check(in_memory(volume) > 100 * MIB, f"{in_memory(volume)} bytes in memory")
+    load = start_load(site, m, "load")
+    for ratio in (0.05, 0.5, 0.1):
+        run(site.termfs, "set", volume.path, f"dram-ratio={ratio}")
+        # Frames get memory by 4 MiB; page table, states and slack take one or two more.
+        eventually(lambda most=ratio * 128 * MIB + 8 * MIB: in_memory(volume) <= most, f"memory at ratio {ratio}")
+        check(volume.status()["tier_used_bytes"] <= ratio * 128 * MIB + 4096, f"the tier at ratio {ratio}")
+        expect_contents(m, names)
+    end_load(load)
+
+
+def case_ratio_beyond_the_tmpfs(site):
+    small = os.path.join(site.scratch, "small")
+    os.mkdir(small)
+    run("mount", "-t", "tmpfs", "-o", "size=48m,mode=0700", "termfs-test", small)
+    try:
+        volume = site.volume("64M", 0.25)
+        volume.stop()
+        volume.serve("--memory-directory", small)
+        m = volume.mount()
+        write_file(m / "f", content_of("f"))
+        before = volume.status()
+        refused(site, 1, "tmpfs", "set", volume.path, "dram-ratio=0.9")
+        refused(site, 1, "tmpfs", "set", volume.path, "capacity=400M")
+        after = volume.status()
+        check(all(before[key] == after[key] for key in ("tier_bytes", "dram_ratio", "capacity_bytes")), str(after))
+        run(site.termfs, "set", volume.path, "dram-ratio=0.5")
+        expect_contents(m, ["f"])
+        volume.umount(m)
+        volume.stop()
+    finally:
+        run("umount", "-l", small)
+        os.rmdir(small)
