@@ -103,7 +103,7 @@ void AddSet(CLI::App& app, SetArguments& arguments, Action& action) {
   command->add_option("ADDR", arguments.address, "the volume's directory")->required();
   command
       ->add_option("KEY=VALUE", arguments.settings,
-                   "dram-ratio=0.3, promoter=heat|recent|static, pattern=random (a new magic pattern)")
+                   "capacity=16G, dram-ratio=0.3, promoter=heat|recent|static, pattern=random (a new magic pattern)")
       ->required();
   command->callback([&] { action = [&] { return RunSet(arguments); }; });
 }

@@ -6,11 +6,12 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 
 from cases_input import loop_device, refused
 from cases_posix import MIB, read_file, write_file
-from volume import check, eventually, run
+from volume import check, eventually, need, run
 
 
 # Writes and reads pages of a file of its own, and compares, until SIGTERM; then it compares all of them.
@@ -53,6 +54,43 @@ def end_load(load):
     check(load.returncode == 0 and int(output) > 0, f"load: {output[-500:]}")
 
 
+class Fio:
+    """fio writes and reads 4 KiB pages of its files and verifies them, again and again until end()."""
+
+    def __init__(self, site, mount, size):
+        need("fio")
+        self.command = ["fio", "--name=fio", f"--directory={mount.path}", f"--size={size}", "--numjobs=2", "--rw=randrw",
+                        "--bs=4k", "--direct=1", "--verify=crc32c", "--verify_fatal=1", "--verify_backlog=128",
+                        "--fallocate=none", "--minimal"]
+        self.site = site
+        self.runs = 0
+        self.problem = None
+        self.stopping = False
+        self.first_ended = threading.Event()
+        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread.start()
+        check(self.first_ended.wait(300) and not self.problem, f"fio's first run: {self.problem}")  # its space is allocated
+
+    def work(self):
+        while not self.stopping and not self.problem:
+            child = self.site.start(*self.command, cwd=self.site.scratch)
+            try:
+                output, _ = child.communicate(timeout=300)
+                self.problem = None if child.returncode == 0 else f"exit code {child.returncode}: {output[-500:]}"
+            except subprocess.TimeoutExpired:
+                child.kill()
+                self.problem = "it hangs"
+            self.runs += 1
+            self.first_ended.set()
+
+    def end(self, at_least):
+        """Once it has run so often in all."""
+        eventually(lambda: self.runs >= at_least or self.problem, "fio goes on", 300)
+        self.stopping = True
+        self.thread.join(timeout=310)
+        check(not self.problem and not self.thread.is_alive(), f"fio: {self.problem}")
+
+
 def content_of(name, size=MIB):
     return hashlib.sha256(name.encode()).digest() * (size // 32)
 
@@ -89,9 +127,12 @@ def in_memory(volume):
 def case_capacity_grows_under_load(site):
     volume = site.volume("96M", 0.4)
     m = volume.mount()
+    check(os.statvfs(m.path).f_blocks * 4096 == 96 * MIB, "the size that the mount says")
     loads = [start_load(site, m, f"load{index}") for index in range(2)]
+    fio = Fio(site, m, "4m")
     names = fill(m, "before")
     check(40 < len(names) < 64, f"{len(names)} files until the volume was full")
+    runs = fio.runs
     set_capacity(site, volume, "160M")
     status = volume.status()
     check(status["capacity_bytes"] == status["capacity_target_bytes"] == 160 * MIB, str(status))
@@ -103,6 +144,7 @@ def case_capacity_grows_under_load(site):
     more += fill(m, "last")
     check(len(more) > 400, f"{len(more)} files")
     expect_contents(m, names + more)
+    fio.end(runs + 2)
     for load in loads:
         end_load(load)
     other = volume.mount()
@@ -224,6 +266,28 @@ def case_ratio_gives_memory_back(site):
         eventually(lambda most=ratio * 128 * MIB + 8 * MIB: in_memory(volume) <= most, f"memory at ratio {ratio}")
         check(volume.status()["tier_used_bytes"] <= ratio * 128 * MIB + 4096, f"the tier at ratio {ratio}")
         expect_contents(m, names)
+    end_load(load)
+
+
+def case_ratio_changes_under_fio(site):
+    volume = site.volume("256M", 0.5)
+    m = volume.mount()
+    names = [f"f{i}" for i in range(160)]
+    for name in names:
+        write_file(m / name, content_of(name))
+    load = start_load(site, m, "load")
+    fio = Fio(site, m, "8m")
+    for ratio in (0.05, 0.9, 0.5, 0.05, 0.5):
+        run(site.termfs, "set", volume.path, f"dram-ratio={ratio}")
+        status = volume.status()
+        budget = round(ratio * 65536) * 4096
+        check(status["dram_ratio"] == ratio and status["tier_bytes"] == budget, f"ratio {ratio}: {status}")
+        check(status["tier_used_bytes"] <= budget, f"the tier's use at ratio {ratio}: {status['tier_used_bytes']}")
+        eventually(lambda most=budget + 10 * MIB: in_memory(volume) <= most, f"memory at ratio {ratio}")
+        before = fio.runs
+        expect_contents(m, names)
+        eventually(lambda after=before + 1: fio.runs >= after or fio.problem, "fio goes on", 300)
+    fio.end(6)
     end_load(load)
 
 
