@@ -95,15 +95,24 @@ def content_of(name, size=MIB):
     return hashlib.sha256(name.encode()).digest() * (size // 32)
 
 
+def write_synced(path, data):
+    with open(path, "wb", buffering=0) as file:
+        check(file.write(data) == len(data), f"{path}: a short write")
+        os.fsync(file.fileno())
+
+
 def fill(mount, prefix):
     """Files of 1 MiB until there is no space; the names of those that were written whole."""
     names = []
     while True:
         name = f"{prefix}{len(names)}"
         try:
-            write_file(mount / name, content_of(name))
+            with open(mount / name, "wb", buffering=0) as file:
+                whole = file.write(content_of(name)) == MIB
         except OSError as error:
             check(error.errno == errno.ENOSPC, f"{name}: {error}")
+            whole = False
+        if not whole:
             os.unlink(mount / name)
             return names
         names.append(name)
@@ -179,8 +188,7 @@ def case_capacity_growth_killed(site):
     for round_number in range(site.size(12, 5)):
         m = volume.mount()
         name = f"f{round_number}"
-        write_file(m / name, content_of(name))
-        os.sync()
+        write_synced(m / name, content_of(name))
         names.append(name)
         wanted = capacity + 20
         setting = subprocess.Popen([site.termfs, "set", volume.path, f"capacity={wanted}M"], stdout=subprocess.DEVNULL,
@@ -247,6 +255,8 @@ def case_capacity_on_a_block_device(site):
         expect_contents(volume.mount(), names)
         volume.umount(volume.mounts[0])
         volume.stop()
+        volume.fsck()
+        site.volumes.remove(volume)  # its disk goes away before the others are checked
     finally:
         subprocess.run(["losetup", "--detach", loop], check=False)
         os.unlink(disk)
