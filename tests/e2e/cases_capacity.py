@@ -323,3 +323,16 @@ def case_ratio_beyond_the_tmpfs(site):
     finally:
         run("umount", "-l", small)
         os.rmdir(small)
+
+
+def case_ratio_smaller_after_a_kill(site):
+    volume = site.volume("64M", 0.9)
+    m = volume.mount()
+    names = [f"f{i}" for i in range(50)]
+    for name in names:
+        write_file(m / name, content_of(name))
+    volume.kill()
+    volume.abandon(m)
+    volume.serve("--dram-ratio", "0.05")  # it takes over more than that, some of it not on the SSD yet
+    check(volume.status()["tier_used_bytes"] <= 0.051 * 64 * MIB, "the tier has its new size")
+    expect_contents(volume.mount(), names)

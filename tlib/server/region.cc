@@ -239,11 +239,15 @@ Status StorageRegion::Start(const Progress& progress) {
   if (tier_->resumed()) {
     RETURN_IF_ERROR(Recover());
   }
-  RETURN_IF_ERROR(pager_.SetBudget(first_budget_));
-  if (kind_ == RegionKind::kPin) {
-    RETURN_IF_ERROR(LoadEverything(progress));
+  cleaner_.Start(spawn_);  // a tier that is taken over may be larger than the budget, and not clean
+  Status begun = pager_.SetBudget(first_budget_);
+  if (begun.ok() && kind_ == RegionKind::kPin) {
+    begun = LoadEverything(progress);
   }
-  cleaner_.Start(spawn_);
+  if (!begun.ok()) {
+    cleaner_.Stop();
+    return begun;
+  }
   if (HasFrames(kind_) && kind_ != RegionKind::kPin) {
     promoter_.Start(spawn_);
   }
