@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
 #include <utility>
 
 #include "fs/client/admin.h"
@@ -45,6 +51,30 @@ Result<Setting> ParseSetting(const std::string& text) {
   return setting;
 }
 
+// A smaller capacity takes its time, and the server goes on when nobody waits for it any more.
+Status WaitForCapacity(const std::string& address, const std::string& wanted) {
+  constexpr std::chrono::milliseconds kPeriod{100};
+  const bool show = isatty(STDERR_FILENO) != 0;
+  bool shown = false;
+  while (true) {
+    ASSIGN_OR_RETURN(const fs::client::VolumeStatus status, fs::client::GetStatus(address));
+    const uint64_t capacity = status.space.capacity_bytes;
+    const bool done = !status.capacity_changing;
+    if (show && (!done || shown)) {
+      std::fprintf(stderr, "\rcapacity %s, on its way to %s: %s to be moved   %s", FormatSize(capacity).c_str(),
+                   FormatSize(status.capacity_target_bytes).c_str(), FormatSize(status.capacity_to_move_bytes).c_str(),
+                   done ? "\n" : "");
+      shown = true;
+    }
+    if (done) {
+      return std::to_string(capacity) == wanted
+                 ? Status::Ok()
+                 : Status::Error(EIO, "the capacity stays as it is: " + status.capacity_failure);
+    }
+    std::this_thread::sleep_for(kPeriod);
+  }
+}
+
 }  // namespace
 
 // Everything is looked at before anything is changed.
@@ -64,6 +94,12 @@ int RunSet(const SetArguments& arguments) {
   for (const auto& [key, value] : settings) {
     if (const Status changed = fs::client::ChangeSetting(*address, key, value); !changed.ok()) {
       return Failed(changed);
+    }
+    if (key != "capacity") {
+      continue;
+    }
+    if (const Status reached = WaitForCapacity(*address, value); !reached.ok()) {
+      return Failed(reached);
     }
   }
   return kExitOk;

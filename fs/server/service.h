@@ -20,6 +20,7 @@
 //   files.cc open, create, release     attributes.cc getattr, set       xattr.cc
 //   read.cc  write.cc  truncate.cc     space.cc extents, allocation     fallocate.cc  sync.cc
 //   coherence.h revocation             reclaimer.h what follows later   gate.h, inode.h the state of an inode
+//   evacuation.h when the region gets smaller
 //
 // Thread-safety: as tlib::server::Service says; Attach, StopBackground and Finish from the owner's thread.
 // Ownership:     borrows the Namespace, the Server and the Administrator.
@@ -33,6 +34,7 @@
 #include "fs/proto/opcodes.h"
 #include "fs/server/clients.h"
 #include "fs/server/coherence.h"
+#include "fs/server/evacuation.h"
 #include "fs/server/inode_table.h"
 #include "fs/server/reclaimer.h"
 #include "fs/server/request.h"
@@ -72,6 +74,11 @@ class FileService final : public tlib::server::Service {
   // Counters and gauges named fs_...
   std::vector<MetricValue> Metrics() const;
   FileSystemStatus Space() const;
+  // Before the region gets smaller: Namespace::Confine; then as often as it takes, until Namespace::Shrink succeeds, what
+  // files have beyond the line is moved. Once Attached; not from a task. EBUSY: what an earlier server left in memory
+  // could not be flushed.
+  Status Confine(uint64_t pages);
+  Result<Evacuation::Pass> Evacuate(const std::function<bool()>& cancelled);
 
   Result<Bytes> Handle(tlib::server::Call& call) override;
   Result<Bytes> HandleAdmin(uint16_t opcode, std::span<const std::byte> body) override;
@@ -158,6 +165,8 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> Seek(const Request& request);
   Result<Bytes> Sync(const Request& request);
   Status SyncInode(const Request& request, Inode& inode, bool data_only);
+  // What was written to [page, end) before the call is durable.
+  Status FlushPages(const Request& request, Inode& inode, uint64_t page, uint64_t end);
   // xattr.cc
   Result<Bytes> SetXattr(const Request& request);
   Result<Bytes> GetXattr(const Request& request);

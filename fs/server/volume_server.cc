@@ -117,8 +117,19 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   ASSIGN_OR_RETURN(server_, tlib::server::Server::Start(nic, options, *service_));
   RETURN_IF_ERROR(Recover());
   ASSIGN_OR_RETURN(kept_since_, NoteMemory(paths, epoch, server_->memory()));
-  capacity_ = std::make_unique<Capacity>(*names_, *server_, region.device, paths.meta,
-                                         [this](uint64_t pages) { return NoteCapacity(pages); });
+  capacity_ = std::make_unique<Capacity>(
+      Capacity::Parts{.names = *names_,
+                      .server = *server_,
+                      .device = region.device,
+                      .meta = paths.meta,
+                      .note = [this](uint64_t pages) { return NoteCapacity(pages); },
+                      .confine = [this](uint64_t pages) { return service_->Confine(pages); },
+                      .evacuate = [this](const std::function<bool()>& end) { return service_->Evacuate(end); },
+                      .alone =
+                          [this](const std::function<Status()>& what) {
+                            MutexLock lock(change_mutex_);
+                            return what();
+                          }});
   service_->Attach(*server_, this, kept_since_);
   LOG_INFO("volume {} is served, start {}", directory_, epoch);
   return Status::Ok();
@@ -179,6 +190,9 @@ Status ServedVolume::Stop() {
       first = std::move(status);
     }
   };
+  if (capacity_ != nullptr) {
+    capacity_->Stop();
+  }
   if (server_ != nullptr) {
     service_->StopBackground();
     note(server_->Stop());
@@ -239,7 +253,11 @@ Bytes ServedVolume::DescribeStatus() {
   status.dirty_bytes = ValueOf(metrics, "pages_dirty") << kPageBits;
   status.space = std::make_unique<wire::VolumeSpaceT>();
   status.space->capacity = space.capacity_bytes;
-  status.space->target = capacity_->target_pages() << kPageBits;
+  const Capacity::Progress progress = capacity_->progress();
+  status.space->target = progress.target_pages << kPageBits;
+  status.space->to_move = progress.pages_to_move << kPageBits;
+  status.space->changing = progress.changing;
+  status.space->failure = progress.failure;
   status.space->free = space.free_bytes;
   status.space->inodes_used = space.inodes_used;
   status.space->inodes_free = space.inodes_free;

@@ -27,7 +27,7 @@ namespace {
 
 constexpr uint64_t kCapacity = uint64_t{16} << 20;
 constexpr uint64_t kMostCapacity = uint64_t{40} << 20;
-constexpr uint64_t kStep = uint64_t{52} << 10;  // so that many rounds have growths
+constexpr uint64_t kStep = uint64_t{1052} << 10;
 constexpr uint64_t kRoot = 1;
 
 struct Round {
@@ -39,17 +39,23 @@ struct Round {
 
 std::string NameOf(size_t name) { return "n" + std::to_string(name); }
 
+// Bytes: what the capacity was when a change of it had last returned, and what was asked for since.
+struct Capacities {
+  uint64_t acknowledged = kCapacity;
+  uint64_t wanted = kCapacity;
+};
+
 // One client, its calls and the model. Ends the process when a call fails.
 class Worker {
  public:
   Worker(client::FileSystem& fs, client::Lane& lane, FileModel& model, uint64_t seed, std::string directory,
-         uint64_t& acknowledged_capacity)
+         Capacities& capacities)
       : fs_(fs),
         lane_(lane),
         model_(model),
         random_(seed),
         directory_(std::move(directory)),
-        acknowledged_capacity_(acknowledged_capacity) {}
+        capacities_(capacities) {}
 
   void Verify() {
     FileModel::Tree found;
@@ -113,7 +119,7 @@ class Worker {
           SyncRoot();
           break;
         case 12:
-          Enlarge();
+          ChangeCapacity();
           break;
         default:
           Sync();
@@ -303,23 +309,32 @@ class Worker {
   }
 
   // The volume has the old capacity or the new one after a death in the midst of it, and what was done is kept.
-  void Enlarge() {
+  void ChangeCapacity() {
     const auto space = fs_.StatFs(lane_);
     Expect(space.status());
-    if (space->capacity_bytes < acknowledged_capacity_) {
-      EndWith("the capacity is less than was acknowledged");
+    const uint64_t before = space->capacity_bytes;
+    if (before != capacities_.acknowledged && before != capacities_.wanted) {
+      EndWith("the capacity is " + std::to_string(before) + ", which was neither had nor asked for");
     }
-    if (space->capacity_bytes >= kMostCapacity) {
+    capacities_.acknowledged = before;
+    capacities_.wanted = random_.Below(2) == 0 ? std::max(kCapacity, before - kStep) : std::min(kMostCapacity, before + kStep);
+    const Status set = client::ChangeSetting(directory_, "capacity", std::to_string(capacities_.wanted));
+    if (set.code() == ENOSPC) {
+      capacities_.wanted = before;
       return;
     }
-    const uint64_t larger = space->capacity_bytes + kStep;
-    Expect(client::ChangeSetting(directory_, "capacity", std::to_string(larger)));
-    const auto after = fs_.StatFs(lane_);
-    Expect(after.status());
-    if (after->capacity_bytes != larger) {
-      EndWith("the capacity is " + std::to_string(after->capacity_bytes) + " and not " + std::to_string(larger));
+    Expect(set);
+    while (true) {
+      const auto status = client::GetStatus(directory_);
+      Expect(status.status());
+      if (!status->capacity_changing) {
+        if (status->space.capacity_bytes != capacities_.wanted) {
+          EndWith("the capacity stays " + std::to_string(status->space.capacity_bytes) + ": " + status->capacity_failure);
+        }
+        break;
+      }
     }
-    acknowledged_capacity_ = larger;
+    capacities_.acknowledged = capacities_.wanted;
   }
 
   void SyncRoot() {
@@ -332,7 +347,7 @@ class Worker {
   FileModel& model_;
   Random random_;
   const std::string directory_;
-  uint64_t& acknowledged_capacity_;
+  Capacities& capacities_;
 };
 
 class KilledVolume {
@@ -404,7 +419,7 @@ class KilledVolume {
     if (!lane.ok()) {
       EndWith(at + ": lane: " + lane.status().ToDebugString());
     }
-    Worker worker(**connected, **lane, *model_, round.seed, directory_, *acknowledged_capacity_);
+    Worker worker(**connected, **lane, *model_, round.seed, directory_, *capacities_);
     worker.Verify();
     work(worker);
     EndWith("");
@@ -414,7 +429,7 @@ class KilledVolume {
   std::string memory_;
   Shared<FileModel> model_;
   Shared<metadata::SyncedLogs> synced_;
-  Shared<uint64_t> acknowledged_capacity_;
+  Shared<Capacities> capacities_;
 };
 
 constexpr std::array<const char*, 16> kPoints = {"store.commit", "store.committed", "store.sync",      "store.synced",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A volume that grows while it is served and used, and a DRAM tier that grows and shrinks."""
+"""A volume that grows and shrinks while it is served and used, and a DRAM tier that does."""
 import errno
 import hashlib
 import os
@@ -221,7 +221,6 @@ def case_capacity_refuses(site):
     for value, says in (("abc", size), ("-1", size), ("", size), ("1e9", size), ("8X", size), ("0", allowed),
                         ("15M", allowed), ("67108865", allowed), ("16T", allowed), ("99999999999999999999", size)):
         refused(site, 2, says, "set", volume.path, "dram-ratio=0.25", f"capacity={value}")
-    refused(site, 1, "shrinking is not supported", "set", volume.path, "capacity=16M")
     run(site.termfs, "set", volume.path, "dram-ratio=1")
     refused(site, 1, "MiB", "set", volume.path, "capacity=60G")  # no memory for that tier, or no disk
     run(site.termfs, "set", volume.path, "dram-ratio=0.5")
@@ -230,10 +229,106 @@ def case_capacity_refuses(site):
     same = ("capacity_bytes", "capacity_target_bytes", "free_bytes", "tier_bytes", "dram_ratio")
     check(all(before[key] == after[key] for key in same), f"{before} became {after}")
     check(os.path.getsize(os.path.join(volume.path, "region")) == 33 * MIB, "the region's file")
-    first = subprocess.Popen([site.termfs, "set", volume.path, "capacity=64M"])
-    second = subprocess.run([site.termfs, "set", volume.path, "capacity=48M"], capture_output=True, timeout=60, check=False)
-    check(first.wait(timeout=60) == 0 and second.returncode in (0, 1), "two at once")
-    check(volume.status()["capacity_bytes"] == 64 * MIB, "the larger of the two")
+    setters = [subprocess.Popen([site.termfs, "set", volume.path, f"capacity={size}M"], stderr=subprocess.DEVNULL)
+               for size in (64, 48)]
+    codes = [setter.wait(timeout=60) for setter in setters]
+    check(0 in codes and set(codes) <= {0, 1}, f"two at once: {codes}")
+    check(volume.status()["capacity_bytes"] in (64 * MIB, 48 * MIB), "one of the two")
+
+
+def files_beyond(mount, count, kept):
+    """Of `count` files of 1 MiB the last `kept`, which lie farther back than those that were removed."""
+    names = [f"f{i}" for i in range(count)]
+    for name in names:
+        write_synced(mount / name, content_of(name))
+    for name in names[:-kept]:
+        os.unlink(mount / name)
+    return names[-kept:]
+
+
+def case_capacity_shrinks_under_load(site):
+    volume = site.volume("256M", 0.4)
+    m = volume.mount()
+    names = files_beyond(m, 200, 60)
+    other = volume.mount("bitmap=pulled")
+    held = [os.open(other / name, os.O_RDONLY) for name in names]
+    loads = [start_load(site, mount, f"load{index}") for index, mount in enumerate((m, other))]
+    fio = Fio(site, m, "4m")
+    runs = fio.runs
+    region = os.path.join(volume.path, "region")
+    refused(site, 1, ("in use", "must be freed first"), "set", volume.path, "capacity=64M")
+    check(volume.status()["capacity_target_bytes"] == 256 * MIB and os.path.getsize(region) == 257 * MIB, "as before")
+    set_capacity(site, volume, "128M")
+    status = volume.status()
+    check(status["capacity_bytes"] == status["capacity_target_bytes"] == 128 * MIB, str(status))
+    check(status["capacity_to_move_bytes"] == 0 and status["capacity_failure"] == "", str(status))
+    check(status["tier_bytes"] == round(0.4 * 32768) * 4096, f"the tier shrinks along: {status['tier_bytes']}")
+    check(os.path.getsize(region) == 129 * MIB, "the file is cut")
+    check(os.statvfs(m.path).f_blocks * 4096 == 128 * MIB, "the mount says so, too")
+    more = fill(m, "more")
+    check(len(more) > 10, f"{len(more)} files in what was left")
+    for mount in (m, other):
+        expect_contents(mount, names + more)
+    wrong = [name for name, fd in zip(names, held) if os.pread(fd, MIB, 0) != content_of(name)]
+    check(not wrong, f"what was open: {wrong}")
+    set_capacity(site, volume, "200M")
+    more += fill(m, "again")
+    expect_contents(other, names + more)
+    fio.end(runs + 2)
+    for load in loads:
+        end_load(load)
+    for fd in held:
+        os.close(fd)
+    for mount in list(volume.mounts):
+        volume.umount(mount)
+    volume.stop()
+    volume.fsck()
+    volume.serve()
+    check(volume.status()["capacity_bytes"] == 200 * MIB, "the capacity after a restart")
+    expect_contents(volume.mount(), names + more)
+
+
+def case_capacity_shrink_killed(site):
+    volume = site.volume("128M", 0.25)
+    moments = random.Random(5)
+    m = volume.mount()
+    names = files_beyond(m, 60, 30)
+    volume.umount(m)
+    outcomes = set()
+    for round_number in range(site.size(16, 6)):
+        m = volume.mount()
+        load = start_load(site, m, f"load{round_number}")
+        setting = subprocess.Popen([site.termfs, "set", volume.path, "capacity=64M"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        time.sleep(moments.uniform(0, 0.4))  # the moment of death, not a wait for anything
+        volume.kill()
+        setting.wait(timeout=120)
+        load.kill()
+        volume.abandon(m)
+        if round_number % 3 == 2:
+            volume.drop_tier()
+        volume.fsck()
+        volume.serve()
+        status = volume.status()
+        found = status["capacity_bytes"] // MIB
+        check(found in (64, 128), f"capacity {found} MiB, neither 64 nor 128")
+        check(setting.returncode != 0 or found == 64, "what set has done is kept")
+        check(status["capacity_target_bytes"] == found * MIB, f"what was begun is not gone on with: {status}")
+        check(os.path.getsize(os.path.join(volume.path, "region")) == (found + 1) * MIB, "the file is as long as it has to be")
+        outcomes.add(found)
+        m = volume.mount()
+        expect_contents(m, names)
+        os.unlink(m / f"load{round_number}")
+        if found == 64:
+            set_capacity(site, volume, "128M")
+        for name in names[:5]:  # to the end again
+            os.unlink(m / name)
+            write_synced(m / name, content_of(name))
+        volume.umount(m)
+    check(outcomes == {64, 128}, f"deaths before and after the end of it: {outcomes}")
+    m = volume.mount()
+    set_capacity(site, volume, "64M")
+    expect_contents(m, names)
 
 
 def case_capacity_on_a_block_device(site):

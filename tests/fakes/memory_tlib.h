@@ -62,6 +62,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::vector<tlib::server::SessionInfo> Sessions() const override { return {}; }
   Status SetDramRatio(double) override { return Status::Ok(); }
   Status Grow(uint64_t pages) override { return Resize(pages); }
+  Status CheckShrink() const override { return Status::Ok(); }
   Status Shrink(uint64_t pages) override { return Resize(pages); }
   Status SetFrameChoice(tlib::server::FrameChoice) override { return Status::Ok(); }
   Status SetPattern(const driver::Pattern&) override { return Status::Ok(); }

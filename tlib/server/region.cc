@@ -193,6 +193,7 @@ class StorageRegion final : public Region {
   void AddCounts(std::span<const HeatEntry> counts) override { promoter_.AddCounts(counts); }
   Status SetDramRatio(double ratio) override;
   Status CheckGrowth(uint64_t pages) override;
+  Status CheckShrink() const override;
   Status ExtendDevice(uint64_t pages) override;
   Status MakeRoom(uint64_t pages) override;
   Status SetTierFor(uint64_t pages) override;
@@ -202,6 +203,7 @@ class StorageRegion final : public Region {
   void StartFault(PageIndex page) override;
   driver::TermRegion& term() override { return *term_; }
   uint64_t memory() const override { return tier_->layout(); }
+  uint64_t pages() const override { return states_.pages(); }
   std::vector<MetricValue> Gauges() const override;
 
  private:
@@ -364,6 +366,15 @@ Status StorageRegion::CheckGrowth(uint64_t pages) {
   return tier_->CheckRoom(pages, frames - std::min(frames, frames_.limit()));
 }
 
+// A READ of a page that was cut off must find a page that is absent, not fail: its client has an old map and will ask
+// again. So the RNIC keeps those pages, and a region whose absent pages are faults cannot shrink.
+Status StorageRegion::CheckShrink() const {
+  return kind_ == RegionKind::kRpc || kind_ == RegionKind::kOdp
+             ? Status::Error(ENOTSUP, "a region of kind " + std::string(driver::ToString(kind_)) +
+                                          " does not shrink while it is served")
+             : Status::Ok();
+}
+
 Status StorageRegion::MakeRoom(uint64_t pages) {
   RETURN_IF_ERROR(tier_->MakeRoom(pages));
   return term_->MakeRoom(pages);
@@ -390,9 +401,9 @@ Status StorageRegion::Resize(uint64_t pages) {
     RETURN_IF_ERROR(io_.Zero({&tail, 1}));
     states_.Resize(pages);
     policy_.Resize(pages);
-    return term_->Resize(pages);
+    return Status::Ok();
   }
-  RETURN_IF_ERROR(term_->Resize(pages));
+  RETURN_IF_ERROR(term_->Resize(std::max(pages, term_->pages())));
   policy_.Resize(pages);
   states_.Resize(pages);
   // Normally nothing is there. But who began to read of a page that was about to be cut off may have left it in a

@@ -100,6 +100,7 @@ class Region {
   // serves its old size and opens with it. Shrinking: Resize, SetTierFor, CutDevice. The errors are Server::Grow's. One
   // caller at a time.
   virtual Status CheckGrowth(uint64_t pages) = 0;
+  virtual Status CheckShrink() const = 0;  // ENOTSUP
   virtual Status ExtendDevice(uint64_t pages) = 0;  // blocks
   virtual Status MakeRoom(uint64_t pages) = 0;      // blocks
   virtual Status SetTierFor(uint64_t pages) = 0;    // in a coroutine: the ratio's share of `pages`
@@ -112,6 +113,7 @@ class Region {
 
   virtual driver::TermRegion& term() = 0;
   virtual uint64_t memory() const = 0;  // Server::memory
+  virtual uint64_t pages() const = 0;  // any thread
   // region_pages, frames_budget, frames_used, pages_dirty, pages_present.
   virtual std::vector<MetricValue> Gauges() const = 0;
 };

@@ -64,7 +64,7 @@ class ServerImpl final : public Server {
     return InTask([this, ratio] { return region_->SetDramRatio(ratio); });
   }
   Status Grow(uint64_t pages) override {
-    const uint64_t before = region_->term().pages();
+    const uint64_t before = region_->pages();
     if (pages <= before) {
       return Status::Error(EINVAL, "the region is as large already");
     }
@@ -86,8 +86,9 @@ class ServerImpl final : public Server {
     }
     return grown;
   }
+  Status CheckShrink() const override { return region_->CheckShrink(); }
   Status Shrink(uint64_t pages) override {
-    if (pages < region_->term().pages()) {
+    if (pages < region_->pages()) {
       RETURN_IF_ERROR(workers_->Run([&] { return region_->Resize(pages); }));
     }
     RETURN_IF_ERROR(workers_->Run([&] { return region_->SetTierFor(pages); }));
@@ -149,7 +150,7 @@ class ServerImpl final : public Server {
     const PatternSwitch::Known known = patterns_->known();
     wire::RegionInfoT info;
     info.kind = static_cast<uint8_t>(term.kind());
-    info.pages = term.pages();
+    info.pages = region_->pages();
     info.max_pages = term.max_frames();  // as many pages as frames
     info.region_rkey = term.rkey().value;
     info.bitmap_rkey = term.bitmap_rkey().value;

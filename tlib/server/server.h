@@ -197,6 +197,8 @@ class Server {
   // larger, or beyond max_pages; ENOSPC, ENOMEM: the SSD, the tmpfs or the machine is too small. After an error nothing
   // has changed. Until the caller has noted the new size durably, the next start serves the old one.
   virtual Status Grow(uint64_t pages) = 0;
+  // ENOTSUP: a region of this kind does not shrink while it is served.
+  virtual Status CheckShrink() const = 0;
   // The region has only `pages` any more; the tier shrinks along, and the file is cut. REQUIRES: what lies beyond reads
   // as zeros, nobody uses it, and the caller has noted the new size durably. Blocks; one caller at a time.
   virtual Status Shrink(uint64_t pages) = 0;
