@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mount/kernel_cache.h"
 
+#include <linux/fuse.h>
 #include <pthread.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -10,13 +13,48 @@
 #include "base/log.h"
 
 namespace termfs::mount {
+
+using std::chrono::steady_clock;
+
 namespace {
 
-constexpr std::chrono::seconds kIdle{10};  // the waits are in loops; this only bounds one
+constexpr std::chrono::seconds kIdle{10};           // the waits are in loops; this only bounds one
+constexpr std::chrono::milliseconds kLookAgain{1};  // whether the kernel has made an inode
+constexpr int32_t kNotifyNewEpoch = 8;              // FUSE_NOTIFY_INC_EPOCH of <linux/fuse.h> 7.44
+
+int64_t NowNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+// Unmounting, or not known to the kernel.
+bool Expected(int error) { return error == 0 || error == -ENOENT || error == -ENODEV || error == -ENOTCONN; }
 
 }  // namespace
 
-KernelCacheNotifier::KernelCacheNotifier() : thread_([this] { Run(); }) {}
+class KernelCacheNotifier::Use {
+ public:
+  explicit Use(KernelCacheNotifier& cache) : cache_(cache) {
+    MutexLock lock(cache_.mutex_);
+    session_ = cache_.session_;
+    cache_.in_kernel_ += session_ != nullptr ? 1 : 0;
+  }
+  ~Use() {
+    MutexLock lock(cache_.mutex_);
+    cache_.in_kernel_ -= session_ != nullptr ? 1 : 0;
+    cache_.changed_.NotifyAll();
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  fuse_session* session() const { return session_; }
+
+ private:
+  KernelCacheNotifier& cache_;
+  fuse_session* session_ = nullptr;
+};
+
+KernelCacheNotifier::KernelCacheNotifier()
+    : pages_thread_([this] { Run(pages_, "termfs-notify", &NotifyPages); }),
+      entries_thread_([this] { Run(entries_, "termfs-entries", &NotifyEntry); }) {}
 
 KernelCacheNotifier::~KernelCacheNotifier() {
   {
@@ -24,7 +62,8 @@ KernelCacheNotifier::~KernelCacheNotifier() {
     ending_ = true;
     changed_.NotifyAll();
   }
-  thread_.join();
+  pages_thread_.join();
+  entries_thread_.join();
 }
 
 void KernelCacheNotifier::Attach(fuse_session* session) {
@@ -35,66 +74,170 @@ void KernelCacheNotifier::Attach(fuse_session* session) {
 void KernelCacheNotifier::Detach() {
   MutexLock lock(mutex_);
   session_ = nullptr;
-  while (busy_) {  // ends with the request that it waits for, which has a deadline
+  while (in_kernel_ > 0) {  // ends with the request that it waits for, which has a deadline
     changed_.WaitFor(mutex_, kIdle);
   }
 }
 
 void KernelCacheNotifier::InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = steady_clock::now() + kPatience;
   MutexLock lock(mutex_);
   if (session_ == nullptr) {
     return;
   }
-  const uint64_t number = ++queued_;
-  queue_.push_back({ino, offset, length, number});
+  const uint64_t number = ++pages_.queued;
+  pages_.items.push_back({ino, offset, length});
   changed_.NotifyAll();
-  while (done_ < number) {
-    if (!changed_.WaitUntil(mutex_, deadline) && done_ < number) {
+  while (pages_.done < number) {
+    if (!changed_.WaitUntil(mutex_, deadline) && pages_.done < number) {
       LOG_WARNING("the kernel has not yet dropped its pages of inode {}; going on without", ino);
       return;  // stays queued
     }
   }
 }
 
-void KernelCacheNotifier::InvalidateEntry(uint64_t, std::string_view) {}
+void KernelCacheNotifier::InvalidateAttributes(uint64_t ino) {
+  const Use use(*this);
+  if (use.session() == nullptr || NotifyAttributes(use.session(), ino) != -ENOENT || !GivenLately(ino)) {
+    return;
+  }
+  // The kernel may be about to make the inode, of a reply that it has. Its name is looked up again in any case; who has
+  // it open needs that it is told once more when it is there.
+  if (has_epochs()) {
+    NewEpoch(use.session());
+  }
+  while (GivenLately(ino)) {
+    std::this_thread::sleep_for(kLookAgain);
+    if (NotifyAttributes(use.session(), ino) != -ENOENT) {
+      return;
+    }
+  }
+}
 
-void KernelCacheNotifier::Run() {
-  pthread_setname_np(pthread_self(), "termfs-notify");
-  while (true) {
-    Notification next{};
-    fuse_session* session = nullptr;
-    {
-      MutexLock lock(mutex_);
-      while (queue_.empty() && !ending_) {
-        changed_.WaitFor(mutex_, kIdle);
+void KernelCacheNotifier::InvalidateEntry(uint64_t parent, std::string_view name) {
+  if (!has_epochs()) {
+    return;  // the kernel asks for every entry each time
+  }
+  const auto deadline = steady_clock::now() + kEntryPatience;
+  {
+    MutexLock lock(mutex_);
+    if (session_ == nullptr) {
+      return;
+    }
+    if (!IsChanging(parent)) {
+      const uint64_t number = ++entries_.queued;
+      entries_.items.push_back({parent, std::string(name)});
+      changed_.NotifyAll();
+      while (entries_.done < number && !IsChanging(parent) && changed_.WaitUntil(mutex_, deadline)) {
       }
-      if (queue_.empty()) {
+      if (entries_.done >= number) {
         return;
       }
-      next = queue_.front();
-      queue_.pop_front();
-      session = session_;
-      busy_ = session != nullptr;
     }
-    if (session != nullptr) {
-      Notify(session, next);
+  }
+  const Use use(*this);
+  if (use.session() != nullptr) {
+    NewEpoch(use.session());
+  }
+}
+
+void KernelCacheNotifier::ServerLost() {
+  const Use use(*this);
+  if (use.session() == nullptr) {
+    return;
+  }
+  NotifyAttributes(use.session(), FUSE_ROOT_ID);
+  if (has_epochs()) {
+    NewEpoch(use.session());
+  }
+}
+
+void KernelCacheNotifier::NoteGiven(uint64_t ino) { given(ino).store(NowNanoseconds(), std::memory_order_seq_cst); }
+
+bool KernelCacheNotifier::GivenLately(uint64_t ino) const {
+  constexpr int64_t kMakingNanoseconds = std::chrono::nanoseconds(kMaking).count();
+  const int64_t given = given_[ino % given_.size()].load(std::memory_order_seq_cst);
+  return given != 0 && NowNanoseconds() - given < kMakingNanoseconds;
+}
+
+bool KernelCacheNotifier::IsChanging(uint64_t directory) const {
+  return std::find(changing_.begin(), changing_.end(), directory) != changing_.end();
+}
+
+KernelCacheNotifier::Change::Change(KernelCacheNotifier& cache, uint64_t directory)
+    : cache_(cache), directory_(directory) {
+  MutexLock lock(cache_.mutex_);
+  cache_.changing_.push_back(directory_);
+  if (!cache_.entries_.items.empty() || cache_.entries_.done < cache_.entries_.queued) {
+    cache_.changed_.NotifyAll();
+  }
+}
+
+KernelCacheNotifier::Change::~Change() {
+  MutexLock lock(cache_.mutex_);
+  cache_.changing_.erase(std::find(cache_.changing_.begin(), cache_.changing_.end(), directory_));
+}
+
+template <typename Item>
+void KernelCacheNotifier::Run(Line<Item>& line, const char* name, void (*notify)(fuse_session*, const Item&)) {
+  pthread_setname_np(pthread_self(), name);
+  while (true) {
+    Item next{};
+    {
+      MutexLock lock(mutex_);
+      while (line.items.empty() && !ending_) {
+        changed_.WaitFor(mutex_, kIdle);
+      }
+      if (line.items.empty()) {
+        return;
+      }
+      next = std::move(line.items.front());
+      line.items.pop_front();
+    }
+    {
+      const Use use(*this);
+      if (use.session() != nullptr) {
+        notify(use.session(), next);
+      }
     }
     MutexLock lock(mutex_);
-    busy_ = false;
-    done_ = next.number;
+    line.done++;
     changed_.NotifyAll();
   }
 }
 
-void KernelCacheNotifier::Notify(fuse_session* session, const Notification& notification) {
+void KernelCacheNotifier::NotifyPages(fuse_session* session, const Pages& pages) {
   constexpr uint64_t kLast = std::numeric_limits<int64_t>::max();
-  const uint64_t offset = std::min(notification.offset, kLast);
-  const uint64_t length = std::min(notification.length, kLast - offset);  // 0: to the end, as in the kernel
-  const int error = fuse_lowlevel_notify_inval_inode(session, notification.ino, static_cast<off_t>(offset),
-                                                     static_cast<off_t>(length));
-  if (error != 0 && error != -ENOENT && error != -ENODEV && error != -ENOTCONN) {
-    LOG_WARNING("the kernel did not drop its pages of inode {}: {}", notification.ino, std::strerror(-error));
+  const uint64_t offset = std::min(pages.offset, kLast);
+  const uint64_t length = std::min(pages.length, kLast - offset);  // 0: to the end, as in the kernel
+  const int error =
+      fuse_lowlevel_notify_inval_inode(session, pages.ino, static_cast<off_t>(offset), static_cast<off_t>(length));
+  if (!Expected(error)) {
+    LOG_WARNING("the kernel did not drop its pages of inode {}: {}", pages.ino, std::strerror(-error));
+  }
+}
+
+int KernelCacheNotifier::NotifyAttributes(fuse_session* session, uint64_t ino) {
+  const int error = fuse_lowlevel_notify_inval_inode(session, ino, -1, 0);  // negative: no pages
+  if (!Expected(error)) {
+    LOG_WARNING("the kernel did not drop the attributes of inode {}: {}", ino, std::strerror(-error));
+  }
+  return error;
+}
+
+void KernelCacheNotifier::NotifyEntry(fuse_session* session, const Entry& entry) {
+  const int error = fuse_lowlevel_notify_inval_entry(session, entry.parent, entry.name.data(), entry.name.size());
+  if (!Expected(error) && error != -ENOTDIR) {
+    LOG_WARNING("the kernel did not drop an entry of directory {}: {}", entry.parent, std::strerror(-error));
+  }
+}
+
+void KernelCacheNotifier::NewEpoch(fuse_session* session) {
+  // By hand: libfuse 3.14 has no name for it.
+  const fuse_out_header header{.len = sizeof(header), .error = kNotifyNewEpoch, .unique = 0};
+  const ssize_t sent = write(fuse_session_fd(session), &header, sizeof(header));
+  if (sent < 0 && !Expected(-errno)) {
+    LOG_ERROR("the kernel did not make its directory entries void: {}", std::strerror(errno));
   }
 }
 

@@ -172,6 +172,7 @@ fs::client::MountOptions ToClientOptions(const MountConfig& config) {
   options.session.call_timeout = config.timeout;
   options.session.reconnect = config.reconnect;
   options.max_io_bytes = kMaxIo;
+  options.grants = config.grants;
   return options;
 }
 
@@ -182,7 +183,7 @@ Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier&
     ASSIGN_OR_RETURN(auto lane, file_system.OpenLane());
     return std::unique_ptr<FuseThread>(std::make_unique<FrontEndThread>(std::move(lane)));
   };
-  FrontEnd front(file_system, request.address);
+  FrontEnd front(file_system, cache, request.address);
   Status status;
   {
     ASSIGN_OR_RETURN(const auto server, FuseServer::Create(FrontEnd::Operations(), &front, ToServerOptions(request)));

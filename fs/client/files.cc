@@ -58,12 +58,15 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   body.gid = who.gid;
   body.flags = flags;
   body.notify = kernel_cache_ != nullptr;
+  DirectoryChanges::Change change(changes_, parent);
   const auto reply = Call(lane, kFsCreate, Encode<wire::Make>(body), {}, {}, kOnce);
   if (!reply.ok()) {
     AfterFailedOpen(lane, reply.status(), nullptr);
     return reply.status();
   }
   ASSIGN_OR_RETURN(const auto opened, DecodeOpened(reply->body));
+  Of(lane).grants().Granted(opened.entry_ms, opened.attributes_ms);
+  Of(lane).grants().Bring(change, opened.directory.get(), opened.directory_ms);
   // A map in the reply (of a file that was there) is not used: its revocation would not have found the inode.
   const Attributes attributes = FromWire(*opened.attributes);
   auto cache = inodes_.Take(attributes.ino);

@@ -495,7 +495,9 @@ class RecordingCache final : public client::KernelCache {
     last_length = length;
     ++calls;
   }
+  void InvalidateAttributes(uint64_t) override {}
   void InvalidateEntry(uint64_t, std::string_view) override {}
+  void ServerLost() override {}
   std::atomic<uint64_t> last_ino{0}, last_offset{0}, last_length{0}, calls{0};
 };
 

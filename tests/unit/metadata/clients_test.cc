@@ -27,7 +27,7 @@ class ClientsTest : public VolumeTest {
 };
 
 TEST_F(ClientsTest, AreListedUntilRemoved) {
-  const ClientRecord a{.client = 5, .reconnect_seconds = 60, .pid = 77, .started = 1234};
+  const ClientRecord a{.client = 5, .reconnect_seconds = 60, .pid = 77, .started = 1234, .caches = true};
   ClientRecord b{.client = ~uint64_t{0}, .reconnect_seconds = 1, .pid = 0, .started = 0};
   ASSERT_TRUE(ns().AddClient(a).ok());
   ASSERT_TRUE(ns().AddClient(b).ok());
