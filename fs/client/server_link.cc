@@ -2,6 +2,7 @@
 #include "fs/client/server_link.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/log.h"
@@ -200,7 +201,7 @@ Result<ServerLink::Reply> ServerLink::CallAgain(VolumeLane& lane, CallRequest re
 
 Status ServerLink::CallIn(uint64_t generation, VolumeLane& lane, const CallRequest& request) {
   const SpinHold in_use(lane.in_use_);
-  RETURN_IF_ERROR(JoinIn(generation, lane));
+  RETURN_IF_ERROR(JoinIn(generation, lane, Phase::kResuming));
   const auto reply = lane.channel_->Call(request);
   if (!reply.ok() && IsLoss(reply.status())) {
     ReportLost(generation, reply.status());
@@ -210,11 +211,11 @@ Status ServerLink::CallIn(uint64_t generation, VolumeLane& lane, const CallReque
 
 Status ServerLink::PostIn(uint64_t generation, VolumeLane& lane, const CallRequest& request) {
   const SpinHold in_use(lane.in_use_);
-  RETURN_IF_ERROR(JoinIn(generation, lane));
+  RETURN_IF_ERROR(JoinIn(generation, lane, Phase::kResumed));
   return lane.channel_->Post(request);
 }
 
-Status ServerLink::JoinIn(uint64_t generation, VolumeLane& lane) {
+Status ServerLink::JoinIn(uint64_t generation, VolumeLane& lane, Phase from) {
   if (lane.generation_ == generation) [[likely]] {
     return Status::Ok();
   }
@@ -225,10 +226,14 @@ Status ServerLink::JoinIn(uint64_t generation, VolumeLane& lane) {
         state_ == State::kAbandoned) {
       return Status::Error(ENOTCONN, "that session is gone");
     }
-    if (generation_ != generation || state_ != State::kUp) {
-      return Status::Error(EAGAIN, "that session is not there yet");
+    if (generation_ == generation && state_ == State::kUp) {
+      session = session_;
+    } else if (from == Phase::kResuming && resuming_generation_ == generation) {
+      session = resuming_;
     }
-    session = session_;
+  }
+  if (session == nullptr) {
+    return Status::Error(EAGAIN, "that session is not there yet");
   }
   return Join(lane, session, generation);
 }
@@ -364,21 +369,41 @@ void ServerLink::Reconnect() {
 }
 
 Status ServerLink::Attempt(uint64_t generation) {
-  ASSIGN_OR_RETURN(SessionPtr session, Open(generation));
+  ASSIGN_OR_RETURN(const SessionPtr session, Open(generation));
   std::string volume;
-  wire::ResumedT resumed;
+  uint64_t last_start = 0;
   {
     MutexLock lock(mutex_);
     volume = volume_;
-    resumed.start = start_;
+    last_start = start_;
   }
   if (session->volume() != volume) {
     [[maybe_unused]] const Status said = session->Goodbye(kGoodbyePatience);
     return Status::Error(EMEDIUMTYPE,
                          "another volume is served here now, " + session->volume() + " in place of " + volume);
   }
+  {
+    MutexLock lock(mutex_);
+    resuming_ = session;
+    resuming_generation_ = generation;
+  }
+  Status done = Resume(session, generation, last_start);
+  if (!done.ok()) {
+    session->Abandon(done);
+  }
+  MutexLock lock(mutex_);
+  resuming_.reset();
+  if (!done.ok()) {
+    lost_generation_ = std::max(lost_generation_, generation);
+  }
+  return done;
+}
+
+Status ServerLink::Resume(const SessionPtr& session, uint64_t generation, uint64_t last_start) {
   ASSIGN_OR_RETURN(const auto channel, session->OpenChannel({.buffer_bytes = kPageSize}));
   ASSIGN_OR_RETURN(const Resumption resumption, listener_.Resume(*channel, generation));
+  wire::ResumedT resumed;
+  resumed.start = last_start;
   const auto encoded = Encode<wire::Resumed>(resumed);
   ASSIGN_OR_RETURN(const auto reply, channel->Call({.opcode = kFsResumed, .body = encoded, .in = {}, .out = {}}));
   ASSIGN_OR_RETURN(const wire::MemoryT memory, Decode<wire::Memory>(reply.body));
@@ -392,7 +417,7 @@ Status ServerLink::Attempt(uint64_t generation) {
     if (lost_generation_ >= generation || stopping_ || state_ == State::kAbandoned) {
       return Status::Error(ENOTCONN, "lost again");
     }
-    session_ = std::move(session);
+    session_ = session;
     generation_ = generation;
     transport_ = session_->transport();
     pages_ = session_->pages();
@@ -431,22 +456,19 @@ void ServerLink::GiveUp(const Status& why) {
 }
 
 void ServerLink::Abandon(const std::string& why) {
-  SessionPtr session;
+  std::array<SessionPtr, 2> sessions;
   {
     MutexLock lock(mutex_);
     state_ = State::kAbandoned;
     why_ = Status::Error(ENOTCONN, why);
-    session = session_;
+    sessions = {session_, resuming_};
     changed_.NotifyAll();
   }
-  if (session != nullptr) {
-    session->Abandon(Status::Error(ENOTCONN, why));
+  for (const SessionPtr& session : sessions) {
+    if (session != nullptr) {
+      session->Abandon(Status::Error(ENOTCONN, why));
+    }
   }
-}
-
-uint64_t ServerLink::pages() const {
-  MutexLock lock(mutex_);
-  return session_ != nullptr ? session_->pages() : pages_;
 }
 
 std::string ServerLink::transport() const {

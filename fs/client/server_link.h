@@ -24,6 +24,7 @@
 //                interruption was requested; ENOTCONN: Abandon; ETIMEDOUT and others: of the request itself.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -140,7 +141,7 @@ class ServerLink {
 
   // `once`: the effect must not happen twice. request.mark is set here.
   Result<Reply> Call(VolumeLane& lane, tlib::client::CallRequest request, bool once);
-  // The same in one session only, without waiting for it: ENOTCONN when it is gone or not there yet.
+  // The same in one session only, which may still be being resumed: ENOTCONN when it is gone.
   Status CallIn(uint64_t generation, VolumeLane& lane, const tlib::client::CallRequest& request);
   // As Channel::Post, in one session only: ENOTCONN when it is gone, EAGAIN also when it is not there yet.
   Status PostIn(uint64_t generation, VolumeLane& lane, const tlib::client::CallRequest& request);
@@ -148,7 +149,7 @@ class ServerLink {
   // Every call fails with ENOTCONN from now on, and those that wait return.
   void Abandon(const std::string& why) EXCLUDES(mutex_);
 
-  uint64_t pages() const EXCLUDES(mutex_);
+  uint64_t pages() const { return pages_.load(std::memory_order_relaxed); }
   std::string transport() const EXCLUDES(mutex_);
   // The session's, and link_up, link_given_up (0 or 1), link_down_seconds, link_reconnections_total,
   // link_files_reopened_total, link_files_lost_total, link_memory_losses_total.
@@ -168,6 +169,8 @@ class ServerLink {
   void Run() EXCLUDES(mutex_);
   void Reconnect() EXCLUDES(mutex_);
   Status Attempt(uint64_t generation) EXCLUDES(mutex_);
+  // `last_start`: of the server, in which the last session was.
+  Status Resume(const SessionPtr& session, uint64_t generation, uint64_t last_start) EXCLUDES(mutex_);
   void GiveUp(const Status& why) EXCLUDES(mutex_);
   void ReportLost(uint64_t generation, const Status& why) EXCLUDES(mutex_);
   Result<Reply> CallAgain(VolumeLane& lane, tlib::client::CallRequest request, Status why);
@@ -175,7 +178,9 @@ class ServerLink {
   Status Rejoin(VolumeLane& lane, const Status& why) EXCLUDES(mutex_);
   Result<std::pair<SessionPtr, uint64_t>> AwaitSession(VolumeLane& lane) EXCLUDES(mutex_);
   Status Join(VolumeLane& lane, const SessionPtr& session, uint64_t generation);
-  Status JoinIn(uint64_t generation, VolumeLane& lane) EXCLUDES(mutex_);
+  enum class Phase : uint8_t { kResuming, kResumed };
+  // `from`: EAGAIN when the session has not come that far.
+  Status JoinIn(uint64_t generation, VolumeLane& lane, Phase from) EXCLUDES(mutex_);
   // Lanes that are not in use and still of a session before that generation.
   void DetachIdle(uint64_t generation) EXCLUDES(mutex_);
   void Remove(VolumeLane& lane) EXCLUDES(mutex_);
@@ -195,11 +200,13 @@ class ServerLink {
   SessionPtr session_ GUARDED_BY(mutex_);
   uint64_t generation_ GUARDED_BY(mutex_) = 0;       // of session_
   uint64_t lost_generation_ GUARDED_BY(mutex_) = 0;  // sessions up to this one are lost
+  SessionPtr resuming_ GUARDED_BY(mutex_);           // nothing, or the next session_
+  uint64_t resuming_generation_ GUARDED_BY(mutex_) = 0;
   TimePoint down_since_ GUARDED_BY(mutex_);
   uint64_t start_ GUARDED_BY(mutex_) = 0;  // of the server, in which the last session was
   std::string volume_ GUARDED_BY(mutex_);
   std::string transport_ GUARDED_BY(mutex_);
-  uint64_t pages_ GUARDED_BY(mutex_) = 0;
+  std::atomic<uint64_t> pages_{0};
   std::vector<VolumeLane*> lanes_ GUARDED_BY(mutex_);
   std::vector<VolumeLane::Slot> free_slots_ GUARDED_BY(mutex_);
   uint16_t slots_ GUARDED_BY(mutex_) = 0;

@@ -205,7 +205,10 @@ class MemoryChannel final : public tlib::client::Channel {
       }
     }
     session_->EndRequest();
-    if (const auto loss = server_.TakeLoss(request.opcode)) {
+    if (const auto delay = server_.Take(&MemoryServer::delay_, request.opcode)) {
+      delay();
+    }
+    if (const auto loss = server_.Take(&MemoryServer::loss_, request.opcode)) {
       session_->lost = true;
       loss();
     }
@@ -331,16 +334,17 @@ void MemoryServer::Rename(const std::string& volume) {
 
 void MemoryServer::LoseReplyOf(uint16_t opcode, std::function<void()> then) {
   MutexLock lock(mutex_);
-  lost_opcode_ = opcode;
-  after_loss_ = std::move(then);
+  loss_ = {.opcode = opcode, .then = std::move(then)};
 }
 
-std::function<void()> MemoryServer::TakeLoss(uint16_t opcode) {
+void MemoryServer::DelayReplyOf(uint16_t opcode, std::function<void()> then) {
   MutexLock lock(mutex_);
-  if (after_loss_ == nullptr || opcode != lost_opcode_) {
-    return nullptr;
-  }
-  return std::exchange(after_loss_, nullptr);
+  delay_ = {.opcode = opcode, .then = std::move(then)};
+}
+
+std::function<void()> MemoryServer::Take(Strike MemoryServer::*strike, uint16_t opcode) {
+  MutexLock lock(mutex_);
+  return opcode == (this->*strike).opcode ? std::exchange(this->*strike, {}).then : nullptr;
 }
 
 void MemoryServer::Die() {

@@ -35,6 +35,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   // The next request with this opcode is carried out, but its session is lost before the reply arrives; `then` runs
   // before the client knows.
   void LoseReplyOf(uint16_t opcode, std::function<void()> then) EXCLUDES(mutex_);
+  // The next request with this opcode is carried out, and its reply arrives only after `then`.
+  void DelayReplyOf(uint16_t opcode, std::function<void()> then) EXCLUDES(mutex_);
   // Every session is lost, as by the death of the server: the service hears nothing of it, and nobody can connect until
   // the next Serve. Waits for the requests that are under way.
   void Die() EXCLUDES(mutex_);
@@ -83,8 +85,12 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   Status ForPages(RegionOffset offset, uint64_t length, PerPage per_page);
   std::shared_ptr<MemorySession> Find(uint64_t session);
   void Close(const std::shared_ptr<MemorySession>& session, tlib::server::SessionEnd::How how);
-  // What is to be done when the reply to that request is ready; nothing: it is delivered.
-  std::function<void()> TakeLoss(uint16_t opcode) EXCLUDES(mutex_);
+  // What happens when the reply to a request with the opcode is ready.
+  struct Strike {
+    uint16_t opcode = 0;  // 0: of no request
+    std::function<void()> then;
+  };
+  std::function<void()> Take(Strike MemoryServer::*strike, uint16_t opcode) EXCLUDES(mutex_);
 
   std::vector<std::byte> bytes_;
   std::vector<std::byte> flushed_;
@@ -100,8 +106,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::string volume_ GUARDED_BY(mutex_) = "memory";
   bool dead_ GUARDED_BY(mutex_) = false;
   uint64_t epoch_ GUARDED_BY(mutex_) = 1;
-  uint16_t lost_opcode_ GUARDED_BY(mutex_) = 0;
-  std::function<void()> after_loss_ GUARDED_BY(mutex_);
+  Strike loss_ GUARDED_BY(mutex_);
+  Strike delay_ GUARDED_BY(mutex_);
 };
 
 }  // namespace termfs

@@ -485,22 +485,6 @@ TEST_P(Files, Restart_KeepsEverything) {
   EXPECT_TRUE(volume->Check().empty());
 }
 
-namespace {
-
-class RecordingCache final : public client::KernelCache {
- public:
-  void InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) override {
-    last_ino = ino;
-    last_offset = offset;
-    last_length = length;
-    ++calls;
-  }
-  void InvalidateEntry(uint64_t, std::string_view) override {}
-  std::atomic<uint64_t> last_ino{0}, last_offset{0}, last_length{0}, calls{0};
-};
-
-}  // namespace
-
 TEST_P(Files, KernelCache_IsInvalidatedBeforeWriteReturns) {
   const auto volume = Make();
   RecordingCache cache_a;

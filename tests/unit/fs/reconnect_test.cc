@@ -336,6 +336,29 @@ TEST(Reconnect, FileClosedMeanwhile_IsClosedAtTheServer) {
   EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == kVolumeBytes; }));
 }
 
+// The server waits for the answer of a client that it has let in again, and that has not got its own answer yet.
+TEST(Reconnect, InvalidationWhileFilesAreReopened_IsAnswered) {
+  MemoryVolume volume(kVolumeBytes);
+  RecordingCache cache;
+  Mount a(volume, &cache);
+  Mount b(volume);
+  OpenFile* const fa = a.Create("f");
+  OpenFile* const fb = b.Open("f", O_RDWR);
+  uint64_t resumed = 0;
+  volume.tlib().DelayReplyOf(kFsReopen, [&] {
+    resumed = volume.tlib().last_session();
+    const uint64_t before = cache.calls;
+    EXPECT_TRUE(b.Write(fb, 0, "news").ok());
+    EXPECT_EQ(cache.calls, before + 1);
+  });
+  volume.tlib().LoseReplyOf(kFsLookup, [] {});
+  EXPECT_NE(a.InodeOf("f"), 0u);
+  EXPECT_EQ(a.Read(fa, 0, 10), "news");
+  EXPECT_EQ(volume.tlib().last_session(), resumed) << "it was expelled";
+  a.Close(fa);
+  b.Close(fb);
+}
+
 TEST(Reconnect, AnotherVolume_IsRefused) {
   MemoryVolume volume(kVolumeBytes);
   Mount a(volume);

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +30,18 @@ class TestVolume {
 using VolumeMaker = std::unique_ptr<TestVolume> (*)(uint64_t capacity_bytes);
 std::unique_ptr<TestVolume> MakeMemoryVolume(uint64_t capacity_bytes);
 std::unique_ptr<TestVolume> MakeRealVolume(uint64_t capacity_bytes);
+
+class RecordingCache final : public client::KernelCache {
+ public:
+  void InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) override {
+    last_ino = ino;
+    last_offset = offset;
+    last_length = length;
+    ++calls;
+  }
+  void InvalidateEntry(uint64_t, std::string_view) override {}
+  std::atomic<uint64_t> last_ino{0}, last_offset{0}, last_length{0}, calls{0};
+};
 
 // A client with a lane, and calls that fail the test when they fail.
 class Mount {
