@@ -13,9 +13,11 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kBatchPages = 512;
-constexpr uint32_t kDirtyHighShare = 8;  // of the tier: the cleaner begins
-constexpr uint32_t kDirtyLowShare = 16;  // it stops
-constexpr milliseconds kOld{5000};       // what is dirty for so long is written back in any case
+// In sixteenths of the tier: where the cleaner begins, and where it stops. Of data that fits the tier and is written
+// again and again, only what is old is written back; the rest of the tier is left for reads to evict.
+constexpr uint32_t kDirtyHigh = 8;
+constexpr uint32_t kDirtyLow = 6;
+constexpr milliseconds kOld{30'000};  // what is dirty for so long is written back in any case; as the kernel does
 constexpr milliseconds kPeriod{500};
 constexpr milliseconds kAfterError{200};
 constexpr size_t kManyPendingMarks = 4096;
@@ -39,7 +41,7 @@ void Cleaner::NoteDirty(PageIndex page) {
     MutexLock lock(mutex_);
     dirty_.push_back({page, Clock::now()});
   }
-  if (states_.dirty() > frames_.limit() / kDirtyHighShare) {
+  if (states_.dirty() > frames_.limit() / 16 * kDirtyHigh) {
     Kick();
   }
 }
@@ -157,8 +159,8 @@ void Cleaner::PauseAfterError() {
 
 milliseconds Cleaner::Round() {
   const uint32_t limit = frames_.limit();
-  if (states_.dirty() > limit / kDirtyHighShare) {
-    while (!background_.stopping() && states_.dirty() > limit / kDirtyLowShare && CleanBatch()) {
+  if (states_.dirty() > limit / 16 * kDirtyHigh) {
+    while (!background_.stopping() && states_.dirty() > limit / 16 * kDirtyLow && CleanBatch()) {
       supply_.RefillReserve();
     }
   }

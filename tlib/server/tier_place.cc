@@ -91,15 +91,16 @@ bool TierPlace::IsMountPoint() const {
 Status TierPlace::MountOwn(uint64_t most_bytes) const {
   // The size is a limit, not a reservation: what is needed is allocated when it is.
   const std::string size = "size=" + std::to_string(most_bytes);
-  if (IsMountPoint()) {
-    return mount(nullptr, path_.c_str(), nullptr, MS_REMOUNT | kMountFlags, size.c_str()) == 0
-               ? Status::Ok()
-               : ErrnoStatus("resize the tmpfs at " + path_);
+  const bool mounted = IsMountPoint();
+  const auto attempt = [&](const std::string& options) {
+    return mounted ? mount(nullptr, path_.c_str(), nullptr, MS_REMOUNT | kMountFlags, options.c_str())
+                   : mount("termfs", path_.c_str(), "tmpfs", kMountFlags, ("mode=0700," + options).c_str());
+  };
+  // A random read touches a frame that is in no TLB: with huge pages that is rare. A kernel without them refuses.
+  if (attempt(size + ",huge=within_size") == 0 || (errno == EINVAL && attempt(size) == 0)) {
+    return Status::Ok();
   }
-  if (mount("termfs", path_.c_str(), "tmpfs", kMountFlags, ("mode=0700," + size).c_str()) != 0) {
-    return ErrnoStatus("mount a tmpfs for the DRAM tier at " + path_);
-  }
-  return Status::Ok();
+  return ErrnoStatus((mounted ? "resize the tmpfs at " : "mount a tmpfs for the DRAM tier at ") + path_);
 }
 
 Status TierPlace::CheckPrivate() const {

@@ -75,6 +75,24 @@ TEST_F(TierStoreTest, Open_BeforeCommit_DiscardsWhatWasNeverComplete) {
   EXPECT_EQ(again->cells()[7].load(), 0u);
 }
 
+// Of its own: with huge pages where the kernel has them, for frames that a random read touches.
+TEST_F(TierStoreTest, OwnTmpfs_HasHugePagesAndGoesWithRemove) {
+  options_.own_tmpfs = true;
+  const auto store = TierStore::Open(options_, kPages, kFrames);
+  if (!store.ok() && store.status().code() == EPERM) {
+    GTEST_SKIP() << "this user may not mount";
+  }
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  const std::string mounts = Slurp("/proc/self/mounts");
+  const size_t at = mounts.find(' ' + options_.directory + " tmpfs ");
+  ASSERT_NE(at, std::string::npos);
+  if (std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) {
+    EXPECT_NE(mounts.substr(at, mounts.find('\n', at) - at).find("huge=within_size"), std::string::npos);
+  }
+  ASSERT_TRUE((*store)->Remove().ok());
+  EXPECT_EQ(Slurp("/proc/self/mounts").find(options_.directory), std::string::npos);
+}
+
 TEST_F(TierStoreTest, Remove_LeavesNothing) {
   ASSERT_TRUE(Open()->Remove().ok());
   EXPECT_FALSE(std::filesystem::exists(options_.directory));
