@@ -38,6 +38,16 @@ Status ApplyBitmap(std::string_view value, MountConfig& config) {
   return Status::Ok();
 }
 
+template <typename Count>
+Status ApplyCount(std::string_view name, std::string_view value, uint64_t least, uint64_t most, Count& to) {
+  const Result<uint64_t> count = ParseCount(value, least, most);
+  if (!count.ok()) {
+    return Status(count.status()).WithContext(std::string(name));
+  }
+  to = Count(*count);
+  return Status::Ok();
+}
+
 Status ApplyOne(std::string_view option, MountConfig& config) {
   const size_t equals = option.find('=');
   const std::string_view name = option.substr(0, equals);
@@ -60,29 +70,16 @@ Status ApplyOne(std::string_view option, MountConfig& config) {
                ? Status::Ok()
                : Status::Error(EINVAL, fmt::format("fuse={}: it is auto, io_uring or device", value));
   }
-  if (equals != std::string_view::npos && name == "threads") {
-    Result<uint64_t> threads = ParseCount(value, 1, 256);
-    if (!threads.ok()) {
-      return std::move(threads).status().WithContext("threads");
+  if (equals != std::string_view::npos) {
+    if (name == "threads") {
+      return ApplyCount(name, value, 1, 256, config.threads);
     }
-    config.threads = static_cast<unsigned>(*threads);
-    return Status::Ok();
-  }
-  if (equals != std::string_view::npos && name == "timeout") {
-    Result<uint64_t> seconds = ParseCount(value, 1, 3600);
-    if (!seconds.ok()) {
-      return std::move(seconds).status().WithContext("timeout");
+    if (name == "timeout") {
+      return ApplyCount(name, value, 1, 3600, config.timeout);
     }
-    config.timeout = std::chrono::seconds(*seconds);
-    return Status::Ok();
-  }
-  if (equals != std::string_view::npos && name == "reconnect") {
-    Result<uint64_t> seconds = ParseCount(value, 0, 3600);
-    if (!seconds.ok()) {
-      return std::move(seconds).status().WithContext("reconnect");
+    if (name == "reconnect") {
+      return ApplyCount(name, value, 0, 3600, config.reconnect);
     }
-    config.reconnect = std::chrono::seconds(*seconds);
-    return Status::Ok();
   }
   return Status::Error(EINVAL, fmt::format("unknown mount option '{}'", option));
 }

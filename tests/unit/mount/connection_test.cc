@@ -17,28 +17,28 @@ std::string Json(const Connection& connection) {
 
 }  // namespace
 
-TEST(Connection, Connected) {
-  const Connection connection =
-      ConnectionOf({{"link_up", 1}, {"link_given_up", 0}, {"link_down_seconds", 0}, {"link_reconnections_total", 1}});
-  EXPECT_EQ(ForPeople(connection), "connected, 1 reconnection");
-  EXPECT_EQ(InAWord(connection), "up");
-  EXPECT_EQ(Json(connection), R"({"connection":{"state":"connected","seconds":0,"reconnections":1}})");
-}
-
-TEST(Connection, Reconnecting) {
-  const Connection connection =
-      ConnectionOf({{"link_up", 0}, {"link_given_up", 0}, {"link_down_seconds", 5}, {"link_reconnections_total", 2}});
-  EXPECT_EQ(ForPeople(connection), "reconnecting for 5 s, 2 reconnections");
-  EXPECT_EQ(InAWord(connection), "down:5s");
-  EXPECT_EQ(Json(connection), R"({"connection":{"state":"reconnecting","seconds":5,"reconnections":2}})");
-}
-
-TEST(Connection, GivenUp) {
-  const Connection connection =
-      ConnectionOf({{"link_up", 0}, {"link_given_up", 1}, {"link_down_seconds", 80}, {"link_reconnections_total", 0}});
-  EXPECT_EQ(ForPeople(connection), "given up, without the server for 80 s, 0 reconnections");
-  EXPECT_EQ(InAWord(connection), "given-up:80s");
-  EXPECT_EQ(Json(connection), R"({"connection":{"state":"given up","seconds":80,"reconnections":0}})");
+TEST(Connection, StatesAndHowTheyAreSaid) {
+  const struct {
+    uint64_t up, given_up, seconds, reconnections;
+    const char* people;
+    const char* word;
+    const char* json;
+  } rows[] = {
+      {1, 0, 0, 1, "connected, 1 reconnection", "up", R"("connected","seconds":0,"reconnections":1)"},
+      {0, 0, 5, 2, "reconnecting for 5 s, 2 reconnections", "down:5s",
+       R"("reconnecting","seconds":5,"reconnections":2)"},
+      {0, 1, 80, 0, "given up, without the server for 80 s, 0 reconnections", "given-up:80s",
+       R"("given up","seconds":80,"reconnections":0)"},
+  };
+  for (const auto& row : rows) {
+    const Connection connection = ConnectionOf({{"link_up", row.up},
+                                                {"link_given_up", row.given_up},
+                                                {"link_down_seconds", row.seconds},
+                                                {"link_reconnections_total", row.reconnections}});
+    EXPECT_EQ(ForPeople(connection), row.people);
+    EXPECT_EQ(InAWord(connection), row.word);
+    EXPECT_EQ(Json(connection), std::string(R"({"connection":{"state":)") + row.json + "}}");
+  }
 }
 
 // A file system in memory has no link and no server to lose.
