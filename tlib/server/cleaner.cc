@@ -13,10 +13,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kBatchPages = 512;
-// In sixteenths of the tier: where the cleaner begins, and where it stops. Of data that fits the tier and is written
+// Dirty pages at which the cleaner begins, and at which it stops. Of data that fits the tier and is written
 // again and again, only what is old is written back; the rest of the tier is left for reads to evict.
-constexpr uint32_t kDirtyHigh = 8;
-constexpr uint32_t kDirtyLow = 6;
+constexpr uint64_t DirtyHigh(uint64_t frames) { return frames * 8 / 16; }
+constexpr uint64_t DirtyLow(uint64_t frames) { return frames * 6 / 16; }
 constexpr milliseconds kOld{30'000};  // what is dirty for so long is written back in any case; as the kernel does
 constexpr milliseconds kPeriod{500};
 constexpr milliseconds kAfterError{200};
@@ -41,7 +41,7 @@ void Cleaner::NoteDirty(PageIndex page) {
     MutexLock lock(mutex_);
     dirty_.push_back({page, Clock::now()});
   }
-  if (states_.dirty() > frames_.limit() / 16 * kDirtyHigh) {
+  if (states_.dirty() > DirtyHigh(frames_.limit())) {
     Kick();
   }
 }
@@ -159,8 +159,8 @@ void Cleaner::PauseAfterError() {
 
 milliseconds Cleaner::Round() {
   const uint32_t limit = frames_.limit();
-  if (states_.dirty() > limit / 16 * kDirtyHigh) {
-    while (!background_.stopping() && states_.dirty() > limit / 16 * kDirtyLow && CleanBatch()) {
+  if (states_.dirty() > DirtyHigh(limit)) {
+    while (!background_.stopping() && states_.dirty() > DirtyLow(limit) && CleanBatch()) {
       supply_.RefillReserve();
     }
   }
