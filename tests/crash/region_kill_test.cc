@@ -57,6 +57,23 @@ class Owner {
   Owner(Region& region, uint64_t index, Log& log, uint64_t seed)
       : region_(region), first_(index * kEach), own_(log.owners[index]), log_(log), random_(seed) {}
 
+  enum class Work : uint8_t { kMixed, kFlushAll, kWriteAndFlushAll, kNothing };
+  std::string Do(Work work) {
+    switch (work) {
+      case Work::kNothing:
+        break;
+      case Work::kMixed:
+        return Run(30);
+      case Work::kWriteAndFlushAll:
+        Write();
+        Write();
+        [[fallthrough]];
+      case Work::kFlushAll:
+        FlushFrom(0, kEach);
+    }
+    return wrong_;
+  }
+
   std::string Run(int steps) {
     for (int i = 0; i < steps && wrong_.empty(); i++) {
       const uint64_t what = random_.Below(12);
@@ -146,9 +163,13 @@ class Owner {
 
   void Flush() {
     const uint64_t first = random_.Below(kEach);
-    const PageRange range{.first = {first_ + first}, .count = 1 + random_.Below(kEach - first)};
+    FlushFrom(first, 1 + random_.Below(kEach - first));
+  }
+
+  void FlushFrom(uint64_t first, uint64_t count) {
+    const PageRange range{.first = {first_ + first}, .count = count};
     Expect(region_.Flush({&range, 1}));
-    Settle(first, range.count);
+    Settle(first, count);
   }
 
   // Only what is there now survives a loss of power.
@@ -187,6 +208,8 @@ struct Round {
   uint64_t seed = 0;
   RegionKind kind = RegionKind::kTerm;
   double ratio = 0.5;
+  Owner::Work first_owner = Owner::Work::kMixed;
+  Owner::Work other_owners = Owner::Work::kMixed;
   bool stop_at_end = false;
   bool power_loss = false;  // after it
 };
@@ -276,9 +299,9 @@ class KilledRegion {
     for (uint64_t i = 0; i < kOwners; i++) {
       owners.push_back(std::make_unique<Owner>(region, i, *log_, round.seed * kOwners + i));
       verify.push_back([&, i] { wrong[i] = owners[i]->Verify(); });
-      work.push_back([&, i] { wrong[i] = owners[i]->Run(30); });
+      work.push_back([&, i] { wrong[i] = owners[i]->Do(i == 0 ? round.first_owner : round.other_owners); });
     }
-    if (round.kind == RegionKind::kTerm && round.seed % 3 == 0) {
+    if (round.kind == RegionKind::kTerm && round.seed % 3 == 0 && round.other_owners == Owner::Work::kMixed) {
       work.push_back([&] {
         for (const double ratio : {0.7, 0.2, round.ratio}) {
           if (const Status set = region.SetDramRatio(ratio); !set.ok()) {
@@ -354,6 +377,31 @@ TEST(RegionKill, SmallTier_KeepsWhatReturned) {
   KillEverywhere(RegionKind::kTerm, 0.15, {1, 2, 3, 5, 9, 16, 30}, 1000);
 }
 TEST(RegionKill, LargeTier_KeepsWhatReturned) { KillEverywhere(RegionKind::kTerm, 0.8, {1, 2, 4, 7, 13, 40}, 2000); }
+// The process dies when its bytes have reached the SSD and may be in its cache only. For the next one the pages are
+// clean; asked to flush, it has nothing to write, and what it says must be true all the same.
+TEST(RegionKill, BeforeTheFlush_TheNextServerFlushes) {
+  using Work = Owner::Work;
+  KilledRegion region;
+  const auto run = [&](const char* point, uint64_t seed, Work first, Work others, bool power_loss) {
+    return region.Run({.point = point,
+                       .count = point[0] == 0 ? 0U : 1U,
+                       .seed = seed,
+                       .ratio = 0.8,
+                       .first_owner = first,
+                       .other_owners = others,
+                       .power_loss = power_loss});
+  };
+  int deaths = 0;
+  for (uint64_t seed = 5000; seed < 5012; seed++) {
+    ASSERT_EQ(run("", seed, Work::kFlushAll, Work::kFlushAll, false), HowItEnded::kByItself) << seed;
+    const HowItEnded ended = run("pages.flush", seed, Work::kWriteAndFlushAll, Work::kNothing, false);
+    ASSERT_NE(ended, HowItEnded::kFailed) << seed;
+    deaths += ended == HowItEnded::kKilled ? 1 : 0;
+    ASSERT_EQ(run("", seed, Work::kFlushAll, Work::kNothing, true), HowItEnded::kByItself) << seed;
+  }
+  EXPECT_EQ(run("", 5012, Work::kMixed, Work::kMixed, false), HowItEnded::kByItself);
+  EXPECT_GE(deaths, 6) << "the point is not passed any more";
+}
 TEST(RegionKill, WholeRegionInMemory_KeepsWhatReturned) { KillEverywhere(RegionKind::kPin, 1.0, {1, 3, 10}, 3000); }
 TEST(RegionKill, NoTier_KeepsWhatReturned) { KillEverywhere(RegionKind::kRpcDirect, 0.0, {1, 2, 6, 15}, 4000); }
 
