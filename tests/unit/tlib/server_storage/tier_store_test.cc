@@ -168,6 +168,15 @@ TEST_F(TierStoreTest, Open_OfWhatIsOlderThanALaterStart_Discards) {
   EXPECT_FALSE(Open()->resumed()) << "a server has written to the SSD since";
 }
 
+TEST_F(TierStoreTest, Open_OfWhatIsOlderThanALaterStartAtTheSamePlace_Discards) {
+  Leave(42);
+  std::filesystem::rename(options_.directory, shm_ + "/hidden");
+  Leave(43);
+  std::filesystem::remove_all(options_.directory);
+  std::filesystem::rename(shm_ + "/hidden", options_.directory);
+  EXPECT_FALSE(Open()->resumed());
+}
+
 TEST_F(TierStoreTest, Open_NotOnATmpfs_IsAnErrorWithAdvice) {
   options_.directory = disk_.path() + "/memory";
   const Status refused = Refused();
