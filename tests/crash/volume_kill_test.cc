@@ -121,6 +121,31 @@ class Worker {
     Sync(name);
   }
 
+  // A file that grows, and is open in the end.
+  void Grow() {
+    Create();
+    const size_t name = *SomeFile();
+    client::OpenFile* const open = Open(name);
+    for (uint64_t at = 0; at + 3000 < FileModel::kMaxBytes / 2; at += 3000) {
+      WriteTo(open, model_.now().file[name], at, 3000);
+    }
+  }
+  uint64_t FreeBytes() {
+    const auto space = fs_.StatFs(lane_);
+    Expect(space.status());
+    return space->free_bytes;
+  }
+  // No file has holes.
+  void ExpectSpaceBeyondTheFiles(bool expected) {
+    uint64_t free = kCapacity;
+    for (const uint32_t size : model_.now().size) {
+      free -= RoundUpToPage(uint64_t{size});
+    }
+    if ((FreeBytes() != free) != expected) {
+      EndWith(std::to_string(FreeBytes()) + " bytes are free, and " + std::to_string(free) + " not of any file");
+    }
+  }
+
   // A byte in each page of new files: the rest of those pages is nobody's.
   void WriteSparsely() {
     for (int i = 0; i < 3; ++i) {
@@ -158,13 +183,9 @@ class Worker {
     }
     // A release does not wait for the server, and what it frees follows later.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(100);
-    uint64_t free = 0;
-    while (free != kCapacity) {
-      const auto space = fs_.StatFs(lane_);
-      Expect(space.status());
-      free = space->free_bytes;
+    while (FreeBytes() != kCapacity) {
       if (std::chrono::steady_clock::now() > deadline) {
-        EndWith("space was lost: " + std::to_string(kCapacity - free) + " bytes");
+        EndWith("space was lost: " + std::to_string(kCapacity - FreeBytes()) + " bytes");
       }
     }
   }
@@ -476,6 +497,19 @@ TEST(VolumeKill, SpaceComesBack_OnlyWhenTheRemovalIsDurable) {
         << seed;
   }
   EXPECT_EQ(volume.Run({.point = "", .count = 0, .seed = 304}, [](Worker&) {}), HowItEnded::kByItself);
+}
+
+TEST(VolumeKill, SpaceAheadOfAGrowingFile_ComesBack) {
+  KilledVolume volume;
+  EXPECT_EQ(volume.Run({.point = "", .count = 0, .seed = 501},
+                       [](Worker& worker) {
+                         worker.Grow();
+                         worker.ExpectSpaceBeyondTheFiles(true);
+                       }),
+            HowItEnded::kByItself);
+  EXPECT_EQ(volume.Run({.point = "", .count = 0, .seed = 503},
+                       [](Worker& worker) { worker.ExpectSpaceBeyondTheFiles(false); }),
+            HowItEnded::kByItself);
 }
 
 // A sync dies between the data and the log that says whose it is, and power is lost: those pages are free, and what was
