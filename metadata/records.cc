@@ -198,7 +198,7 @@ Result<uint64_t> DecodeNumber(std::string_view bytes) {
 }
 
 std::string EncodeClient(const ClientRecord& client) {
-  return Value().U32(client.reconnect_seconds).U32(client.pid).U64(client.started).Take();
+  return Value().U32(client.reconnect_seconds).U32(client.pid).U64(client.started).U8(client.caches ? 1 : 0).Take();
 }
 
 Result<ClientRecord> DecodeClient(ClientNumber client, std::string_view bytes) {
@@ -207,7 +207,10 @@ Result<ClientRecord> DecodeClient(ClientNumber client, std::string_view bytes) {
   record.reconnect_seconds = d.U32();
   record.pid = d.U32();
   record.started = d.U64();
-  if (!d.Finished()) {
+  // Records that were written before there were grants end here.
+  const uint8_t caches = d.Finished() ? 0 : d.U8();
+  record.caches = caches == 1;
+  if (!d.Finished() || caches > 1) {
     return Damaged("client");
   }
   return record;

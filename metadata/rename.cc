@@ -143,6 +143,7 @@ Result<Renamed> Namespace::Rename(InodeNumber old_parent, std::string_view old_n
     }
     if (mode == RenameMode::kExchange) {
       RETURN_IF_ERROR(Exchange(op, from, to, now));
+      result.exchanged = to.dentry->ino;
     } else {
       ASSIGN_OR_RETURN(result.replaced, Replace(op, from, to, keep_open, now));
     }

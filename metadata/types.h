@@ -110,6 +110,7 @@ struct Removed {
 struct Renamed {
   InodeNumber ino = 0;  // what moved; 0 when both names were links of one inode and nothing was done
   Removed replaced;
+  InodeNumber exchanged = 0;  // what moved the other way
 };
 
 struct Extent {
@@ -146,6 +147,7 @@ struct ClientRecord {
   uint32_t reconnect_seconds = 0;  // for so long it tries to come back
   uint32_t pid = 0;                // of its process on this host, 0: not known
   uint64_t started = 0;            // when that was started, in clock ticks since the host was
+  bool caches = false;             // its kernel was granted something, or may have been
   friend bool operator==(const ClientRecord&, const ClientRecord&) = default;
 };
 

@@ -53,13 +53,13 @@ struct stat ToStat(const fs::Attributes& attributes) {
   return st;
 }
 
-fuse_entry_param ToEntry(const fs::Attributes& attributes) {
+fuse_entry_param ToEntry(const fs::Attributes& attributes, const fs::client::Keep& keep) {
   fuse_entry_param entry{};
   entry.ino = attributes.ino;
   entry.generation = attributes.generation;
   entry.attr = ToStat(attributes);
-  entry.attr_timeout = FrontEnd::kKernelCacheSeconds;
-  entry.entry_timeout = FrontEnd::kKernelCacheSeconds;
+  entry.attr_timeout = keep.attributes;
+  entry.entry_timeout = keep.entry;
   return entry;
 }
 
@@ -69,16 +69,25 @@ fs::client::Caller CallerOf(fuse_req_t request) {
 }
 
 void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made) {
+  FrontEnd& front = FrontEnd::Of(request);
+  const fs::client::Keep keep = front.Keep(made.ok() ? &*made : nullptr);
+  if (made.status().code() == ENOENT && keep.entry > 0) {
+    const fuse_entry_param nothing{
+        .ino = 0, .generation = 0, .attr = {}, .attr_timeout = 0, .entry_timeout = keep.entry};
+    fuse_reply_entry(request, &nothing);
+    return;
+  }
   if (!made.ok()) {
     return Reply(request, made.status());
   }
   const bool special = IsSpecial(made->mode);
   if (special) {
-    FrontEnd::Of(request).Hold(FrontEnd::lane(), made->ino);
+    front.Hold(FrontEnd::lane(), made->ino);
   }
-  const fuse_entry_param entry = ToEntry(*made);
+  // Not kept for a special file: a request has passed since the keep was looked at.
+  const fuse_entry_param entry = ToEntry(*made, special ? fs::client::Keep{} : keep);
   if (fuse_reply_entry(request, &entry) != 0 && special) {
-    FrontEnd::Of(request).Forget(FrontEnd::lane(), made->ino, 1);  // the caller was interrupted
+    front.Forget(FrontEnd::lane(), made->ino, 1);  // the caller was interrupted
   }
 }
 

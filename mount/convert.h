@@ -11,7 +11,8 @@
 namespace termfs::mount {
 
 struct stat ToStat(const fs::Attributes& attributes);
-fuse_entry_param ToEntry(const fs::Attributes& attributes);
+// For a reply to be sent at once, on the thread whose last operation returned the attributes.
+fuse_entry_param ToEntry(const fs::Attributes& attributes, const fs::client::Keep& keep);
 // A file that the kernel opens by itself: a fifo, a socket, a device.
 bool IsSpecial(uint32_t mode);
 // Nanoseconds since the epoch, saturating at the ends of the type.
@@ -25,7 +26,7 @@ inline fs::client::OpenFile* FileOf(const fuse_file_info* info) {
   return info == nullptr ? nullptr : reinterpret_cast<fs::client::OpenFile*>(info->fh);
 }
 
-// Answers with an entry, or with the error.
+// Answers with an entry, or with the error; where the kernel may remember that there is no such name, with that.
 void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made);
 
 }  // namespace termfs::mount

@@ -89,7 +89,9 @@ Status FrontEnd::ClearPrivileges(uint64_t ino) {
   }
   fs::client::SetAttributes set;
   set.mode = mode & 07777;
-  return file_system_.Set(lane(), ino, set, nullptr).status();
+  Status cleared = file_system_.Set(lane(), ino, set, nullptr).status();
+  cache_.InvalidateAttributes(ino, std::chrono::steady_clock::now());
+  return cleared;
 }
 
 std::string FrontEnd::Describe() const {

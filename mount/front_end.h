@@ -21,6 +21,7 @@
 #include "base/result.h"
 #include "fs/client/file_system.h"
 #include "mount/fuse_server.h"
+#include "mount/kernel_cache.h"
 
 namespace termfs::mount {
 
@@ -38,17 +39,16 @@ class FrontEndThread : public FuseThread {
 
 class FrontEnd {
  public:
-  // How long the kernel may use entries and attributes without asking. Zero: there are no leases on them, and what
-  // another mount changed must be seen at once.
-  static constexpr double kKernelCacheSeconds = 0;
-
-  FrontEnd(fs::client::FileSystem& file_system, std::string address)
-      : file_system_(file_system), address_(std::move(address)) {}
+  FrontEnd(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, std::string address)
+      : file_system_(file_system), cache_(cache), address_(std::move(address)) {}
 
   // The callback table; their userdata is the FrontEnd.
   static fuse_lowlevel_ops Operations();
 
   fs::client::FileSystem& file_system() { return file_system_; }
+  KernelCacheNotifier& cache() { return cache_; }
+  // How long the kernel may use what the thread's last operation returned: `attributes`, if any.
+  static fs::client::Keep Keep(const fs::Attributes* attributes) { return lane().keep(attributes); }
   // The lane of the serving thread that calls.
   static fs::client::Lane& lane() { return static_cast<FrontEndThread&>(FuseServer::thread()).lane(); }
   static FrontEnd& Of(fuse_req_t request) { return *static_cast<FrontEnd*>(fuse_req_userdata(request)); }
@@ -66,7 +66,7 @@ class FrontEnd {
   void Forget(fs::client::Lane& lane, uint64_t ino, uint64_t count) EXCLUDES(mutex_);
 
   // Clears set-user-id and set-group-id bits of `ino` the way Linux does when its contents change: the latter only
-  // where the group may execute.
+  // where the group may execute. The kernel, which does not get the attributes of a reply, drops those that it has.
   Status ClearPrivileges(uint64_t ino);
 
   // What `termfs stats` and `termfs umount` ask the mount itself, as lines "name value": pid, address, transport,
@@ -85,6 +85,7 @@ class FrontEnd {
   };
 
   fs::client::FileSystem& file_system_;
+  KernelCacheNotifier& cache_;
   const std::string address_;
   const FuseServer* server_ = nullptr;
   MetricsRegistry metrics_;

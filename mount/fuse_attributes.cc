@@ -15,7 +15,7 @@ void ReplyAttributes(fuse_req_t request, const Result<fs::Attributes>& attribute
     return Reply(request, attributes.status());
   }
   const struct stat st = ToStat(*attributes);
-  fuse_reply_attr(request, &st, FrontEnd::kKernelCacheSeconds);
+  fuse_reply_attr(request, &st, FrontEnd::Of(request).Keep(&*attributes).attributes);
 }
 
 fs::client::SetAttributes ToSetAttributes(const struct stat& attributes, int which) {

@@ -20,7 +20,7 @@ size_t AddEntry(fuse_req_t request, char* place, size_t room, const fs::Director
     st.st_mode = entry.type;
     return fuse_add_direntry(request, place, room, entry.name.c_str(), &st, cursor);
   }
-  fuse_entry_param parameters = ToEntry(entry.attributes);
+  fuse_entry_param parameters = ToEntry(entry.attributes, FrontEnd::Of(request).Keep(&entry.attributes));
   if (entry.name == "." || entry.name == ".." || entry.attributes.ino != entry.ino || IsSpecial(entry.type)) {
     parameters = {};  // node id 0: the kernel takes the name and looks it up itself when it is asked for
     parameters.attr.st_ino = entry.ino;

@@ -1,17 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
+#include "mount/front_end.h"
 #include "mount/fuse_operations.h"
 #include "mount/fuse_server.h"
 
 namespace termfs::mount {
+namespace {
 
-void OnInit(void*, fuse_conn_info* connection) {
+constexpr unsigned kMinorWithEpochs = 44;  // of the protocol; FUSE_NOTIFY_INC_EPOCH
+
+}  // namespace
+
+void OnInit(void* userdata, fuse_conn_info* connection) {
   const uint64_t wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS |
                           FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
                           // Mapped pages are dropped when the size or the times show that the file changed elsewhere.
                           FUSE_CAP_AUTO_INVAL_DATA;
   // The others are refused: see "What the kernel offers".
   Agree(connection, wanted);
+  if (connection->proto_minor >= kMinorWithEpochs) {
+    static_cast<FrontEnd*>(userdata)->cache().HasEpochs();
+  } else {
+    LOG_INFO("this kernel has no epochs for directory entries (6.16 has them): it looks up every name each time");
+  }
   if (!OffersDirectMmap(FuseServer::request().offered)) {
     LOG_WARNING("this kernel does not allow MAP_SHARED together with direct I/O (6.6 does): mmap of files will fail");
   }

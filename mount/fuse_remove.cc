@@ -6,17 +6,23 @@
 namespace termfs::mount {
 
 void OnUnlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  Reply(request, FrontEnd::Of(request).file_system().Unlink(FrontEnd::lane(), parent, name));
+  FrontEnd& front = FrontEnd::Of(request);
+  const KernelCacheNotifier::Change change(front.cache(), parent);
+  Reply(request, front.file_system().Unlink(FrontEnd::lane(), parent, name));
 }
 
 void OnRemoveDirectory(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  Reply(request, FrontEnd::Of(request).file_system().RemoveDirectory(FrontEnd::lane(), parent, name));
+  FrontEnd& front = FrontEnd::Of(request);
+  const KernelCacheNotifier::Change change(front.cache(), parent);
+  Reply(request, front.file_system().RemoveDirectory(FrontEnd::lane(), parent, name));
 }
 
 void OnRename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
               unsigned flags) {
-  Reply(request,
-        FrontEnd::Of(request).file_system().Rename(FrontEnd::lane(), parent, name, new_parent, new_name, flags));
+  FrontEnd& front = FrontEnd::Of(request);
+  const KernelCacheNotifier::Change change(front.cache(), parent);
+  const KernelCacheNotifier::Change other_change(front.cache(), new_parent);
+  Reply(request, front.file_system().Rename(FrontEnd::lane(), parent, name, new_parent, new_name, flags));
 }
 
 }  // namespace termfs::mount

@@ -1,22 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mount/kernel_cache.h"
 
+#include <linux/fuse.h>
 #include <pthread.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
 
 #include "base/log.h"
+#include "mount/mounts_below.h"
 
 namespace termfs::mount {
+
+using std::chrono::steady_clock;
+
 namespace {
 
-constexpr std::chrono::seconds kIdle{10};  // the waits are in loops; this only bounds one
+constexpr std::chrono::seconds kIdle{10};           // the waits are in loops; this only bounds one
+constexpr std::chrono::milliseconds kLookAgain{1};  // whether the kernel has made an inode
+constexpr std::chrono::milliseconds kLookAgainForEnd{50};
+constexpr std::chrono::nanoseconds kEntrySlack = std::chrono::milliseconds(100);
+constexpr int32_t kNotifyNewEpoch = 8;  // FUSE_NOTIFY_INC_EPOCH of <linux/fuse.h> 7.44
+
+int64_t NowNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+steady_clock::time_point TimeOf(int64_t nanoseconds) {
+  return steady_clock::time_point(std::chrono::duration_cast<steady_clock::duration>(Nanoseconds(nanoseconds)));
+}
+
+// Unmounting, or not known to the kernel.
+bool Expected(int error) { return error == 0 || error == -ENOENT || error == -ENODEV || error == -ENOTCONN; }
 
 }  // namespace
 
-KernelCacheNotifier::KernelCacheNotifier() : thread_([this] { Run(); }) {}
+class KernelCacheNotifier::Use {
+ public:
+  explicit Use(KernelCacheNotifier& cache) : cache_(cache) {
+    MutexLock lock(cache_.mutex_);
+    session_ = cache_.session_;
+    cache_.in_kernel_ += session_ != nullptr ? 1 : 0;
+  }
+  ~Use() {
+    MutexLock lock(cache_.mutex_);
+    cache_.in_kernel_ -= session_ != nullptr ? 1 : 0;
+    cache_.changed_.NotifyAll();
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  fuse_session* session() const { return session_; }
+
+ private:
+  KernelCacheNotifier& cache_;
+  fuse_session* session_ = nullptr;
+};
+
+KernelCacheNotifier::KernelCacheNotifier()
+    : pages_thread_([this] { Run(&KernelCacheNotifier::pages_, "termfs-notify", &NotifyPages); }),
+      entries_thread_([this] { Run(&KernelCacheNotifier::entries_, "termfs-entries", &NotifyEntry); }) {}
 
 KernelCacheNotifier::~KernelCacheNotifier() {
   {
@@ -24,78 +69,243 @@ KernelCacheNotifier::~KernelCacheNotifier() {
     ending_ = true;
     changed_.NotifyAll();
   }
-  thread_.join();
+  pages_thread_.join();
+  entries_thread_.join();
 }
 
-void KernelCacheNotifier::Attach(fuse_session* session) {
+void KernelCacheNotifier::Attach(fuse_session* session, const std::string& mountpoint) {
+  dev_t device = 0;
+  if (!mountpoint.empty()) {
+    Result<dev_t> known = DeviceOf(mountpoint);
+    if (known.ok()) {
+      device = *known;
+    } else {
+      LOG_WARNING("what is mounted below this mount cannot be known: {}", known.status().ToDebugString());
+    }
+  }
   MutexLock lock(mutex_);
   session_ = session;
+  device_ = device;
 }
 
 void KernelCacheNotifier::Detach() {
   MutexLock lock(mutex_);
   session_ = nullptr;
-  while (busy_) {  // ends with the request that it waits for, which has a deadline
+  while (in_kernel_ > 0) {  // ends with the request that it waits for, which has a deadline
     changed_.WaitFor(mutex_, kIdle);
   }
 }
 
 void KernelCacheNotifier::InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = steady_clock::now() + kPatience;
   MutexLock lock(mutex_);
   if (session_ == nullptr) {
     return;
   }
-  const uint64_t number = ++queued_;
-  queue_.push_back({ino, offset, length, number});
+  const uint64_t number = ++pages_.queued;
+  pages_.items.push_back({ino, offset, length});
   changed_.NotifyAll();
-  while (done_ < number) {
-    if (!changed_.WaitUntil(mutex_, deadline) && done_ < number) {
+  while (pages_.done < number) {
+    if (!changed_.WaitUntil(mutex_, deadline) && pages_.done < number) {
       LOG_WARNING("the kernel has not yet dropped its pages of inode {}; going on without", ino);
       return;  // stays queued
     }
   }
 }
 
-void KernelCacheNotifier::InvalidateEntry(uint64_t, std::string_view) {}
+void KernelCacheNotifier::InvalidateAttributes(uint64_t ino, steady_clock::time_point recalled) {
+  const Use use(*this);
+  if (use.session() == nullptr || NotifyAttributes(use.session(), ino) != -ENOENT) {
+    return;
+  }
+  // What was noted later than the recall was not given; but another inode's note may have taken this one's place.
+  const auto given = TimeOf(given_[ino % given_.size()].load(std::memory_order_seq_cst));
+  const auto made = std::min(given, recalled) + kMaking;
+  // The kernel may be about to make the inode, of a reply that it has: it is told once more when it is there.
+  if (steady_clock::now() < made) {
+    NewEpoch();  // should that take longer, its name is looked up again in any case
+  }
+  while (steady_clock::now() < made) {
+    std::this_thread::sleep_for(kLookAgain);
+    if (NotifyAttributes(use.session(), ino) != -ENOENT) {
+      return;
+    }
+  }
+}
 
-void KernelCacheNotifier::Run() {
-  pthread_setname_np(pthread_self(), "termfs-notify");
+bool KernelCacheNotifier::InvalidateEntry(uint64_t parent, std::string_view name) {
+  if (mounts_below_.load(std::memory_order_relaxed)) {
+    HasMountsBelow();  // maybe not any more
+  }
+  if (!has_epochs() || steady_clock::now() >= EntriesEnd()) {
+    return true;  // the kernel asks for every entry
+  }
+  const auto begin = steady_clock::now();
+  if (Notified(parent, name, true, begin + kEntryPatience) || NewEpoch()) {
+    return true;
+  }
+  return Notified(parent, name, false, std::min(begin + kEntryPatienceAboveMounts, EntriesEnd())) ||
+         steady_clock::now() >= EntriesEnd();
+}
+
+bool KernelCacheNotifier::Notified(uint64_t parent, std::string_view name, bool gives_up_early,
+                                   steady_clock::time_point deadline) {
+  MutexLock lock(mutex_);
+  if (session_ == nullptr) {
+    return true;
+  }
+  const auto held_up = [&]() REQUIRES(mutex_) { return gives_up_early && IsChanging(parent); };
+  if (held_up() || (gives_up_early && entries_.done < entries_.queued)) {
+    return false;
+  }
+  const uint64_t number = ++entries_.queued;
+  entries_.items.push_back({parent, std::string(name)});
+  changed_.NotifyAll();
+  while (entries_.done < number && !held_up() && changed_.WaitUntil(mutex_, deadline)) {
+  }
+  return entries_.done >= number;
+}
+
+void KernelCacheNotifier::ServerLost() {
+  {
+    const Use use(*this);
+    if (use.session() == nullptr) {
+      return;
+    }
+    NotifyAttributes(use.session(), FUSE_ROOT_ID);
+  }
+  if (!has_epochs() || steady_clock::now() >= EntriesEnd() || NewEpoch()) {
+    return;
+  }
+  LOG_INFO("something is mounted below this mount: waiting until the time of its directory entries is over");
+  MutexLock lock(mutex_);
+  while (session_ != nullptr && !ending_ && steady_clock::now() < EntriesEnd()) {
+    changed_.WaitFor(mutex_, kLookAgainForEnd);
+  }
+}
+
+bool KernelCacheNotifier::AboutToGive(uint64_t ino, Nanoseconds entry) {
+  const int64_t now = NowNanoseconds();
+  if (ino != 0) {
+    given_[ino % given_.size()].store(now, std::memory_order_seq_cst);
+  }
+  if (!has_epochs() || mounts_below_.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  if (entry > Nanoseconds(0)) {
+    const int64_t until = now + entry.count();
+    int64_t known = entries_until_.load(std::memory_order_seq_cst);
+    // Not for each one a store into what all threads look at.
+    while (until > known + kEntrySlack.count() && !entries_until_.compare_exchange_weak(known, until)) {
+    }
+  }
+  return true;
+}
+
+steady_clock::time_point KernelCacheNotifier::EntriesEnd() const {
+  return TimeOf(entries_until_.load(std::memory_order_seq_cst)) + kEntrySlack + kEntryMargin;
+}
+
+bool KernelCacheNotifier::HasMountsBelow() {
+  dev_t device;
+  {
+    MutexLock lock(mutex_);
+    device = device_;
+  }
+  const bool below = device != 0 && AnyMountBelow(device);
+  mounts_below_.store(below, std::memory_order_relaxed);
+  return below;
+}
+
+bool KernelCacheNotifier::IsChanging(uint64_t directory) const {
+  return std::find(changing_.begin(), changing_.end(), directory) != changing_.end();
+}
+
+KernelCacheNotifier::Change::Change(KernelCacheNotifier& cache, uint64_t directory)
+    : cache_(cache), directory_(directory) {
+  MutexLock lock(cache_.mutex_);
+  cache_.changing_.push_back(directory_);
+  if (!cache_.entries_.items.empty() || cache_.entries_.done < cache_.entries_.queued) {
+    cache_.changed_.NotifyAll();
+  }
+}
+
+KernelCacheNotifier::Change::~Change() {
+  MutexLock lock(cache_.mutex_);
+  cache_.changing_.erase(std::find(cache_.changing_.begin(), cache_.changing_.end(), directory_));
+}
+
+template <typename Item>
+void KernelCacheNotifier::Run(Line<Item> KernelCacheNotifier::*lines, const char* name,
+                              void (*notify)(fuse_session*, const Item&)) {
+  pthread_setname_np(pthread_self(), name);
   while (true) {
-    Notification next{};
-    fuse_session* session = nullptr;
+    Item next{};
     {
       MutexLock lock(mutex_);
-      while (queue_.empty() && !ending_) {
+      Line<Item>& line = this->*lines;
+      while (line.items.empty() && !ending_) {
         changed_.WaitFor(mutex_, kIdle);
       }
-      if (queue_.empty()) {
+      if (line.items.empty()) {
         return;
       }
-      next = queue_.front();
-      queue_.pop_front();
-      session = session_;
-      busy_ = session != nullptr;
+      next = std::move(line.items.front());
+      line.items.pop_front();
     }
-    if (session != nullptr) {
-      Notify(session, next);
+    {
+      const Use use(*this);
+      if (use.session() != nullptr) {
+        notify(use.session(), next);
+      }
     }
     MutexLock lock(mutex_);
-    busy_ = false;
-    done_ = next.number;
+    (this->*lines).done++;
     changed_.NotifyAll();
   }
 }
 
-void KernelCacheNotifier::Notify(fuse_session* session, const Notification& notification) {
+void KernelCacheNotifier::NotifyPages(fuse_session* session, const Pages& pages) {
   constexpr uint64_t kLast = std::numeric_limits<int64_t>::max();
-  const uint64_t offset = std::min(notification.offset, kLast);
-  const uint64_t length = std::min(notification.length, kLast - offset);  // 0: to the end, as in the kernel
-  const int error = fuse_lowlevel_notify_inval_inode(session, notification.ino, static_cast<off_t>(offset),
-                                                     static_cast<off_t>(length));
-  if (error != 0 && error != -ENOENT && error != -ENODEV && error != -ENOTCONN) {
-    LOG_WARNING("the kernel did not drop its pages of inode {}: {}", notification.ino, std::strerror(-error));
+  const uint64_t offset = std::min(pages.offset, kLast);
+  const uint64_t length = std::min(pages.length, kLast - offset);  // 0: to the end, as in the kernel
+  const int error =
+      fuse_lowlevel_notify_inval_inode(session, pages.ino, static_cast<off_t>(offset), static_cast<off_t>(length));
+  if (!Expected(error)) {
+    LOG_WARNING("the kernel did not drop its pages of inode {}: {}", pages.ino, std::strerror(-error));
   }
+}
+
+int KernelCacheNotifier::NotifyAttributes(fuse_session* session, uint64_t ino) {
+  const int error = fuse_lowlevel_notify_inval_inode(session, ino, -1, 0);  // negative: no pages
+  if (!Expected(error)) {
+    LOG_WARNING("the kernel did not drop the attributes of inode {}: {}", ino, std::strerror(-error));
+  }
+  return error;
+}
+
+void KernelCacheNotifier::NotifyEntry(fuse_session* session, const Entry& entry) {
+  const int error = fuse_lowlevel_notify_inval_entry(session, entry.parent, entry.name.data(), entry.name.size());
+  if (!Expected(error) && error != -ENOTDIR) {
+    LOG_WARNING("the kernel did not drop an entry of directory {}: {}", entry.parent, std::strerror(-error));
+  }
+}
+
+bool KernelCacheNotifier::NewEpoch() {
+  if (!has_epochs() || HasMountsBelow()) {
+    return false;
+  }
+  const Use use(*this);
+  if (use.session() == nullptr) {
+    return true;
+  }
+  // By hand: libfuse 3.14 has no name for it.
+  const fuse_out_header header{.len = sizeof(header), .error = kNotifyNewEpoch, .unique = 0};
+  const ssize_t sent = write(fuse_session_fd(use.session()), &header, sizeof(header));
+  if (sent < 0 && !Expected(-errno)) {
+    LOG_ERROR("the kernel did not make its directory entries void: {}", std::strerror(errno));
+  }
+  return true;
 }
 
 }  // namespace termfs::mount

@@ -1,22 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// KernelCacheNotifier: tells the kernel of this mount what another client changed. Notifications wait for locks that
-// the kernel holds during requests (a page's while it is read), so they are made on a thread of their own; the session
-// that asks waits for the outcome, but not for ever: a request in flight may itself be waiting for this revocation.
+// KernelCacheNotifier: tells the kernel of this mount what another client changed. See "Leases for what the kernel
+// caches" for why each kind of notification is enough.
+//
+//   pages       may wait for locks that the kernel holds during requests (a page's while it is read): on a thread of
+//               their own; who asks waits for the outcome, but not for ever: a request in flight may itself be waiting
+//               for this revocation.
+//   attributes  wait for nothing: on the caller's thread.
+//   entries     take the lock of the directory, which the kernel holds during requests that change it: on a second
+//               thread. Who asks waits until that is done, or until this mount is seen changing the directory itself:
+//               then all entries of the mount are made void by a new epoch, which waits for nothing. But a kernel
+//               unmounts what is mounted below a void entry. So while anything is, there are no new epochs: who asks
+//               waits longer, or until the time of the entries is over, and no more are given.
 //
 // Thread-safety: any thread.
 // Ownership:     the libfuse session outlives Attach to Detach.
-// Errors:        logged; the kernel not knowing the inode is none.
+// Errors:        logged; the kernel not knowing the inode or the name is none.
 #pragma once
 
 #include <fuse_lowlevel.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "base/mutex.h"
 #include "fs/client/file_system.h"
@@ -27,39 +40,103 @@ class KernelCacheNotifier : public fs::client::KernelCache {
  public:
   // How long InvalidateInode waits for the kernel. Far below the time that the server gives a client for an answer.
   static constexpr std::chrono::milliseconds kPatience{1000};
+  // How long InvalidateEntry waits for a directory's lock: who holds it may be waiting to be received by this mount.
+  static constexpr std::chrono::milliseconds kEntryPatience{200};
+  // The same where there must be no new epoch. Below the time that the server gives.
+  static constexpr std::chrono::milliseconds kEntryPatienceAboveMounts{2000};
+  // How much longer than it was told the kernel is thought to use an entry: it counts from when it gets the reply.
+  static constexpr std::chrono::milliseconds kEntryMargin{1000};
+  // How long the kernel is thought to take from a reply to the inode that it makes of it.
+  static constexpr std::chrono::milliseconds kMaking{100};
 
   KernelCacheNotifier();
   ~KernelCacheNotifier() override;
 
   // From now on there is a kernel to notify. What came before needs nothing: the kernel had cached nothing.
-  void Attach(fuse_session* session) EXCLUDES(mutex_);
+  // `mountpoint`: of the session, "" if there is none.
+  void Attach(fuse_session* session, const std::string& mountpoint) EXCLUDES(mutex_);
   // Nothing uses the session any more when this returns. The mount must still answer, or have been ended.
   void Detach() EXCLUDES(mutex_);
 
   void InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) override EXCLUDES(mutex_);
-  // The kernel asks for every entry each time (entry timeout 0), so there is none to drop. It would take the
-  // directory's lock, too, which a create in flight holds.
-  void InvalidateEntry(uint64_t parent, std::string_view name) override;
+  void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point recalled) override EXCLUDES(mutex_);
+  [[nodiscard]] bool InvalidateEntry(uint64_t parent, std::string_view name) override EXCLUDES(mutex_);
+  void ServerLost() override EXCLUDES(mutex_);
+  [[nodiscard]] bool AboutToGive(uint64_t ino, Nanoseconds entry) override;
+
+  // The kernel understands epochs, so it may be given entries for longer than the moment.
+  void HasEpochs() { epochs_.store(true, std::memory_order_relaxed); }
+
+  // As long as it lives, the kernel waits for a request that changes the directory.
+  class Change {
+   public:
+    Change(KernelCacheNotifier& cache, uint64_t directory);
+    ~Change();
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    KernelCacheNotifier& cache_;
+    const uint64_t directory_;
+  };
 
  private:
-  struct Notification {
+  struct Pages {
     uint64_t ino;
     uint64_t offset;
     uint64_t length;
-    uint64_t number;  // in the order of arrival, from 1
   };
-  void Run() EXCLUDES(mutex_);
-  static void Notify(fuse_session* session, const Notification& notification);
+  struct Entry {
+    uint64_t parent;
+    std::string name;
+  };
+  // What a thread does in the order of arrival.
+  template <typename Item>
+  struct Line {
+    std::deque<Item> items;
+    uint64_t queued = 0;  // so many, ever
+    uint64_t done = 0;
+  };
+  // A call into the kernel, which Detach waits for. Null: there is no kernel to notify.
+  class Use;
+
+  template <typename Item>
+  void Run(Line<Item> KernelCacheNotifier::*lines, const char* name, void (*notify)(fuse_session*, const Item&))
+      EXCLUDES(mutex_);
+  static void NotifyPages(fuse_session* session, const Pages& pages);
+  static void NotifyEntry(fuse_session* session, const Entry& entry);
+  static int NotifyAttributes(fuse_session* session, uint64_t ino);
+  // Makes all entries void, if that harms nothing.
+  bool NewEpoch() EXCLUDES(mutex_);
+  bool has_epochs() const { return epochs_.load(std::memory_order_relaxed); }
+  bool IsChanging(uint64_t directory) const REQUIRES(mutex_);
+  // Queues a notification, unless this mount itself is changing the directory, or the thread is held up by another one.
+  // Whether it was carried out before the deadline.
+  bool Notified(uint64_t parent, std::string_view name, bool gives_up_early,
+                std::chrono::steady_clock::time_point deadline) EXCLUDES(mutex_);
+  // Looks whether anything is mounted below this mount.
+  bool HasMountsBelow() EXCLUDES(mutex_);
+  // When the kernel uses no entry any more that it has been given so far.
+  std::chrono::steady_clock::time_point EntriesEnd() const;
+
+  std::atomic<bool> epochs_{false};        // before requests that depend on it
+  std::atomic<bool> mounts_below_{false};  // when it was last looked at, relaxed
+  // When inodes with this remainder were last given to the kernel, and until when entries; nanoseconds of the steady
+  // clock.
+  std::array<std::atomic<int64_t>, 4096> given_{};
+  std::atomic<int64_t> entries_until_{0};
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Notification> queue_ GUARDED_BY(mutex_);
-  uint64_t queued_ GUARDED_BY(mutex_) = 0;  // number of the last queued
-  uint64_t done_ GUARDED_BY(mutex_) = 0;    // number of the last done
-  bool busy_ GUARDED_BY(mutex_) = false;    // the thread is in the kernel
+  Line<Pages> pages_ GUARDED_BY(mutex_);
+  Line<Entry> entries_ GUARDED_BY(mutex_);
+  std::vector<uint64_t> changing_ GUARDED_BY(mutex_);  // directories, once for each request
+  unsigned in_kernel_ GUARDED_BY(mutex_) = 0;          // calls
   bool ending_ GUARDED_BY(mutex_) = false;
+  dev_t device_ GUARDED_BY(mutex_) = 0;  // of this mount; 0: not known
   fuse_session* session_ GUARDED_BY(mutex_) = nullptr;
-  std::thread thread_;
+  std::thread pages_thread_;
+  std::thread entries_thread_;
 };
 
 }  // namespace termfs::mount

@@ -65,6 +65,12 @@ Status ApplyOne(std::string_view option, MountConfig& config) {
   if (equals != std::string_view::npos && name == "bitmap") {
     return ApplyBitmap(value, config);
   }
+  if (equals != std::string_view::npos && name == "cache") {
+    config.grants = value == "granted";
+    return config.grants || value == "none"
+               ? Status::Ok()
+               : Status::Error(EINVAL, fmt::format("cache={}: it is granted or none", value));
+  }
   if (equals != std::string_view::npos && name == "fuse") {
     return ParseTransport(value, config.fuse)
                ? Status::Ok()
@@ -104,6 +110,9 @@ std::string MountOptionsHelp() {
          "server's\n"
          "                          own bitmap (one host, the default), from a copy pulled every second, or not at "
          "all\n"
+         "  cache=granted|none      attributes and names that the kernel may use without asking: what the server\n"
+         "                          grants until it changes (the default), or none; none, too, with reconnect below "
+         "12\n"
          "  threads=N               requests answered at the same time (default 16)\n"
          "  fuse=auto|io_uring|device\n"
          "                          how requests come from the kernel: over io_uring where it offers that (the "

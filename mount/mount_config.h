@@ -22,6 +22,7 @@ struct MountConfig {
   FuseTransport fuse = FuseTransport::kAuto;
   std::chrono::seconds timeout{30};    // of a call to the server
   std::chrono::seconds reconnect{60};  // for so long a lost server is waited for
+  bool grants = true;                  // the kernel may cache attributes and entries that the server grants
   std::vector<std::string> kernel;     // what the kernel or libfuse understands, in the order given
 };
 

@@ -114,7 +114,7 @@ Status Run(fs::client::FileSystem& file_system, FuseServer& server, const FuseSe
   RETURN_IF_ERROR(server.Mount());
   Status status = server.Start(make_thread);
   if (status.ok()) {
-    cache.Attach(server.session());
+    cache.Attach(server.session(), request.mountpoint);
     status = CheckServed(request.mountpoint);
   }
   bool told_to_end = false;
@@ -172,6 +172,7 @@ fs::client::MountOptions ToClientOptions(const MountConfig& config) {
   options.session.call_timeout = config.timeout;
   options.session.reconnect = config.reconnect;
   options.max_io_bytes = kMaxIo;
+  options.grants = config.grants;
   return options;
 }
 
@@ -182,7 +183,7 @@ Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier&
     ASSIGN_OR_RETURN(auto lane, file_system.OpenLane());
     return std::unique_ptr<FuseThread>(std::make_unique<FrontEndThread>(std::move(lane)));
   };
-  FrontEnd front(file_system, request.address);
+  FrontEnd front(file_system, cache, request.address);
   Status status;
   {
     ASSIGN_OR_RETURN(const auto server, FuseServer::Create(FrontEnd::Operations(), &front, ToServerOptions(request)));

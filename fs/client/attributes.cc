@@ -51,6 +51,9 @@ Status CheckXattrName(std::string_view name) {
 }  // namespace
 
 Result<Attributes> VolumeClient::GetAttributes(Lane& lane, uint64_t ino) {
+  if (const auto brought = changes_.Take(ino); brought.has_value() && Of(lane).grants().MayAnswer(*brought)) {
+    return brought->attributes;
+  }
   return CallForAttributes(lane, kFsGetAttributes, EncodeInode(ino));
 }
 
@@ -61,6 +64,7 @@ Result<Attributes> VolumeClient::Set(Lane& lane, uint64_t ino, const SetAttribut
   if (what.size.has_value() && cache != nullptr) {
     body.dropped = cache->Drop();
   }
+  const DirectoryChanges::Change change(changes_, ino);
   auto attributes = CallForAttributes(lane, kFsSet, Encode<wire::Set>(body), {}, kOnce);
   if (!attributes.ok()) {
     AfterFailure(lane, attributes.status(), cache);
@@ -75,7 +79,10 @@ Status VolumeClient::SetXattr(Lane& lane, uint64_t ino, std::string_view name, s
     return Status::Error(E2BIG, "attribute value");
   }
   ASSIGN_OR_RETURN(const auto in, ToBuffer(lane, value));
-  return Call(lane, kFsSetXattr, EncodeXattr(ino, name, flags), in, {}, kOnce).status();
+  const DirectoryChanges::Change change(changes_, ino);
+  Status set = Call(lane, kFsSetXattr, EncodeXattr(ino, name, flags), in, {}, kOnce).status();
+  kept_.NoteOwnChange();
+  return set;
 }
 
 Result<std::vector<std::byte>> VolumeClient::GetXattr(Lane& lane, uint64_t ino, std::string_view name) {
@@ -103,7 +110,10 @@ Result<std::vector<std::string>> VolumeClient::ListXattr(Lane& lane, uint64_t in
 
 Status VolumeClient::RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) {
   RETURN_IF_ERROR(CheckXattrName(name));
-  return Call(lane, kFsRemoveXattr, EncodeXattr(ino, name, 0), {}, {}, kOnce).status();
+  const DirectoryChanges::Change change(changes_, ino);
+  Status removed = Call(lane, kFsRemoveXattr, EncodeXattr(ino, name, 0), {}, {}, kOnce).status();
+  kept_.NoteOwnChange();
+  return removed;
 }
 
 }  // namespace termfs::fs::client

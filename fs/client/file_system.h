@@ -4,6 +4,7 @@
 // FUSE. Path walking and permission checks are the caller's (FUSE: the kernel's).
 //
 // What is cached here: the size and extents of inodes that this session holds a grant for, until the server revokes it.
+// What a kernel may cache: attributes and directory entries, as Lane::keep says.
 // So a read of resident pages is one extent look-up and one-sided READs, on the calling thread, with no server CPU.
 //
 // Thread-safety: any thread, each with a Lane of its own (its queue pairs and buffer). A Lane: one thread at a time.
@@ -26,6 +27,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/interruption.h"
 #include "base/metrics.h"
 #include "base/result.h"
@@ -46,7 +48,29 @@ class KernelCache {
   virtual ~KernelCache() = default;
   // length 0: to the end. Drops cached pages (mmap) and attributes.
   virtual void InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) = 0;
-  virtual void InvalidateEntry(uint64_t parent, std::string_view name) = 0;
+  // `recalled`: when it was; what was about to be given later is not given.
+  virtual void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point recalled) = 0;
+  // Whether the name is there or not. Calls of this and of InvalidateAttributes come on another thread than those of
+  // InvalidateInode, so that neither waits for the other. False: the kernel may go on using it, so the server is not
+  // told; it waits until the time of what it granted is over.
+  [[nodiscard]] virtual bool InvalidateEntry(uint64_t parent, std::string_view name) = 0;
+  // The server is lost: when this returns, no entry is used any more that any session granted. May wait for the time of
+  // entries to end, never for a request.
+  virtual void ServerLost() = 0;
+  // Somebody is about to look whether anything was recalled, and if not, to give the kernel attributes of `ino` (0:
+  // none) and an entry for so long (0: none) to keep. On any thread. False: no entry is to be given.
+  [[nodiscard]] virtual bool AboutToGive(uint64_t ino, Nanoseconds entry) {
+    static_cast<void>(ino);
+    static_cast<void>(entry);
+    return true;
+  }
+};
+
+// For how long, in seconds, a kernel may use what the last operation on a lane returned without asking again. It ends
+// before that when a KernelCache is told so.
+struct Keep {
+  double entry = 0;  // the name, also that it is not there (Lookup: ENOENT)
+  double attributes = 0;
 };
 
 struct Caller {
@@ -57,6 +81,7 @@ struct Caller {
 struct MountOptions {
   tlib::client::SessionOptions session;
   uint32_t max_io_bytes = 1U << 20;  // largest read or write; sizes the lanes' buffers
+  bool grants = true;                // ask for attributes and entries that the kernel may keep; without a cache: no
 };
 
 // One thread's way to the servers. Reads deliver into buffer(), writes may be sent from it without a copy; after an
@@ -66,6 +91,11 @@ class Lane {
   virtual ~Lane() = default;
   virtual std::span<std::byte> buffer() = 0;
   virtual Interruption& interruption() = 0;
+  // Ask right before the answer goes to the kernel. `attributes`: those that go with it, if any.
+  virtual Keep keep(const Attributes* attributes) const {
+    static_cast<void>(attributes);
+    return {};
+  }
 };
 
 class OpenFile;  // a file handle; created by Open and Create, ended by Release

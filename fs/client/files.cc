@@ -58,12 +58,19 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   body.gid = who.gid;
   body.flags = flags;
   body.notify = kernel_cache_ != nullptr;
+  DirectoryChanges::Change change(changes_, parent);
   const auto reply = Call(lane, kFsCreate, Encode<wire::Make>(body), {}, {}, kOnce);
   if (!reply.ok()) {
-    AfterFailedOpen(lane, reply.status(), nullptr);
+    AfterFailedOpen(lane, reply.status(), nullptr, [this, parent, made = std::string(name)] {
+      if (caches()) {
+        DropOwn(parent, made);
+      }
+    });
     return reply.status();
   }
   ASSIGN_OR_RETURN(const auto opened, DecodeOpened(reply->body));
+  Of(lane).grants().Granted(opened.entry_ms, opened.attributes_ms);
+  Of(lane).grants().Bring(change, opened.directory.get(), opened.directory_ms);
   // A map in the reply (of a file that was there) is not used: its revocation would not have found the inode.
   const Attributes attributes = FromWire(*opened.attributes);
   auto cache = inodes_.Take(attributes.ino);
@@ -155,25 +162,29 @@ void VolumeClient::PostDeferred(Lane& lane) {
   }
 }
 
-void VolumeClient::AfterFailedOpen(Lane& lane, const Status& status, const std::shared_ptr<InodeCache>& cache) {
+void VolumeClient::AfterFailedOpen(Lane& lane, const Status& status, const std::shared_ptr<InodeCache>& cache,
+                                   std::function<void()> then) {
   if (!GivenUp(status)) {
     return AfterFailure(lane, status, cache);
   }
   if (cache != nullptr) {
     cache->BeginDoubt();
   }
-  Of(lane).AfterGivenUp(
-      [this, cache, generation = Of(lane).generation()](const Result<std::span<const std::byte>>& late) {
-        if (cache != nullptr) {
-          cache->EndDoubt();
-        }
-        if (!late.ok()) {
-          return;
-        }
-        if (const auto opened = DecodeOpened(*late); opened.ok()) {
-          DeferRelease({.ino = opened->attributes->ino(), .dropped = 0, .generation = generation});
-        }
-      });
+  Of(lane).AfterGivenUp([this, cache, then = std::move(then),
+                         generation = Of(lane).generation()](const Result<std::span<const std::byte>>& late) {
+    if (then != nullptr) {
+      then();
+    }
+    if (cache != nullptr) {
+      cache->EndDoubt();
+    }
+    if (!late.ok()) {
+      return;
+    }
+    if (const auto opened = DecodeOpened(*late); opened.ok()) {
+      DeferRelease({.ino = opened->attributes->ino(), .dropped = 0, .generation = generation});
+    }
+  });
 }
 
 Result<uint64_t> VolumeClient::Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) {
@@ -196,6 +207,7 @@ Status VolumeClient::Allocate(Lane& lane, OpenFile* file, int mode, uint64_t off
   body.length = length;
   body.dropped = file->cache->Drop();
   Status allocated = Call(lane, kFsAllocate, Encode<wire::Allocate>(body)).status();
+  kept_.NoteOwnChange();
   AfterFailure(lane, allocated, file->cache);
   if (allocated.ok()) {  // parts of pages may have been zeroed by writing them
     file->cache->writes().Wrote(Of(lane).generation());

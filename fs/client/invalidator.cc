@@ -7,8 +7,8 @@
 
 namespace termfs::fs::client {
 
-Invalidator::Invalidator(KernelCache& cache, ServerLink& link, std::unique_ptr<VolumeLane> lane)
-    : cache_(cache), link_(link), lane_(std::move(lane)), thread_([this] { Run(); }) {}
+Invalidator::Invalidator(ServerLink& link, std::unique_ptr<VolumeLane> lane)
+    : link_(link), lane_(std::move(lane)), thread_([this] { Run(); }) {}
 
 Invalidator::~Invalidator() {
   {
@@ -19,9 +19,9 @@ Invalidator::~Invalidator() {
   thread_.join();
 }
 
-void Invalidator::Push(const InvalidateBody& body, uint64_t generation) {
+void Invalidator::Push(uint64_t ticket, uint64_t generation, std::function<bool()> work) {
   MutexLock lock(mutex_);
-  queue_.push_back({body, generation});
+  queue_.push_back({ticket, generation, std::move(work)});
   wake_.NotifyAll();
 }
 
@@ -36,21 +36,20 @@ void Invalidator::Run() {
       if (stopping_) {
         return;  // the session ends, and with it what the server waits for
       }
-      item = queue_.front();
+      item = std::move(queue_.front());
       queue_.pop_front();
     }
-    const InvalidateBody& body = item.body;
-    cache_.InvalidateInode(body.ino, body.offset, body.length);
-    if (body.ticket == 0) {
+    const bool done = item.work();
+    if (item.ticket == 0 || !done) {
       continue;
     }
     wire::TicketT ticket;
-    ticket.ticket = body.ticket;
+    ticket.ticket = item.ticket;
     const auto encoded = Encode<wire::Ticket>(ticket);
     const Status told =
         link_.CallIn(item.generation, *lane_, {.opcode = kFsInvalidated, .body = encoded, .in = {}, .out = {}});
     if (!told.ok() && told.code() != ENOTCONN) {  // ENOTCONN: the session is gone, and with it who waits
-      LOG_WARNING("telling the server of dropped pages: {}", told.ToDebugString());
+      LOG_WARNING("telling the server of what the kernel has dropped: {}", told.ToDebugString());
     }
   }
 }

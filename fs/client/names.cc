@@ -41,7 +41,7 @@ Result<Attributes> VolumeClient::Lookup(Lane& lane, uint64_t parent, std::string
 Result<Attributes> VolumeClient::MakeDirectory(Lane& lane, Caller who, uint64_t parent, std::string_view name,
                                                uint32_t mode) {
   RETURN_IF_ERROR(CheckName(name));
-  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, S_IFDIR | (mode & 07777), 0), {}, kOnce);
+  return CallForMade(lane, kFsMake, parent, name, EncodeMake(who, parent, name, S_IFDIR | (mode & 07777), 0));
 }
 
 Result<Attributes> VolumeClient::MakeNode(Lane& lane, Caller who, uint64_t parent, std::string_view name, uint32_t mode,
@@ -51,7 +51,7 @@ Result<Attributes> VolumeClient::MakeNode(Lane& lane, Caller who, uint64_t paren
     return Status::Error(EINVAL, "mknod of a directory or symbolic link");
   }
   const uint32_t type = (mode & S_IFMT) == 0 ? S_IFREG : mode & S_IFMT;
-  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, type | (mode & 07777), rdev), {}, kOnce);
+  return CallForMade(lane, kFsMake, parent, name, EncodeMake(who, parent, name, type | (mode & 07777), rdev));
 }
 
 Result<Attributes> VolumeClient::Symlink(Lane& lane, Caller who, uint64_t parent, std::string_view name,
@@ -65,7 +65,7 @@ Result<Attributes> VolumeClient::Symlink(Lane& lane, Caller who, uint64_t parent
     return Status::Error(ENAMETOOLONG, "target");
   }
   ASSIGN_OR_RETURN(const auto in, ToBuffer(lane, std::as_bytes(std::span(target))));
-  return CallForAttributes(lane, kFsMake, EncodeMake(who, parent, name, S_IFLNK | 0777, 0), in, kOnce);
+  return CallForMade(lane, kFsMake, parent, name, EncodeMake(who, parent, name, S_IFLNK | 0777, 0), in);
 }
 
 Result<std::string> VolumeClient::ReadLink(Lane& lane, uint64_t ino) {
@@ -82,17 +82,19 @@ Result<Attributes> VolumeClient::Link(Lane& lane, uint64_t ino, uint64_t new_par
   body.ino = ino;
   body.parent = new_parent;
   body.name = new_name;
-  return CallForAttributes(lane, kFsLink, Encode<wire::Link>(body), {}, kOnce);
+  return CallForMade(lane, kFsLink, new_parent, new_name, Encode<wire::Link>(body));
 }
 
 Status VolumeClient::Unlink(Lane& lane, uint64_t parent, std::string_view name) {
   RETURN_IF_ERROR(CheckName(name));
-  return Call(lane, kFsUnlink, EncodeName(parent, name), {}, {}, kOnce).status();
+  return CallToRemove(lane, kFsUnlink, parent, name, EncodeName(parent, name));
 }
 
 Status VolumeClient::RemoveDirectory(Lane& lane, uint64_t parent, std::string_view name) {
   RETURN_IF_ERROR(CheckName(name));
-  return Call(lane, kFsRemoveDirectory, EncodeName(parent, name), {}, {}, kOnce).status();
+  Status removed = CallToRemove(lane, kFsRemoveDirectory, parent, name, EncodeName(parent, name));
+  changes_.ForgetOthers(parent);
+  return removed;
 }
 
 Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, uint64_t new_parent,
@@ -105,7 +107,18 @@ Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, 
   body.new_parent = new_parent;
   body.new_name = new_name;
   body.flags = flags;
-  return Call(lane, kFsRename, Encode<wire::Rename>(body), {}, {}, kOnce).status();
+  const DirectoryChanges::Change from(changes_, parent);
+  const DirectoryChanges::Change to(changes_, new_parent);
+  Status renamed = Call(lane, kFsRename, Encode<wire::Rename>(body), {}, {}, kOnce).status();
+  changes_.ForgetOthers(parent);
+  kept_.NoteOwnChange();  // of what was moved
+  if (GivenUp(renamed) && caches()) {
+    Of(lane).AfterGivenUp([this, body](const auto&) {
+      DropOwn(body.parent, body.name);
+      DropOwn(body.new_parent, body.new_name);
+    });
+  }
+  return renamed;
 }
 
 Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint64_t ino, uint64_t cursor,
@@ -122,6 +135,7 @@ Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint
   body.plus = plus;
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsReadDirectory, Encode<wire::ReadDirectory>(body), {}, out));
   ASSIGN_OR_RETURN(const auto directory, Decode<wire::Directory>(reply.out));
+  Of(lane).grants().Granted(directory.entry_ms, directory.attributes_ms);
   std::vector<DirectoryEntry> entries;
   entries.reserve(directory.entries.size());
   for (const auto& entry : directory.entries) {

@@ -62,8 +62,8 @@ struct ServerLink::Joined {
 };
 
 Result<std::unique_ptr<ServerLink>> ServerLink::Connect(Connector connect, std::chrono::seconds reconnect,
-                                                        Listener& listener) {
-  std::unique_ptr<ServerLink> link(new ServerLink(std::move(connect), reconnect, listener));
+                                                        Listener& listener, KeptByKernel& kept) {
+  std::unique_ptr<ServerLink> link(new ServerLink(std::move(connect), reconnect, listener, kept));
   constexpr uint64_t kFirst = 1;
   listener.BeginGeneration(kFirst);
   ASSIGN_OR_RETURN(const SessionPtr session, link->Open(kFirst));
@@ -115,7 +115,7 @@ ServerLink::~ServerLink() {
 
 Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes) {
   ASSIGN_OR_RETURN(auto interruption, Interruption::Create());
-  std::unique_ptr<VolumeLane> lane(new VolumeLane(*this, std::move(interruption), buffer_bytes));
+  std::unique_ptr<VolumeLane> lane(new VolumeLane(*this, kept_, std::move(interruption), buffer_bytes));
   {
     MutexLock lock(mutex_);
     if (free_slots_.empty() && slots_ >= kMostSlots) {
@@ -162,6 +162,7 @@ Result<ServerLink::Reply> ServerLink::Call(VolumeLane& lane, CallRequest request
     request.mark = {.sequence = ++lane.slot_.sequence, .slot = lane.slot_.number};
   }
   const SpinHold in_use(lane.in_use_);
+  lane.grants_.BeginRequest();
   auto reply = lane.channel_->Call(request);
   if (reply.ok()) [[likely]] {
     return Reply{.body = reply->body, .out = request.out.first(reply->out_bytes)};
@@ -187,6 +188,7 @@ Result<ServerLink::Reply> ServerLink::CallAgain(VolumeLane& lane, CallRequest re
       request.out = {buffer + (request.out.data() - former), request.out.size()};
     }
     request.mark.sent_before = request.mark.sequence != 0;
+    lane.grants_.BeginRequest();
     auto reply = lane.channel_->Call(request);
     if (reply.ok()) {
       return Reply{.body = reply->body, .out = request.out.first(reply->out_bytes)};
@@ -469,6 +471,11 @@ void ServerLink::Abandon(const std::string& why) {
       session->Abandon(Status::Error(ENOTCONN, why));
     }
   }
+}
+
+uint64_t ServerLink::generation() const {
+  MutexLock lock(mutex_);
+  return generation_;
 }
 
 std::string ServerLink::transport() const {

@@ -39,6 +39,7 @@
 #include "base/result.h"
 #include "fs/client/file_system.h"
 #include "fs/client/inode_cache.h"
+#include "fs/client/kept_by_kernel.h"
 #include "tlib/client/session.h"
 
 namespace termfs::fs::client {
@@ -58,6 +59,9 @@ class VolumeLane final : public Lane {
   std::span<std::byte> buffer() override { return channel_->buffer(); }
   Interruption& interruption() override { return *interruption_; }
   uint64_t generation() const { return generation_; }
+  Keep keep(const Attributes* attributes) const override { return grants_.keep(attributes); }
+  // Of the last request, as it was sent the last time.
+  LaneGrants& grants() { return grants_; }
   ~VolumeLane() override;
 
   // While one lives the memory of former channels stays: the caller's data may lie in it.
@@ -82,12 +86,14 @@ class VolumeLane final : public Lane {
     uint16_t number = 0;
     uint64_t sequence = 0;  // of the last request
   };
-  VolumeLane(class ServerLink& link, std::unique_ptr<Interruption> interruption, size_t buffer_bytes)
-      : link_(link), interruption_(std::move(interruption)), buffer_bytes_(buffer_bytes) {}
+  VolumeLane(class ServerLink& link, KeptByKernel& kept, std::unique_ptr<Interruption> interruption,
+             size_t buffer_bytes)
+      : link_(link), interruption_(std::move(interruption)), buffer_bytes_(buffer_bytes), grants_(kept) {}
 
   ServerLink& link_;
   const std::unique_ptr<Interruption> interruption_;
   const size_t buffer_bytes_;
+  LaneGrants grants_;
   Slot slot_;
   SpinLock in_use_;  // by its thread, for as long as a request takes; or by the link, which only tries
   std::unique_ptr<tlib::client::Channel> channel_;
@@ -130,9 +136,9 @@ class ServerLink {
     std::span<const std::byte> out;   // the bulk bytes that came, in the lane's buffer
   };
 
-  // Makes the first session; fails when that fails.
+  // Makes the first session; fails when that fails. `kept` outlives it.
   static Result<std::unique_ptr<ServerLink>> Connect(Connector connect, std::chrono::seconds reconnect,
-                                                     Listener& listener);
+                                                     Listener& listener, KeptByKernel& kept);
   ~ServerLink();
   ServerLink(const ServerLink&) = delete;
   ServerLink& operator=(const ServerLink&) = delete;
@@ -149,6 +155,7 @@ class ServerLink {
   // Every call fails with ENOTCONN from now on, and those that wait return.
   void Abandon(const std::string& why) EXCLUDES(mutex_);
 
+  uint64_t generation() const EXCLUDES(mutex_);  // of the last session that there was
   uint64_t pages() const { return pages_.load(std::memory_order_relaxed); }
   std::string transport() const EXCLUDES(mutex_);
   // The session's, and link_up, link_given_up (0 or 1), link_down_seconds, link_reconnections_total,
@@ -163,8 +170,8 @@ class ServerLink {
   class Handler;
   struct Joined;
 
-  ServerLink(Connector connect, std::chrono::seconds reconnect, Listener& listener)
-      : connect_(std::move(connect)), reconnect_(reconnect), listener_(listener) {}
+  ServerLink(Connector connect, std::chrono::seconds reconnect, Listener& listener, KeptByKernel& kept)
+      : connect_(std::move(connect)), reconnect_(reconnect), listener_(listener), kept_(kept) {}
   Result<SessionPtr> Open(uint64_t generation);
   void Run() EXCLUDES(mutex_);
   void Reconnect() EXCLUDES(mutex_);
@@ -190,6 +197,7 @@ class ServerLink {
   const Connector connect_;
   const std::chrono::seconds reconnect_;
   Listener& listener_;
+  KeptByKernel& kept_;
   std::thread thread_;
 
   mutable Mutex mutex_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fs/client/volume_client.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -11,12 +13,20 @@ namespace termfs::fs::client {
 
 namespace {
 
-constexpr size_t kExtraBuffer = 64 << 10;  // so that an attribute's value fits beside nothing else
+constexpr std::chrono::seconds kFarewell{1};  // with a server that does not answer any more
+constexpr size_t kExtraBuffer = 64 << 10;     // so that an attribute's value fits beside nothing else
 
 MountOptions Checked(MountOptions options) {
   options.max_io_bytes =
       std::clamp<uint32_t>(static_cast<uint32_t>(RoundDownToPage(options.max_io_bytes)), kPageSize, tlib::kMaxTransfer);
   return options;
+}
+
+// Asks for grants, or says that the kernel has nothing any more.
+std::vector<std::byte> EncodeGrants(bool wanted) {
+  wire::GrantsT body;
+  body.wanted = wanted;
+  return Encode<wire::Grants>(body);
 }
 
 }  // namespace
@@ -33,28 +43,55 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       write_bytes_(metrics_.counter("fs_write_bytes_total")),
       metadata_(metrics_.counter("fs_metadata_total")),
       revocations_(metrics_.counter("fs_revocations_total")),
+      kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
-      write_time_(metrics_.histogram("fs_write")) {}
+      write_time_(metrics_.histogram("fs_write")),
+      kept_(cache) {}
 
 Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connect, const MountOptions& options,
                                                          KernelCache* cache) {
   std::unique_ptr<VolumeClient> client(new VolumeClient(options, cache));
-  ASSIGN_OR_RETURN(client->link_, ServerLink::Connect(connect, options.session.reconnect, *client));
+  ASSIGN_OR_RETURN(client->link_, ServerLink::Connect(connect, options.session.reconnect, *client, client->kept_));
   if (cache != nullptr) {
-    ASSIGN_OR_RETURN(auto lane, client->link_->OpenLane(kPageSize));
-    MutexLock lock(client->invalidator_mutex_);
-    client->invalidator_ = std::make_unique<Invalidator>(*cache, *client->link_, std::move(lane));
+    ASSIGN_OR_RETURN(auto pages, client->link_->OpenLane(kPageSize));
+    ASSIGN_OR_RETURN(auto names, client->link_->OpenLane(kPageSize));
+    {
+      MutexLock lock(client->invalidator_mutex_);
+      client->pages_ = std::make_unique<Invalidator>(*client->link_, std::move(pages));
+      client->names_ = std::make_unique<Invalidator>(*client->link_, std::move(names));
+    }
+    if (client->caches()) {
+      ASSIGN_OR_RETURN(client->grants_lane_, client->link_->OpenLane(kPageSize));
+      const auto wanted = EncodeGrants(true);
+      RETURN_IF_ERROR(
+          client->link_->Call(*client->grants_lane_, {.opcode = kFsGrants, .body = wanted, .in = {}, .out = {}}, false)
+              .status());
+    }
   }
   return std::unique_ptr<FileSystem>(std::move(client));
 }
 
 VolumeClient::~VolumeClient() {
-  std::unique_ptr<Invalidator> ending;
+  if (grants_lane_ != nullptr) {
+    // There is no mount any more. Otherwise others would wait until what it was granted ends.
+    const auto nothing = EncodeGrants(false);
+    const Status said =
+        link_->CallIn(link_->generation(), *grants_lane_,
+                      {.opcode = kFsGrants, .body = nothing, .in = {}, .out = {}, .timeout = kFarewell});
+    if (!said.ok() && said.code() != ENOTCONN && said.code() != EAGAIN) {  // those: there is no session
+      LOG_WARNING("giving back what was granted: {}", said.ToDebugString());
+    }
+    grants_lane_.reset();
+  }
+  std::unique_ptr<Invalidator> pages;
+  std::unique_ptr<Invalidator> names;
   {
     MutexLock lock(invalidator_mutex_);  // callbacks come until the session has ended
-    ending = std::move(invalidator_);
+    pages = std::move(pages_);
+    names = std::move(names_);
   }
-  ending.reset();
+  pages.reset();
+  names.reset();
   link_.reset();
 }
 
@@ -77,10 +114,25 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
     case kFsInvalidate: {
       ASSIGN_OR_RETURN(const InvalidateBody invalidate, DecodeFixed<InvalidateBody>(body));
       MutexLock lock(invalidator_mutex_);
-      if (invalidator_ == nullptr) {
+      if (pages_ == nullptr) {
         return Status::Error(ENOTCONN, "the mount is ending");
       }
-      invalidator_->Push(invalidate, generation);
+      pages_->Push(invalidate.ticket, generation, [this, invalidate] {
+        kernel_cache_->InvalidateInode(invalidate.ino, invalidate.offset, invalidate.length);
+        return true;
+      });
+      return std::vector<std::byte>{};
+    }
+    case kFsRecall: {
+      ASSIGN_OR_RETURN(wire::RecallT recall, Decode<wire::Recall>(body));
+      kept_.NoteRecall();
+      kernel_recalls_.Add();
+      MutexLock lock(invalidator_mutex_);
+      if (names_ == nullptr) {
+        return Status::Error(ENOTCONN, "the mount is ending");
+      }
+      const uint64_t ticket = recall.ticket;
+      names_->Push(ticket, generation, DropOf(std::make_shared<wire::RecallT>(std::move(recall))));
       return std::vector<std::byte>{};
     }
     default:
@@ -88,11 +140,44 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
   }
 }
 
-// Everything that is cached under grants of a session is dropped here, when that is lost: maps of files now.
-void VolumeClient::BeginGeneration(uint64_t generation) { to_reopen_ = inodes_.BeginGeneration(generation); }
+std::function<bool()> VolumeClient::DropOf(std::shared_ptr<const wire::RecallT> recalled) {
+  return [this, recalled = std::move(recalled), when = std::chrono::steady_clock::now()] {
+    for (const uint64_t ino : recalled->inodes) {
+      kernel_cache_->InvalidateAttributes(ino, when);
+    }
+    bool dropped = true;
+    for (const auto& entry : recalled->entries) {
+      dropped = kernel_cache_->InvalidateEntry(entry->parent, entry->name) && dropped;
+    }
+    return dropped;
+  };
+}
+
+// Everything that is cached under grants of a session is dropped here, when that is lost: maps of files, and what the
+// kernel knows of names and attributes.
+void VolumeClient::BeginGeneration(uint64_t generation) {
+  to_reopen_ = inodes_.BeginGeneration(generation);
+  DropGranted();
+}
+
+void VolumeClient::DropGranted() {
+  const std::vector<uint64_t> inodes = kept_.Void();
+  if (kernel_cache_ == nullptr) {
+    return;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  for (const uint64_t ino : inodes) {
+    kernel_cache_->InvalidateAttributes(ino, now);
+  }
+  kernel_cache_->ServerLost();
+}
 
 Result<ServerLink::Resumption> VolumeClient::Resume(tlib::client::Channel& channel, uint64_t) {
   ServerLink::Resumption done;
+  if (caches()) {
+    const auto wanted = EncodeGrants(true);
+    RETURN_IF_ERROR(channel.Call({.opcode = kFsGrants, .body = wanted, .in = {}, .out = {}}).status());
+  }
   for (const InodeCacheTable::OpenInode& open : to_reopen_) {
     wire::ReopenT body;
     body.ino = open.ino;
@@ -119,8 +204,11 @@ void VolumeClient::Resumed(tlib::client::Channel& channel, uint64_t generation) 
   // What the kernel has cached of open files may be out of date: nobody told us of changes in the meantime.
   for (const InodeCacheTable::OpenInode& open : to_reopen_) {
     MutexLock lock(invalidator_mutex_);
-    if (invalidator_ != nullptr) {
-      invalidator_->Push({.ticket = 0, .ino = open.ino, .offset = 0, .length = 0}, generation);
+    if (pages_ != nullptr) {
+      pages_->Push(0, generation, [this, ino = open.ino] {
+        kernel_cache_->InvalidateInode(ino, 0, 0);
+        return true;
+      });
     }
   }
   to_reopen_.clear();
@@ -168,9 +256,45 @@ Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, st
 Result<Attributes> VolumeClient::CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,
                                                    std::span<std::byte> in, bool once) {
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, opcode, body, in, {}, once));
-  ASSIGN_OR_RETURN(const auto decoded, Decode<wire::AttributesReply>(reply.body));
-  if (decoded.attributes == nullptr) {
+  return TakeAttributes(lane, opcode, reply.body, nullptr);
+}
+
+Result<Attributes> VolumeClient::CallForMade(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
+                                             std::span<const std::byte> body, std::span<std::byte> in) {
+  DirectoryChanges::Change change(changes_, directory);
+  const auto reply = Call(lane, opcode, body, in, {}, kOnce);
+  if (!reply.ok()) {
+    AfterFailedChange(lane, reply.status(), directory, name);
+    return reply.status();
+  }
+  return TakeAttributes(lane, opcode, reply->body, &change);
+}
+
+Status VolumeClient::CallToRemove(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
+                                  std::span<const std::byte> body) {
+  DirectoryChanges::Change change(changes_, directory);
+  const auto reply = Call(lane, opcode, body, {}, {}, kOnce);
+  if (!reply.ok()) {
+    AfterFailedChange(lane, reply.status(), directory, name);
+    return reply.status();
+  }
+  ASSIGN_OR_RETURN(const auto decoded, Decode<wire::AttributesReply>(reply->body));
+  Of(lane).grants().Bring(change, decoded.directory.get(), decoded.directory_ms);
+  return Status::Ok();
+}
+
+Result<Attributes> VolumeClient::TakeAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> reply,
+                                                DirectoryChanges::Change* change) {
+  ASSIGN_OR_RETURN(const auto decoded, Decode<wire::AttributesReply>(reply));
+  if (decoded.attributes == nullptr && opcode != kFsLookup) {
     return Status::Error(EBADMSG, "a reply without attributes");
+  }
+  Of(lane).grants().Granted(decoded.entry_ms, decoded.attributes_ms);
+  if (change != nullptr) {
+    Of(lane).grants().Bring(*change, decoded.directory.get(), decoded.directory_ms);
+  }
+  if (decoded.attributes == nullptr) {
+    return Status::Error(ENOENT, "no such name");
   }
   return FromWire(*decoded.attributes);
 }
@@ -193,6 +317,26 @@ void VolumeClient::AfterFailure(Lane& lane, const Status& status, const std::sha
   if (GivenUp(status)) {
     cache->BeginDoubt();
     Of(lane).AfterGivenUp([cache](const auto&) { cache->EndDoubt(); });
+  }
+}
+
+void VolumeClient::AfterFailedChange(Lane& lane, const Status& status, uint64_t directory, std::string_view name) {
+  if (!GivenUp(status) || !caches()) {
+    return;
+  }
+  Of(lane).AfterGivenUp([this, directory, name = std::string(name)](const auto&) { DropOwn(directory, name); });
+}
+
+void VolumeClient::DropOwn(uint64_t directory, const std::string& name) {
+  kept_.NoteOwnChange();
+  auto own = std::make_shared<wire::RecallT>();
+  own->inodes = {directory};
+  own->entries.push_back(std::make_unique<wire::NameT>());
+  own->entries.back()->parent = directory;
+  own->entries.back()->name = name;
+  MutexLock lock(invalidator_mutex_);
+  if (names_ != nullptr) {
+    names_->Push(0, 0, DropOf(std::move(own)));
   }
 }
 

@@ -7,16 +7,23 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "base/metrics.h"
+#include "fs/client/directory_changes.h"
 #include "fs/client/file_system.h"
 #include "fs/client/inode_cache.h"
 #include "fs/client/invalidator.h"
+#include "fs/client/kept_by_kernel.h"
 #include "fs/client/server_link.h"
 #include "fs/proto/opcodes.h"
+
+namespace termfs::fs::wire {
+struct RecallT;
+}
 
 namespace termfs::fs::client {
 
@@ -99,8 +106,23 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   // A metadata call: counted and without bulk bytes, or with some. `once`: its effect must not happen twice.
   Result<CallReply> Call(Lane& lane, Opcode opcode, std::span<const std::byte> body, std::span<std::byte> in = {},
                          std::span<std::byte> out = {}, bool once = false);
+  // What changes `directory` and returns what it made there.
+  Result<Attributes> CallForMade(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
+                                 std::span<const std::byte> body, std::span<std::byte> in = {});
+  Status CallToRemove(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
+                      std::span<const std::byte> body);
+  // Of a name in `directory`. One that was given up may still be carried out, and nobody recalls that from this mount:
+  // its kernel drops both when the late reply comes.
+  void AfterFailedChange(Lane& lane, const Status& status, uint64_t directory, std::string_view name);
+  void DropOwn(uint64_t directory, const std::string& name) EXCLUDES(invalidator_mutex_);
+  // The work of having the kernel drop what is recalled; true: it has.
+  std::function<bool()> DropOf(std::shared_ptr<const wire::RecallT> recalled);
+  static Result<Attributes> TakeAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> reply,
+                                           DirectoryChanges::Change* change);
+  // ENOENT, too, can come with a grant.
   Result<Attributes> CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,
                                        std::span<std::byte> in = {}, bool once = false);
+  bool caches() const { return kernel_cache_ != nullptr && options_.grants; }
   static VolumeLane& Of(Lane& lane) { return static_cast<VolumeLane&>(lane); }
   // EIO when the file was lost with its session.
   static Status CheckUsable(const OpenFile* file);
@@ -117,7 +139,9 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   void AfterFailure(Lane& lane, const Status& status, const std::shared_ptr<InodeCache>& cache);
   // The same for an open or create (which has no cache yet); should it still succeed, the handle that nobody will use
   // is released.
-  void AfterFailedOpen(Lane& lane, const Status& status, const std::shared_ptr<InodeCache>& cache);
+  // `then` (may be null): when the late reply to what was given up has come.
+  void AfterFailedOpen(Lane& lane, const Status& status, const std::shared_ptr<InodeCache>& cache,
+                       std::function<void()> then = nullptr);
   struct Closed {
     uint64_t ino = 0;
     uint64_t dropped = 0;
@@ -125,6 +149,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   };
   void PostRelease(Lane& lane, const Closed& closed);
   void DeferRelease(const Closed& closed) EXCLUDES(deferred_mutex_);
+  // Has the kernel drop everything that any session has granted. Returns when it has.
+  void DropGranted();
   void PostDeferred(Lane& lane) EXCLUDES(deferred_mutex_);
 
   const MountOptions options_;
@@ -137,17 +163,23 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Counter& write_bytes_;
   Counter& metadata_;
   Counter& revocations_;
+  Counter& kernel_recalls_;
   Histogram& read_time_;
   Histogram& write_time_;
   InodeCacheTable inodes_;
+  KeptByKernel kept_;
+  DirectoryChanges& changes_ = kept_.changes();
   std::vector<InodeCacheTable::OpenInode> to_reopen_;  // the link's thread only
   // Releases that could not be sent when they were due; any lane's next call takes them along.
   std::atomic<bool> has_deferred_{false};  // relaxed: a hint
   Mutex deferred_mutex_;
   std::vector<Closed> deferred_ GUARDED_BY(deferred_mutex_);
   Mutex invalidator_mutex_;
-  std::unique_ptr<Invalidator> invalidator_ GUARDED_BY(invalidator_mutex_);  // it has a lane of the link
-  std::unique_ptr<ServerLink> link_;                                         // ended first: it calls this object
+  // They have lanes of the link.
+  std::unique_ptr<Invalidator> pages_ GUARDED_BY(invalidator_mutex_);
+  std::unique_ptr<Invalidator> names_ GUARDED_BY(invalidator_mutex_);  // attributes, too
+  std::unique_ptr<ServerLink> link_;                                   // ended first: it calls this object
+  std::unique_ptr<VolumeLane> grants_lane_;  // asks for grants, and gives them back; before the link
 };
 
 }  // namespace termfs::fs::client

@@ -24,8 +24,8 @@ enum Opcode : uint16_t {
   kFsMake,                              // Make (target of a symlink by `in`) -> AttributesReply
   kFsReadLink,                          // Inode -> target by `out`
   kFsLink,                              // Link -> AttributesReply
-  kFsUnlink,                            // Name ->
-  kFsRemoveDirectory,                   // Name ->
+  kFsUnlink,                            // Name -> AttributesReply, of the directory only
+  kFsRemoveDirectory,                   // Name -> the same
   kFsRename,                            // Rename ->
   kFsReadDirectory,                     // ReadDirectory -> Directory by `out`
   kFsOpen,                              // Open -> Opened
@@ -41,12 +41,15 @@ enum Opcode : uint16_t {
   kFsStat,                              // Inode -> VolumeSpace
   kFsInvalidated,                       // Ticket ->
   kFsReopen,                            // Reopen ->
-  kFsResumed,                           // Resumed -> Memory; everything is open again that was in the session before
+  kFsResumed,                           // Resumed -> Memory; everything is open again that was in the session before,
+                                        // and nothing that was granted in any before is used any more
+  kFsGrants,                            // Grants ->
   kFsEnd,
 
   // From the server to the client, fixed structs of fs/proto/data.h.
   kFsRevoke = 128,  // RevokeBody ->
   kFsInvalidate,    // InvalidateBody -> ; kFsInvalidated follows when the kernel has dropped what it cached
+  kFsRecall,        // Recall (of fs.fbs) -> ; the same for attributes and directory entries
 
   // Over the control channel.
   kAdminStatus = 192,  // -> Status

@@ -57,21 +57,46 @@ Attributes FileService::Report(metadata::Attributes a) {
           .btime = a.btime.count()};
 }
 
-Result<Bytes> FileService::ReplyAttributes(const metadata::Attributes& attributes) {
+metadata::Attributes FileService::GrantAttributes(Granting& granting, const metadata::Attributes& read) {
+  if (granting.Attributes(read.ino) && granting.Changed()) {
+    if (const auto again = names_.GetAttrInMemory(read.ino); again.ok()) {
+      return *again;
+    }
+    granting.NoAttributes();
+  }
+  return read;
+}
+
+Result<Bytes> FileService::ReplyAttributes(const metadata::Attributes& attributes, const Granting& granting) {
+  return Encode<wire::AttributesReply>(AttributesReply(attributes, granting));
+}
+
+Result<Bytes> FileService::ReplyChange(const Request& request, const metadata::Attributes& attributes,
+                                       const Granting& granting, uint64_t directory) {
+  wire::AttributesReplyT reply = AttributesReply(attributes, granting);
+  BringDirectory(request, directory, reply);
+  return Encode<wire::AttributesReply>(reply);
+}
+
+wire::AttributesReplyT FileService::AttributesReply(const metadata::Attributes& attributes, const Granting& granting) {
   wire::AttributesReplyT reply;
   reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(attributes)));
-  return Encode<wire::AttributesReply>(reply);
+  reply.entry_ms = Milliseconds(granting.entry());
+  reply.attributes_ms = Milliseconds(granting.attributes());
+  return reply;
 }
 
 Result<Bytes> FileService::GetAttributes(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Inode>(request.call.body()));
+  Granting granting(coherence_.grants(), request.session);
+  granting.Attributes(body.ino);
   // See "What is in memory needs no thread".
   auto attributes = names_.GetAttrInMemory(body.ino);
   if (attributes.status().code() == EAGAIN) {
     attributes = request.Blocking([&] { return names_.GetAttr(body.ino); });
   }
   RETURN_IF_ERROR(attributes.status());
-  return ReplyAttributes(*attributes);
+  return ReplyAttributes(*attributes, granting);
 }
 
 Result<Bytes> FileService::Set(const Request& request) {
@@ -89,10 +114,18 @@ Result<Bytes> FileService::Set(const Request& request) {
   if (sets_size && body.size > kMaxFileBytes) {
     return Status::Error(EFBIG, "too large a file");
   }
-  if (request.receipt != nullptr && !request.receipt->partly) {
-    ASSIGN_OR_RETURN(const auto attributes, request.Blocking([&] { return names_.GetAttr(body.ino); }));
-    return ReplyAttributes(attributes);
-  }
+  Granting granting(coherence_.grants(), request.session);
+  granting.Attributes(body.ino);
+  const auto attributes = request.receipt != nullptr && !request.receipt->partly
+                              ? request.Blocking([&] { return names_.GetAttr(body.ino); })
+                              : SetInGate(request, body);
+  coherence_.Recall(request.session.id, {body.ino}, {});  // also when it failed: part of it may be done
+  RETURN_IF_ERROR(attributes.status());
+  return ReplyAttributes(*attributes, granting);
+}
+
+Result<metadata::Attributes> FileService::SetInGate(const Request& request, const wire::SetT& body) {
+  const bool sets_size = Has(body.what, wire::SetField::Size);
   const bool only_size = body.what == static_cast<uint32_t>(wire::SetField::Size);
   const bool resizes = sets_size && request.receipt == nullptr;
   const InodeRef inode = inodes_.Get(body.ino);
@@ -127,7 +160,7 @@ Result<Bytes> FileService::Set(const Request& request) {
   if (sets_size) {
     coherence_.Invalidate(*inode, request.session.id, std::min(old_size, body.size), 0);
   }
-  return ReplyAttributes(attributes);
+  return attributes;
 }
 
 Result<Bytes> FileService::Stat(const Request& request) {

@@ -54,8 +54,16 @@ bool HasEnded(const std::shared_ptr<const UniqueFd>& process) {
 
 Status Clients::Load() {
   ASSIGN_OR_RETURN(const auto known, names_.ListClients());
+  {
+    MutexLock lock(mutex_);
+    held_until_ = steady_clock::now() + longest_grant_;
+  }
   for (const metadata::ClientRecord& record : known) {
-    Entry entry{.patience = PatienceOf(record.reconnect_seconds)};
+    Entry entry{.caches = record.caches,
+                .holds = record.caches,
+                .patience = PatienceOf(record.reconnect_seconds),
+                .pid = record.pid,
+                .started = record.started};
     entry.until = steady_clock::now() + entry.patience;
     if (record.pid != 0) {
       entry.process = std::make_shared<UniqueFd>(static_cast<int>(syscall(SYS_pidfd_open, record.pid, 0)));
@@ -63,6 +71,9 @@ Status Clients::Load() {
         RETURN_IF_ERROR(names_.RemoveClient(record.client));
         continue;
       }
+    }
+    if (entry.holds) {
+      any_holds_.store(true, std::memory_order_release);
     }
     MutexLock lock(mutex_);
     entries_[record.client] = std::move(entry);
@@ -102,7 +113,10 @@ Result<Clients::Standing> Clients::Arrived(const tlib::server::SessionInfo& info
   }
   MutexLock lock(mutex_);
   if (!entries_
-           .try_emplace(info.client, Entry{.session = info.id.value, .patience = PatienceOf(info.reconnect_seconds)})
+           .try_emplace(info.client, Entry{.session = info.id.value,
+                                           .patience = PatienceOf(info.reconnect_seconds),
+                                           .pid = started != 0 ? info.pid : 0,
+                                           .started = started})
            .second) {
     return Status::Error(EBUSY, "a session of the same client has just begun");
   }
@@ -114,7 +128,46 @@ void Clients::Resumed(uint64_t client) {
   if (const auto found = entries_.find(client); found != entries_.end()) {
     found->second.resumed = true;
     found->second.keeps_files = true;
+    found->second.holds = false;
   }
+}
+
+Status Clients::NoteCaches(uint64_t client) {
+  metadata::ClientRecord record{.client = client};
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(client);
+    if (found == entries_.end()) {
+      return Status::Error(ENOTCONN, "the client is not known any more");
+    }
+    if (found->second.caches) {
+      return Status::Ok();
+    }
+    record.reconnect_seconds = static_cast<uint32_t>(found->second.patience.count());
+    record.pid = found->second.pid;
+    record.started = found->second.started;
+    record.caches = true;
+  }
+  RETURN_IF_ERROR(names_.AddClient(record));
+  MutexLock lock(mutex_);
+  if (const auto found = entries_.find(client); found != entries_.end()) {
+    found->second.caches = true;
+  }
+  return Status::Ok();
+}
+
+bool Clients::AnyHolds() {
+  if (!any_holds_.load(std::memory_order_acquire)) {
+    return false;
+  }
+  MutexLock lock(mutex_);
+  if (steady_clock::now() < held_until_ && std::any_of(entries_.begin(), entries_.end(), [](const auto& known) {
+        return known.second.holds && !HasEnded(known.second.process);
+      })) {
+    return true;
+  }
+  any_holds_.store(false, std::memory_order_release);
+  return false;
 }
 
 void Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end) {

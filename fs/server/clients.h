@@ -9,7 +9,11 @@
 //                  |                                |
 //                  +-------Arrived, Resumed---------+
 //
-// Thread-safety: any thread. Everything but Resumed and AnyExpected may block.
+// What kernels hold of grants of an earlier start is not known, so those clients that had asked for grants hold
+// everything: until they have come back and resumed, their process has ended, or what the earlier server granted last
+// has ended.
+//
+// Thread-safety: any thread. Everything but Resumed, AnyExpected and AnyHolds may block.
 #pragma once
 
 #include <atomic>
@@ -30,7 +34,9 @@ class Clients {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  explicit Clients(metadata::Namespace& names) : names_(names) {}
+  // `longest_grant`: so long the kernel of a client may use what it was granted.
+  Clients(metadata::Namespace& names, std::chrono::milliseconds longest_grant)
+      : names_(names), longest_grant_(longest_grant) {}
 
   // Those that the store knows are away from now on, as far as their processes live.
   Status Load() EXCLUDES(mutex_);
@@ -42,13 +48,17 @@ class Clients {
   };
   // A session begins. EBUSY: a former one of the same client has not ended yet.
   Result<Standing> Arrived(const tlib::server::SessionInfo& info) EXCLUDES(mutex_);
-  // It has opened again what it had open.
+  // It is about to be granted something. Only for one that is expected for as long as that lasts.
+  Status NoteCaches(uint64_t client) EXCLUDES(mutex_);
+  // It has opened again what it had open, and its kernel has dropped what it was granted.
   void Resumed(uint64_t client) EXCLUDES(mutex_);
   void Ended(uint64_t client, uint64_t session, const tlib::server::SessionEnd& end) EXCLUDES(mutex_);
   // Forgets those whose time is over or whose process has ended.
   void Expire() EXCLUDES(mutex_);
   // Somebody may still come back for a file that has no name any more: none may be freed.
   bool AnyExpected() const EXCLUDES(mutex_);
+  // Some kernel may use what was granted by an earlier start.
+  bool AnyHolds() EXCLUDES(mutex_);
   size_t away() const EXCLUDES(mutex_);
 
  private:
@@ -56,14 +66,21 @@ class Clients {
     uint64_t session = 0;  // 0: away
     bool resumed = true;
     bool keeps_files = true;
+    bool caches = false;  // the store knows that it does
+    bool holds = false;   // grants of an earlier start
     std::chrono::seconds patience{0};
     TimePoint until{};  // when away
     std::shared_ptr<const UniqueFd> process{};
+    uint32_t pid = 0;  // as in the store
+    uint64_t started = 0;
   };
   void Forget(uint64_t client) EXCLUDES(mutex_);
 
   metadata::Namespace& names_;
+  const std::chrono::milliseconds longest_grant_;
+  std::atomic<bool> any_holds_{false};  // false: no entry holds anything, nor ever will
   mutable Mutex mutex_;
+  TimePoint held_until_ GUARDED_BY(mutex_){};
   std::unordered_map<uint64_t, Entry> entries_ GUARDED_BY(mutex_);
 };
 

@@ -11,12 +11,20 @@ namespace termfs::fs::server {
 using std::chrono::steady_clock;
 using tlib::server::SessionId;
 
-Coherence::Coherence(SessionTable& sessions, const CoherenceTimeouts& timeouts, MetricsRegistry& metrics)
+namespace {
+constexpr size_t kMostGrants = size_t{1} << 18;  // about 40 MiB
+}
+
+Coherence::Coherence(SessionTable& sessions, Clients& clients, const Clock& clock, const CoherenceTimeouts& timeouts,
+                     MetricsRegistry& metrics)
     : sessions_(sessions),
+      clients_(clients),
       timeouts_(timeouts),
       revocations_(metrics.counter("fs_revocations_total")),
       invalidations_(metrics.counter("fs_invalidations_total")),
-      expulsions_(metrics.counter("fs_expulsions_total")) {}
+      expulsions_(metrics.counter("fs_expulsions_total")),
+      recalls_(metrics.counter("fs_recalls_total")),
+      grants_(clock, timeouts.lease + timeouts.drift, kMostGrants) {}
 
 Status Coherence::Revoke(Inode& inode, uint64_t keep) {
   std::vector<uint64_t> holders;
@@ -64,23 +72,34 @@ void Coherence::Invalidate(Inode& inode, uint64_t writer, uint64_t offset, uint6
 
 Status Coherence::InvalidateOne(uint64_t session, InvalidateBody body) {
   invalidations_.Add();
-  const auto deadline = steady_clock::now() + timeouts_.invalidate;
+  const auto encode = [&body](uint64_t ticket) {
+    body.ticket = ticket;
+    const auto bytes = AsBytes(body);
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  return CallAndWait(session, kFsInvalidate, encode, timeouts_.invalidate) != Answer::kNone
+             ? Status::Ok()
+             : Expel(session, "its kernel did not drop cached pages in time");
+}
+
+Coherence::Answer Coherence::CallAndWait(uint64_t session, Opcode opcode,
+                                         const std::function<std::vector<std::byte>(uint64_t)>& encode,
+                                         std::chrono::milliseconds timeout) {
+  const auto deadline = steady_clock::now() + timeout;
+  uint64_t number;
   {
     MutexLock lock(mutex_);
-    body.ticket = next_ticket_++;
-    tickets_[body.ticket] = {.session = session};
+    number = next_ticket_++;
+    tickets_[number] = {.session = session};
   }
-  const auto reply = server().CallClient({session}, kFsInvalidate, AsBytes(body), timeouts_.invalidate);
-  bool done = false;
-  {
-    MutexLock lock(mutex_);
-    while (reply.ok() && !tickets_[body.ticket].done && steady_clock::now() < deadline) {
-      acknowledged_.WaitUntil(mutex_, deadline);
-    }
-    done = tickets_[body.ticket].done;
-    tickets_.erase(body.ticket);
+  const auto reply = server().CallClient({session}, opcode, encode(number), timeout);
+  MutexLock lock(mutex_);
+  while (reply.ok() && tickets_[number].answer == Answer::kNone && steady_clock::now() < deadline) {
+    acknowledged_.WaitUntil(mutex_, deadline);
   }
-  return done ? Status::Ok() : Expel(session, "its kernel did not drop cached pages in time");
+  const Answer answer = tickets_[number].answer;
+  tickets_.erase(number);
+  return answer;
 }
 
 Status Coherence::Acknowledge(uint64_t session, uint64_t ticket) {
@@ -89,17 +108,9 @@ Status Coherence::Acknowledge(uint64_t session, uint64_t ticket) {
   if (found == tickets_.end() || found->second.session != session) {
     return Status::Error(ENOENT, "no such ticket");
   }
-  found->second.done = true;
+  found->second.answer = Answer::kDone;
   acknowledged_.NotifyAll();
   return Status::Ok();
-}
-
-void Coherence::SessionClosed(uint64_t session) {
-  MutexLock lock(mutex_);
-  for (auto& [number, ticket] : tickets_) {
-    ticket.done |= ticket.session == session;
-  }
-  acknowledged_.NotifyAll();
 }
 
 Status Coherence::Expel(uint64_t session, const char* why) {

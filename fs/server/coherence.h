@@ -1,26 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Coherence: makes what other sessions cache void before an operation is acknowledged. Two kinds:
+// Coherence: makes what other sessions cache void before an operation is acknowledged. Three kinds:
 //
 //   Revoke       the maps that sessions hold. Inside the inode's gate, before the change is visible. The client
 //                needs nothing but its own memory to answer.
-//   Invalidate   what their kernels cache. After the gate was left: the kernel may first write dirty pages back, and
-//                that write must get through. The client acknowledges with kFsInvalidated.
+//   Invalidate   pages that their kernels cache. After the gate was left: the kernel may first write dirty pages back,
+//                and that write must get through. The client acknowledges with kFsInvalidated.
+//   Recall       attributes and directory entries that their kernels cache. After the change was committed, with
+//                nothing held: the kernel may wait for locks of requests that wait for this server. Acknowledged like
+//                pages.
 //
-// Whoever does not answer in time is expelled, and the wait goes on until it holds nothing; so a dead client delays
-// others by seconds. This class is where leases take the place of grants.
+// Whoever does not answer in time is expelled, and the wait goes on until it holds nothing: for maps until its session
+// is gone, for what its kernel caches until its process is gone or the grant has ended. So a dead client delays others
+// by seconds. See "Leases for what the kernel caches".
 //
-// Thread-safety: Revoke and Invalidate inside a task; the others from any thread.
+// Thread-safety: Revoke, Invalidate and Recall inside a task; the others from any thread.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <initializer_list>
+#include <map>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/metrics.h"
+#include "base/unique_fd.h"
+#include "fs/proto/codec.h"
+#include "fs/proto/opcodes.h"
+#include "fs/server/clients.h"
+#include "fs/server/grants.h"
 #include "fs/server/inode.h"
 #include "fs/server/sessions.h"
 #include "tlib/server/server.h"
@@ -31,11 +44,17 @@ struct CoherenceTimeouts {
   std::chrono::milliseconds revoke{3000};
   std::chrono::milliseconds invalidate{5000};
   std::chrono::milliseconds expel{10000};
+  std::chrono::milliseconds recall{3000};
+  // What a grant of attributes or an entry lasts: to the client from its request on, here from the grant on, and longer
+  // by `drift`, for clocks that differ and a reply that the kernel takes a while to look at.
+  std::chrono::milliseconds lease{10000};
+  std::chrono::milliseconds drift{2000};
 };
 
 class Coherence {
  public:
-  Coherence(SessionTable& sessions, const CoherenceTimeouts& timeouts, MetricsRegistry& metrics);
+  Coherence(SessionTable& sessions, Clients& clients, const Clock& clock, const CoherenceTimeouts& timeouts,
+            MetricsRegistry& metrics);
 
   void Attach(tlib::server::Server& server) { server_.store(&server, std::memory_order_release); }
 
@@ -45,33 +64,77 @@ class Coherence {
   // REQUIRES: not in the gate.
   void Invalidate(Inode& inode, uint64_t writer, uint64_t offset, uint64_t length);
 
+  // Has the kernels of all sessions but `keep` (0: of all) drop the attributes of `inodes` (0: none) and the `entries`,
+  // there or not. REQUIRES: the change is committed; nothing is held, no gate either.
+  struct EntryName {
+    uint64_t parent;
+    std::string_view name;
+  };
+  // Waits first until no client of an earlier start may hold anything: what they hold is not known.
+  void Recall(uint64_t keep, std::initializer_list<uint64_t> inodes, std::initializer_list<EntryName> entries);
+  // For a change that nobody waits for: of those of an earlier start each sees it when its time is over.
+  void RecallWithoutWait(uint64_t keep, std::initializer_list<uint64_t> inodes,
+                         std::initializer_list<EntryName> entries);
+  GrantTable& grants() { return grants_; }
+  std::chrono::milliseconds longest_grant() const { return timeouts_.lease + timeouts_.drift; }
+
   // kFsInvalidated came from `session`. ENOENT: it had no such ticket.
   Status Acknowledge(uint64_t session, uint64_t ticket);
-  void SessionClosed(uint64_t session);
+  // `pid`: of its process on this host, 0 for none.
+  void SessionOpened(uint64_t session, uint32_t pid);
+  // `caches`: its kernel may still use what it was granted, until the client has another session and says that it does
+  // not.
+  void SessionClosed(uint64_t session, uint64_t client, bool caches);
+  void ClientDropped(uint64_t client);
+  // Forgets sessions that have ended, when what they were granted, or their process, has ended, too. Now and then.
+  void Expire();
 
  private:
+  enum class Answer { kNone, kDone, kGone };  // kGone: the session has ended
   struct Ticket {
     uint64_t session;
-    bool done = false;
+    Answer answer = Answer::kNone;
   };
   Status RevokeOne(uint64_t session, const RevokeBody& body);
   Status InvalidateOne(uint64_t session, InvalidateBody body);
+  struct Recalled {
+    wire::RecallT message;
+    std::vector<GrantTable::Holder> grants;
+  };
+  void RecallOne(uint64_t session, Recalled& recalled);
+  // Calls the session with a message that holds a ticket, and waits until it has acknowledged that.
+  Answer CallAndWait(uint64_t session, Opcode opcode, const std::function<std::vector<std::byte>(uint64_t)>& encode,
+                     std::chrono::milliseconds timeout);
+  bool ProcessIsGone(uint64_t session) EXCLUDES(mutex_);
   Status Expel(uint64_t session, const char* why);
   // Calls `one` for each session, side by side; the first error.
   Status ForEach(const std::vector<uint64_t>& sessions, const std::function<Status(uint64_t)>& one);
   tlib::server::Server& server() { return *server_.load(std::memory_order_acquire); }
 
   SessionTable& sessions_;
+  Clients& clients_;
   const CoherenceTimeouts timeouts_;
   Counter& revocations_;
   Counter& invalidations_;
   Counter& expulsions_;
+  Counter& recalls_;
+  GrantTable grants_;
   std::atomic<tlib::server::Server*> server_{nullptr};
 
   Mutex mutex_;
   uint64_t next_ticket_ GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, Ticket> tickets_ GUARDED_BY(mutex_);
   TaskCondition acknowledged_ GUARDED_BY(mutex_);
+  struct Process {
+    UniqueFd handle;  // readable when it has ended, and so its kernel has nothing of this volume any more
+    std::optional<BootTime> forget;  // the session is gone: keep it so long
+  };
+  std::unordered_map<uint64_t, Process> processes_ GUARDED_BY(mutex_);  // by session
+  struct Left {
+    uint64_t client;
+    BootTime forget;
+  };
+  std::unordered_map<uint64_t, Left> left_ GUARDED_BY(mutex_);  // sessions that have ended and whose grants last
 };
 
 }  // namespace termfs::fs::server

@@ -41,6 +41,7 @@ class Batch {
     const size_t smallest = plus_ ? 160 : 32;
     return std::clamp<size_t>((max_bytes_ - kernel_) / smallest + 1, 1, kMaxEntries);
   }
+  void Grant(uint32_t milliseconds) { directory_.entry_ms = directory_.attributes_ms = milliseconds; }
   bool empty() const { return directory_.entries.empty(); }
   const wire::DirectoryT& directory() const { return directory_; }
 
@@ -60,6 +61,7 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
   if (body.cursor > uint64_t{INT64_MAX}) {
     return Status::Error(EINVAL, "bad directory cursor");
   }
+  Granting granting(coherence_.grants(), request.session);
   Batch batch(body.max_bytes, request.call.out().length, body.plus);
   bool room = true;
   if (body.cursor < kDotDotCursor) {
@@ -80,8 +82,16 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
     ASSIGN_OR_RETURN(const auto entries,
                      request.Blocking([&] { return names_.ReadDirPlus(body.ino, body.cursor, batch.Limit()); }));
     any = !entries.empty();
+    // All or nothing: nobody knows which of them changed while they were read.
+    bool granted = granting.caches();
+    for (size_t i = 0; granted && i < entries.size(); ++i) {
+      granted = granting.Entry(body.ino, entries[i].entry.name) && granting.Attributes(entries[i].attributes.ino);
+    }
     for (size_t i = 0; room && i < entries.size(); ++i) {
       room = batch.Add(entries[i].entry.name, entries[i].entry.cursor, Report(entries[i].attributes));
+    }
+    if (granted && !granting.Changed()) {
+      batch.Grant(Milliseconds(true));
     }
   } else if (room) {
     ASSIGN_OR_RETURN(const auto entries,

@@ -26,30 +26,34 @@ Result<Bytes> FileService::Allocate(const Request& request) {
   }
   const uint64_t end = body.offset + body.length;
   ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
-  ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
-  {
-    MutexLock lock(inode->mutex);
-    inode->Drop(request.session.id, body.dropped);
-  }
-  RETURN_IF_ERROR(coherence_.Revoke(*inode, 0));
-  Status done;
-  if (what == FALLOC_FL_PUNCH_HOLE) {
-    done = Punch(request, *inode, body.offset, end);
-  } else if (what == FALLOC_FL_ZERO_RANGE) {
-    done = ZeroRange(request, *inode, body.offset, end, keep_size);
-  } else {
-    done = Preallocate(request, *inode, body.offset, end, keep_size);
-  }
-  {
-    MutexLock lock(inode->mutex);
-    inode->NewVersion(versions_, Inode::Change::kAny);
-  }
-  hold.Leave();
+  const Status done = AllocateInGate(request, *inode, what, body.offset, end, keep_size, body.dropped);
+  coherence_.Recall(request.session.id, {inode->ino}, {});  // also when it failed: part of it may be done
   RETURN_IF_ERROR(done);
   if (what != 0) {
     coherence_.Invalidate(*inode, request.session.id, body.offset, body.length);
   }
   return Bytes{};
+}
+
+Status FileService::AllocateInGate(const Request& request, Inode& inode, int what, uint64_t begin, uint64_t end,
+                                   bool keep_size, uint64_t dropped) {
+  ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
+  {
+    MutexLock lock(inode.mutex);
+    inode.Drop(request.session.id, dropped);
+  }
+  RETURN_IF_ERROR(coherence_.Revoke(inode, 0));
+  Status done;
+  if (what == FALLOC_FL_PUNCH_HOLE) {
+    done = Punch(request, inode, begin, end);
+  } else if (what == FALLOC_FL_ZERO_RANGE) {
+    done = ZeroRange(request, inode, begin, end, keep_size);
+  } else {
+    done = Preallocate(request, inode, begin, end, keep_size);
+  }
+  MutexLock lock(inode.mutex);
+  inode.NewVersion(versions_, Inode::Change::kAny);
+  return done;
 }
 
 Status FileService::Preallocate(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size) {

@@ -40,6 +40,9 @@ Result<Bytes> FileService::Open(const Request& request) {
     }
   }
   const int done = request.receipt != nullptr ? O_TRUNC : 0;
+  if (done != 0) {
+    coherence_.Recall(request.session.id, {body.ino}, {});
+  }
   return OpenInode(request, body.ino, body.flags & ~done, body.notify);
 }
 
@@ -63,6 +66,7 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
       coherence_.Invalidate(*inode, request.session.id, 0, 0);
       return Status::Ok();
     }();
+    coherence_.Recall(request.session.id, {ino}, {});
     attributes = truncated.ok() ? request.Blocking([&] { return names_.GetAttr(ino); }) : truncated;
   }
   if (!attributes.ok()) {
@@ -137,13 +141,14 @@ Result<metadata::Attributes> FileService::LoadHeld(const Request& request, metad
   return attributes;
 }
 
-Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::Attributes& made, bool notify) {
+Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::Attributes& made,
+                                       const wire::MakeT& body, Granting& granting) {
   const InodeRef inode = inodes_.Get(made.ino);
   {
     MutexLock lock(inode->mutex);
     Opener& opener = inode->opens[request.session.id];
     ++opener.count;
-    opener.notify |= notify;
+    opener.notify |= body.notify;
     if (!inode->loaded) {
       inode->Load(made);
       inode->extents.Set({0, kMaxFilePages, kHole});
@@ -151,12 +156,17 @@ Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::A
       inode->unsynced = {};
     }
   }
-  return DescribeOpened(made);
+  const metadata::Attributes granted = GrantAttributes(granting, made);
+  return DescribeOpened(request, granted, body.parent, granting);
 }
 
-Result<Bytes> FileService::DescribeOpened(const metadata::Attributes& made) {
+Result<Bytes> FileService::DescribeOpened(const Request& request, const metadata::Attributes& granted, uint64_t parent,
+                                          const Granting& granting) {
   wire::OpenedT reply;
-  reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(made)));
+  reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(granted)));
+  reply.entry_ms = Milliseconds(granting.entry());
+  reply.attributes_ms = Milliseconds(granting.attributes());
+  BringDirectory(request, parent, reply);
   // No map: the client could not know yet which inode a revocation that overtakes this reply would mean.
   return Encode<wire::Opened>(reply);
 }
@@ -204,6 +214,7 @@ Result<metadata::Attributes> FileService::ReopenInode(const Request& request, ui
 Result<Bytes> FileService::Resumed(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Resumed>(request.call.body()));
   clients_.Resumed(request.session.client);
+  coherence_.ClientDropped(request.session.client);
   reclaimer_.Kick();
   wire::MemoryT reply;
   reply.kept = body.start >= kept_since_;
@@ -253,11 +264,13 @@ Status FileService::CloseOne(const Request& request, Inode& inode) {
   if (!owes) {
     return Status::Ok();
   }
-  ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
+  ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
   ASSIGN_OR_RETURN(const bool freed, request.Blocking([&] { return Reclaimer::CloseLast(names_, inode); }));
   reclaimer_.NoteChange();
   if (freed) {
+    hold.Leave();
     reclaimer_.Kick();
+    coherence_.Recall(0, {inode.ino}, {});  // the caller's kernel does not know either
   }
   return Status::Ok();
 }

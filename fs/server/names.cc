@@ -44,13 +44,22 @@ bool KnownType(uint32_t mode) {
 
 Result<Bytes> FileService::Lookup(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Name>(request.call.body()));
+  Granting granting(coherence_.grants(), request.session);
+  if (body.name != "." && body.name != "..") {  // whose meaning changes with other names
+    granting.Entry(body.parent, body.name);
+  }
   // See "What is in memory needs no thread".
   auto found = names_.LookupInMemory(body.parent, body.name);
   if (found.status().code() == EAGAIN) {
     found = request.Blocking([&] { return names_.Lookup(body.parent, body.name); });
   }
+  if (found.status().code() == ENOENT && granting.entry()) {
+    wire::AttributesReplyT reply;
+    reply.entry_ms = Milliseconds(true);
+    return Encode<wire::AttributesReply>(reply);
+  }
   RETURN_IF_ERROR(found.status());
-  return ReplyAttributes(*found);
+  return ReplyAttributes(GrantAttributes(granting, *found), granting);
 }
 
 Result<Bytes> FileService::Make(const Request& request) {
@@ -63,12 +72,20 @@ Result<Bytes> FileService::Make(const Request& request) {
   if (S_ISLNK(body.mode)) {
     ASSIGN_OR_RETURN(inode.symlink_target, PullString(request, metadata::kMaxSymlink));
   }
+  Granting granting(coherence_.grants(), request.session);
+  // What was made before may have another name by now, or none: nothing is granted of it.
+  const bool again = request.receipt != nullptr;
+  if (!again) {
+    granting.Entry(body.parent, body.name);
+  }
   ASSIGN_OR_RETURN(const auto made, request.Blocking([&] {
-    return request.receipt != nullptr ? names_.GetAttr(request.receipt->ino)
-                                      : names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp);
+    return again ? names_.GetAttr(request.receipt->ino)
+                 : names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp);
   }));
   reclaimer_.NoteChange();
-  return ReplyAttributes(made);
+  const metadata::Attributes granted = again ? made : GrantAttributes(granting, made);
+  coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
+  return ReplyChange(request, granted, granting, body.parent);
 }
 
 Result<Bytes> FileService::Create(const Request& request) {
@@ -79,16 +96,22 @@ Result<Bytes> FileService::Create(const Request& request) {
   }
   if (request.receipt != nullptr && request.receipt->ino != 0) {
     ASSIGN_OR_RETURN(const auto made, ReopenInode(request, request.receipt->ino, 1, body.notify));
-    return DescribeOpened(made);
+    Granting nothing(coherence_.grants(), request.session);  // as for what Make has made before
+    coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
+    return DescribeOpened(request, made, body.parent, nothing);
   }
   const metadata::NewInode inode{.mode = S_IFREG | (body.mode & 07777), .rdev = 0, .symlink_target = {}};
+  Granting granting(coherence_.grants(), request.session);
+  granting.Entry(body.parent, body.name);
   constexpr int kAttempts = 8;  // somebody else makes and removes the same name in between
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const auto made =
         request.Blocking([&] { return names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp); });
     if (made.ok()) {
       reclaimer_.NoteChange();
-      return OpenCreated(request, *made, body.notify);
+      auto reply = OpenCreated(request, *made, body, granting);
+      coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
+      return reply;
     }
     if (made.status().code() != EEXIST || (body.flags & O_EXCL) != 0) {
       return made.status();
@@ -113,34 +136,48 @@ Result<Bytes> FileService::ReadLink(const Request& request) {
 
 Result<Bytes> FileService::Link(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Link>(request.call.body()));
+  // No attributes: the kernel would take them also when they have been recalled, which it keeps note of for replies
+  // that make no inode only.
+  Granting granting(coherence_.grants(), request.session);
+  const bool again = request.receipt != nullptr;
+  if (!again) {
+    granting.Entry(body.parent, body.name);
+  }
   ASSIGN_OR_RETURN(const auto linked, request.Blocking([&] {
-    return request.receipt != nullptr ? names_.GetAttr(body.ino)
-                                      : names_.Link(body.ino, body.parent, body.name, Now(), request.stamp);
+    return again ? names_.GetAttr(body.ino) : names_.Link(body.ino, body.parent, body.name, Now(), request.stamp);
   }));
   NoteChanged(body.ino);
-  return ReplyAttributes(linked);
+  coherence_.Recall(request.session.id, {body.ino, body.parent}, {{body.parent, body.name}});
+  return ReplyChange(request, linked, granting, body.parent);
+}
+
+Result<Bytes> FileService::ReplyRemoved(const Request& request, uint64_t parent, std::string_view name, uint64_t ino) {
+  coherence_.Recall(request.session.id, {ino, parent}, {{parent, name}});
+  wire::AttributesReplyT reply;
+  BringDirectory(request, parent, reply);
+  return Encode<wire::AttributesReply>(reply);
 }
 
 Result<Bytes> FileService::Unlink(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Name>(request.call.body()));
   if (request.receipt != nullptr) {
-    return Bytes{};
+    return ReplyRemoved(request, body.parent, body.name, 0);
   }
   ASSIGN_OR_RETURN(const Removed removed,
                    request.Blocking([&] { return names_.Unlink(body.parent, body.name, true, Now(), request.stamp); }));
   AfterRemoval(removed);
-  return Bytes{};
+  return ReplyRemoved(request, body.parent, body.name, removed.ino);
 }
 
 Result<Bytes> FileService::RemoveDirectory(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Name>(request.call.body()));
   if (request.receipt != nullptr) {
-    return Bytes{};
+    return ReplyRemoved(request, body.parent, body.name, 0);
   }
   ASSIGN_OR_RETURN(const Removed removed,
                    request.Blocking([&] { return names_.Rmdir(body.parent, body.name, true, Now(), request.stamp); }));
   AfterRemoval(removed);
-  return Bytes{};
+  return ReplyRemoved(request, body.parent, body.name, removed.ino);
 }
 
 Result<Bytes> FileService::Rename(const Request& request) {
@@ -159,13 +196,26 @@ Result<Bytes> FileService::Rename(const Request& request) {
       return Status::Error(EINVAL, "unknown rename flags");
   }
   if (request.receipt != nullptr) {
+    coherence_.Recall(request.session.id, {body.parent, body.new_parent},
+                      {{body.parent, body.name}, {body.new_parent, body.new_name}});
     return Bytes{};
+  }
+  // The caller's kernel moves what it knows by the one name to the other, with the time that is left.
+  if (request.session.caches.load(std::memory_order_relaxed)) {
+    coherence_.grants().AddAlways(GrantKey::Entry(body.new_parent, body.new_name), request.session.id);
+    coherence_.grants().AddAlways(GrantKey::Entry(body.parent, body.name), request.session.id);
   }
   ASSIGN_OR_RETURN(const auto renamed, request.Blocking([&] {
     return names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode, true, Now(), request.stamp);
   }));
+  if (renamed.ino == 0) {
+    return Bytes{};
+  }
   NoteChanged(renamed.ino);
   AfterRemoval(renamed.replaced);
+  coherence_.Recall(request.session.id,
+                    {renamed.ino, renamed.replaced.ino, renamed.exchanged, body.parent, body.new_parent},
+                    {{body.parent, body.name}, {body.new_parent, body.new_name}});
   return Bytes{};
 }
 

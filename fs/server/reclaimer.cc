@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fs/server/reclaimer.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 
 namespace termfs::fs::server {
@@ -8,6 +10,7 @@ namespace termfs::fs::server {
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod{1000};
+constexpr std::chrono::milliseconds kGather{20};
 constexpr size_t kBatch = 256;
 
 }  // namespace
@@ -44,8 +47,10 @@ bool Reclaimer::stopping() {
 void Reclaimer::AddOrphan(uint64_t ino) {
   MutexLock lock(mutex_);
   orphans_.insert(ino);
-  kicked_ = true;
-  wake_.NotifyAll();
+  if (!gathering_until_) {
+    gathering_until_ = std::chrono::steady_clock::now() + kGather;
+    wake_.NotifyAll();
+  }
 }
 
 void Reclaimer::AddTruncation(uint64_t ino) {
@@ -116,13 +121,15 @@ void Reclaimer::Run() {
     MutexLock lock(mutex_);
     passes_ended_ = passes_begun_;
     pass_ended_.NotifyAll();
-    while (!stopping_ && !kicked_ && std::chrono::steady_clock::now() < next_tick) {
-      wake_.WaitUntil(mutex_, next_tick);
+    const auto due = [&]() REQUIRES(mutex_) { return std::min(next_tick, gathering_until_.value_or(next_tick)); };
+    while (!stopping_ && !kicked_ && std::chrono::steady_clock::now() < due()) {
+      wake_.WaitUntil(mutex_, due());
     }
     if (stopping_) {
       return;
     }
     kicked_ = false;
+    gathering_until_.reset();
   }
 }
 
@@ -138,6 +145,7 @@ void Reclaimer::Settle() {
 
 void Reclaimer::Pass() {
   clients_.Expire();
+  pass_();
   CloseInodes();
   ReleaseOrphans();
   EndTruncations();
@@ -191,6 +199,7 @@ void Reclaimer::EndTruncations() {
         break;
       }
     }
+    freed_(ino);
   }
 }
 
@@ -208,6 +217,8 @@ void Reclaimer::CloseInodes() {
     inode->gate.Leave(GateMode::kExclusive);
     if (!done.ok()) {
       LOG_ERROR("closing inode {}: {}", ino, done.status().ToDebugString());
+    } else if (*done && server_ != nullptr && !stopping()) {
+      freed_(ino);
     }
   }
 }

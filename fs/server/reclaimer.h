@@ -13,6 +13,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <functional>
+#include <optional>
 #include <thread>
 #include <unordered_set>
 #include <vector>
@@ -29,8 +32,10 @@ namespace termfs::fs::server {
 
 class Reclaimer {
  public:
-  Reclaimer(metadata::Namespace& names, InodeTable& inodes, Clients& clients)
-      : names_(names), inodes_(inodes), clients_(clients) {}
+  // `freed` is called, on the thread, when an inode has lost blocks, and `pass` with each pass.
+  Reclaimer(metadata::Namespace& names, InodeTable& inodes, Clients& clients, std::function<void(uint64_t ino)> freed,
+            std::function<void()> pass)
+      : names_(names), inodes_(inodes), clients_(clients), freed_(std::move(freed)), pass_(std::move(pass)) {}
   ~Reclaimer() { Stop(); }
 
   // Begins with the orphans and truncations that an earlier run left.
@@ -79,6 +84,8 @@ class Reclaimer {
   metadata::Namespace& names_;
   InodeTable& inodes_;
   Clients& clients_;
+  const std::function<void(uint64_t)> freed_;
+  const std::function<void()> pass_;
   tlib::server::Server* server_ = nullptr;
   std::atomic<bool> changed_{false};
   std::atomic<bool> settled_{false};
@@ -87,6 +94,8 @@ class Reclaimer {
   CondVar wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   bool kicked_ GUARDED_BY(mutex_) = false;
+  // Orphans are waited for until then: a pass for each of many removals would cost more than the removals.
+  std::optional<std::chrono::steady_clock::time_point> gathering_until_ GUARDED_BY(mutex_);
   Inodes orphans_ GUARDED_BY(mutex_);
   Inodes truncations_ GUARDED_BY(mutex_);
   Inodes closed_ GUARDED_BY(mutex_);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fs/server/service.h"
 
+#include <thread>
+
 #include "base/log.h"
 #include "fs/proto/codec.h"
 
@@ -18,9 +20,10 @@ constexpr int kVersionBits = 40;  // of a start of the server
 FileService::FileService(metadata::Namespace& names, const ServiceOptions& options)
     : names_(names),
       options_(options),
-      clients_(names),
-      coherence_(sessions_, options.timeouts, metrics_),
-      reclaimer_(names, inodes_, clients_),
+      clients_(names, options.timeouts.lease + options.timeouts.drift),
+      coherence_(sessions_, clients_, options.clock, options.timeouts, metrics_),
+      reclaimer_(
+          names, inodes_, clients_, [this](uint64_t ino) { RecallLater(ino); }, [this] { coherence_.Expire(); }),
       versions_(options.start << kVersionBits),
       requests_(metrics_.counter("fs_requests_total")),
       reads_(metrics_.counter("fs_reads_total")),
@@ -56,6 +59,7 @@ FileService::Handler FileService::HandlerOf(uint16_t opcode) {
       &FileService::ListXattr, &FileService::RemoveXattr,
       &FileService::Stat,      &FileService::Invalidated,
       &FileService::Reopen,    &FileService::Resumed,
+      &FileService::Grants,
   };
   return opcode >= kFsRead && opcode < kFsEnd ? kHandlers[opcode - kFsRead] : nullptr;
 }
@@ -130,6 +134,9 @@ Status FileService::SessionOpened(const tlib::server::SessionInfo& info) {
   session->may_name_owners = info.uid == 0 || info.uid == options_.owner_uid;
   session->client = standing == Clients::Standing::kUnknown ? 0 : info.client;
   session->returned = standing == Clients::Standing::kReturned;
+  session->may_cache =
+      session->client != 0 && std::chrono::seconds(info.reconnect_seconds) >= coherence_.longest_grant();
+  coherence_.SessionOpened(info.id.value, info.pid);
   sessions_.Add(std::move(session));
   return Status::Ok();
 }
@@ -139,7 +146,7 @@ void FileService::SessionClosed(tlib::server::SessionId session, const tlib::ser
   if (known == nullptr) {
     return;  // it was refused
   }
-  coherence_.SessionClosed(session.value);
+  coherence_.SessionClosed(session.value, known->client, known->caches.load(std::memory_order_relaxed));
   // Before its files are closed: they are kept for a client that may come back.
   clients_.Ended(known->client, session.value, end);
   for (const InodeRef& inode : inodes_.All()) {
@@ -166,6 +173,7 @@ std::vector<MetricValue> FileService::Metrics() const {
   std::vector<MetricValue> values = metrics_.Snapshot();
   const metadata::SpaceUse use = names_.StatFs();
   values.push_back({"fs_inodes_in_memory", inodes_.size()});
+  values.push_back({"fs_grants", const_cast<Coherence&>(coherence_).grants().size()});
   values.push_back({"fs_inodes", use.inodes});
   values.push_back({"fs_clients_away", clients_.away()});
   values.push_back({"fs_free_pages", use.free_pages});
@@ -192,6 +200,33 @@ Result<std::string> FileService::PullString(const Request& request, size_t limit
     RETURN_IF_ERROR(request.call.PullBulk(std::as_writable_bytes(std::span(value))));
   }
   return value;
+}
+
+void FileService::StopBackground() {
+  reclaimer_.Stop();
+  while (recalls_under_way_.load(std::memory_order_acquire) > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void FileService::RecallLater(uint64_t ino) {
+  recalls_under_way_.fetch_add(1, std::memory_order_relaxed);
+  server_.load(std::memory_order_acquire)->Spawn([this, ino] {
+    coherence_.RecallWithoutWait(0, {ino}, {});
+    recalls_under_way_.fetch_sub(1, std::memory_order_release);  // pairs with StopBackground
+  });
+}
+
+Result<Bytes> FileService::Grants(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Grants>(request.call.body()));
+  // Who is not known to a later start would hold what that does not wait for.
+  const bool caches = body.wanted && request.session.may_cache &&
+                      request.Blocking([&] { return clients_.NoteCaches(request.session.client); }).ok();
+  request.session.caches.store(caches, std::memory_order_relaxed);
+  if (!caches) {
+    coherence_.grants().RemoveSession(request.session.id);
+  }
+  return Bytes{};
 }
 
 Result<Bytes> FileService::Invalidated(const Request& request) {

@@ -12,8 +12,9 @@
 //      session is still there and the pages still belong to the file.
 //   4. The size, when it grew, is committed to the store, then published in memory. mtime and ctime change in memory
 //      only, and reach the store within a second, at fsync, or at the last close.
-//   5. Leave the gate; have the kernels of other openers drop the range; answer with the new map, so that the writer
-//      keeps its grant.
+//   5. Leave the gate; have other kernels drop the attributes, and those of other openers the range; answer with the
+//   new
+//      map, so that the writer keeps its grant.
 // A read that needs the server (read.cc) enters no gate: it reads, then looks whether pages left the file meanwhile.
 //
 //   service.cc dispatch, sessions      names.cc lookup to rename        directories.cc readdir
@@ -30,9 +31,11 @@
 
 #include "base/clock.h"
 #include "base/metrics.h"
+#include "fs/proto/codec.h"
 #include "fs/proto/opcodes.h"
 #include "fs/server/clients.h"
 #include "fs/server/coherence.h"
+#include "fs/server/granting.h"
 #include "fs/server/inode_table.h"
 #include "fs/server/reclaimer.h"
 #include "fs/server/request.h"
@@ -66,7 +69,7 @@ class FileService final : public tlib::server::Service {
   // The server runs: requests are served from now on. No write that returned was lost since the start `kept_since`.
   void Attach(tlib::server::Server& server, Administrator* administrator, uint64_t kept_since);
   // Before the server stops.
-  void StopBackground() { reclaimer_.Stop(); }
+  void StopBackground();
   // After the server has stopped: writes what is in memory only, and syncs.
   Status Finish() { return reclaimer_.Finish(); }
   // Counters and gauges named fs_...
@@ -92,6 +95,8 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> Link(const Request& request);
   Result<Bytes> Unlink(const Request& request);
   Result<Bytes> RemoveDirectory(const Request& request);
+  // `ino`: what had the name, 0 if that is not known any more.
+  Result<Bytes> ReplyRemoved(const Request& request, uint64_t parent, std::string_view name, uint64_t ino);
   Result<Bytes> Rename(const Request& request);
   void AfterRemoval(const metadata::Removed& removed);
   void NoteChanged(uint64_t ino);
@@ -100,15 +105,39 @@ class FileService final : public tlib::server::Service {
   // attributes.cc
   Result<Bytes> GetAttributes(const Request& request);
   Result<Bytes> Set(const Request& request);
+  Result<metadata::Attributes> SetInGate(const Request& request, const wire::SetT& body);
   Result<Bytes> Stat(const Request& request);
   Attributes Report(metadata::Attributes attributes);
-  Result<Bytes> ReplyAttributes(const metadata::Attributes& attributes);
+  // Grants attributes that were read before it was known whose they are; reads them again if they may have changed.
+  metadata::Attributes GrantAttributes(Granting& granting, const metadata::Attributes& read);
+  wire::AttributesReplyT AttributesReply(const metadata::Attributes& attributes, const Granting& granting);
+  Result<Bytes> ReplyAttributes(const metadata::Attributes& attributes, const Granting& granting);
+  // The same for what was changed in `directory`.
+  Result<Bytes> ReplyChange(const Request& request, const metadata::Attributes& attributes, const Granting& granting,
+                            uint64_t directory);
+  // Puts the directory's attributes, as they are after a change, into its reply: they will be asked for next.
+  template <typename Reply>
+  void BringDirectory(const Request& request, uint64_t directory, Reply& reply) {
+    Granting granting(coherence_.grants(), request.session);
+    if (!granting.Attributes(directory)) {
+      return;
+    }
+    if (const auto now = names_.GetAttrInMemory(directory); now.ok()) {
+      reply.directory = std::make_unique<wire::Attributes>(ToWire(Report(*now)));
+      reply.directory_ms = Milliseconds(true);
+    }
+  }
+  uint32_t Milliseconds(bool granted) const {
+    return granted ? static_cast<uint32_t>(options_.timeouts.lease.count()) : 0;
+  }
   // files.cc
   Result<Bytes> Open(const Request& request);
   Result<Bytes> Create(const Request& request);
   Result<Bytes> Release(const Request& request);
-  Result<Bytes> OpenCreated(const Request& request, const metadata::Attributes& made, bool notify);
-  Result<Bytes> DescribeOpened(const metadata::Attributes& made);
+  Result<Bytes> OpenCreated(const Request& request, const metadata::Attributes& made, const wire::MakeT& body,
+                            Granting& granting);
+  Result<Bytes> DescribeOpened(const Request& request, const metadata::Attributes& granted, uint64_t parent,
+                               const Granting& granting);
   Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool notify);
   Result<metadata::Attributes> LoadOpened(const Request& request, Inode& inode, int flags);
   // For O_PATH: the inode stays while it is open, and that is all.
@@ -126,8 +155,9 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> Write(const Request& request);
   struct WriteWork;
   Result<Bytes> WriteAs(const Request& request, const WriteBody& body, WriteWork work);
+  Status WriteInGate(const Request& request, Inode& inode, WriteWork& work);
   bool OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length);
-  Status ClearPrivileges(const Request& request, Inode& inode, const WriteWork& work);
+  Status ClearPrivileges(const Request& request, Inode& inode, WriteWork& work);
   Status Replace(const Request& request, Inode& inode, WriteWork& work);
   Status Grow(const Request& request, Inode& inode, WriteWork& work);
   Status Apply(const Request& request, Inode& inode, const WriteWork& work);
@@ -152,6 +182,8 @@ class FileService final : public tlib::server::Service {
   uint64_t PagesAhead(Inode& inode, uint64_t offset, uint64_t end) const;
   // fallocate.cc, sync.cc
   Result<Bytes> Allocate(const Request& request);
+  Status AllocateInGate(const Request& request, Inode& inode, int what, uint64_t begin, uint64_t end, bool keep_size,
+                        uint64_t dropped);
   Status Preallocate(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size);
   Status Punch(const Request& request, Inode& inode, uint64_t begin, uint64_t end);
   Status ZeroRange(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size);
@@ -164,6 +196,9 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> ListXattr(const Request& request);
   Result<Bytes> RemoveXattr(const Request& request);
   Result<Bytes> Invalidated(const Request& request);
+  Result<Bytes> Grants(const Request& request);
+  // Attributes change behind the back of every kernel. From any thread.
+  void RecallLater(uint64_t ino);
 
   // What the client sent as bulk, at most `limit` bytes.
   static Result<std::string> PullString(const Request& request, size_t limit);
@@ -184,6 +219,7 @@ class FileService final : public tlib::server::Service {
   uint64_t kept_since_ = 0;  // set before server_
   std::atomic<Administrator*> administrator_{nullptr};
   std::atomic<uint64_t> versions_;
+  std::atomic<uint64_t> recalls_under_way_{0};
   Counter& requests_;
   Counter& reads_;
   Counter& read_bytes_;

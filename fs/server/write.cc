@@ -10,6 +10,7 @@ struct FileService::WriteWork {
   uint32_t length = 0;
   bool append = false;
   bool clears_privileges = false;
+  bool cleared = false;
   uint64_t end() const { return offset + length; }
   uint64_t first_page() const { return offset >> kPageBits; }
   uint64_t end_page() const { return PagesFor(end()); }
@@ -40,24 +41,10 @@ Result<Bytes> FileService::Write(const Request& request) {
 
 Result<Bytes> FileService::WriteAs(const Request& request, const WriteBody& body, WriteWork work) {
   ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
-  bool done = request.receipt != nullptr;
-  if (done) {
-    work.offset = request.receipt->offset;
-    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
-    RETURN_IF_ERROR(ClearPrivileges(request, *inode, work));
-  } else if (!work.append && OnlyReplaces(*inode, work.offset, work.length)) {
-    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kShared, request.session));
-    if (OnlyReplaces(*inode, work.offset, work.length)) {  // still, now that nobody can change it
-      RETURN_IF_ERROR(Replace(request, *inode, work));
-      RETURN_IF_ERROR(ClearPrivileges(request, *inode, work));
-      done = true;
-    }
-  }
-  if (!done) {
-    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
-    RETURN_IF_ERROR(Grow(request, *inode, work));
-    RETURN_IF_ERROR(ClearPrivileges(request, *inode, work));
-  }
+  const Status written = WriteInGate(request, *inode, work);
+  // Also when it failed: part of it may be there. The writer's kernel knows of size and times, of the mode it does not.
+  coherence_.Recall(work.cleared ? 0 : request.session.id, {inode->ino}, {});
+  RETURN_IF_ERROR(written);
   coherence_.Invalidate(*inode, request.session.id, work.offset, work.length);
   writes_.Add();
   write_bytes_.Add(work.length);
@@ -72,13 +59,32 @@ Result<Bytes> FileService::WriteAs(const Request& request, const WriteBody& body
   return reply;
 }
 
+Status FileService::WriteInGate(const Request& request, Inode& inode, WriteWork& work) {
+  if (request.receipt != nullptr) {
+    work.offset = request.receipt->offset;
+    work.cleared = work.clears_privileges;  // by the first of them, if not now
+    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
+    return ClearPrivileges(request, inode, work);
+  }
+  if (!work.append && OnlyReplaces(inode, work.offset, work.length)) {
+    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kShared, request.session));
+    if (OnlyReplaces(inode, work.offset, work.length)) {  // still, now that nobody can change it
+      RETURN_IF_ERROR(Replace(request, inode, work));
+      return ClearPrivileges(request, inode, work);
+    }
+  }
+  ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
+  RETURN_IF_ERROR(Grow(request, inode, work));
+  return ClearPrivileges(request, inode, work);
+}
+
 bool FileService::OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length) {
   MutexLock lock(inode.mutex);
   return offset + length <= inode.size && inode.extents.Allocated(offset >> kPageBits, PagesFor(offset + length));
 }
 
 // Within the gate, which keeps the mode as it is, except for others that clear the same bits.
-Status FileService::ClearPrivileges(const Request& request, Inode& inode, const WriteWork& work) {
+Status FileService::ClearPrivileges(const Request& request, Inode& inode, WriteWork& work) {
   uint32_t mode;
   {
     MutexLock lock(inode.mutex);
@@ -91,6 +97,7 @@ Status FileService::ClearPrivileges(const Request& request, Inode& inode, const 
   change.mode = mode & 07777;
   RETURN_IF_ERROR(request.Blocking([&] { return names_.SetAttr(inode.ino, change, Now()); }).status());
   reclaimer_.NoteChange();
+  work.cleared = true;
   MutexLock lock(inode.mutex);
   inode.mode = mode;
   return Status::Ok();

@@ -18,11 +18,13 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
   }
   ASSIGN_OR_RETURN(const std::string value, PullString(request, kMaxXattr));
   if (request.receipt != nullptr) {
+    coherence_.Recall(request.session.id, {body.ino}, {});
     return Bytes{};
   }
   RETURN_IF_ERROR(
       request.Blocking([&] { return names_.SetXattr(body.ino, body.name, value, mode, Now(), request.stamp); }));
   NoteChanged(body.ino);
+  coherence_.Recall(request.session.id, {body.ino}, {});
   return Bytes{};
 }
 
@@ -52,10 +54,12 @@ Result<Bytes> FileService::ListXattr(const Request& request) {
 Result<Bytes> FileService::RemoveXattr(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Xattr>(request.call.body()));
   if (request.receipt != nullptr) {
+    coherence_.Recall(request.session.id, {body.ino}, {});
     return Bytes{};
   }
   RETURN_IF_ERROR(request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, Now(), request.stamp); }));
   NoteChanged(body.ino);
+  coherence_.Recall(request.session.id, {body.ino}, {});
   return Bytes{};
 }
 

@@ -2,9 +2,13 @@
 """Two mounts of one volume: what a call on one did is seen by the next call on the other."""
 import mmap
 import os
+import random
+import signal
+import threading
+import time
 
 from cases_posix import MIB, read_file, refuses, write_file
-from volume import check
+from volume import WAIT, check, eventually, run
 
 
 def two_mounts(site):
@@ -106,3 +110,366 @@ def case_bitmap_pulled_and_off(site):
         mine = [session["bitmap"] for session in volume.status()["sessions"] if session["pid"] == m.pid]
         check(mine == [options.split(",")[0].split("=")[1]], str(mine))
         volume.umount(m)
+
+
+def case_grants_cost_no_requests(site):
+    m = site.mounted()
+    for i in range(20):
+        write_file(m / f"f{i}", b"")
+    names = [m / f"f{i}" for i in range(20)] + [m.path]
+
+    def requests(action):
+        before = int(m.describe()["fs_metadata_total"])
+        action()
+        return int(m.describe()["fs_metadata_total"]) - before
+
+    for name in names:
+        os.stat(name)
+    # Fewer than one for ten: what was granted may just have ended.
+    check(requests(lambda: [os.stat(name) for _ in range(20) for name in names]) < 42, "stat of what is known")
+    os.listdir(m.path)
+    check(requests(lambda: [os.path.exists(m / "missing") for _ in range(100)]) < 10, "a name that is not there")
+    none = site.volumes[0].mount("cache=none")
+    os.stat(none / "f0")
+    before = int(none.describe()["fs_metadata_total"])
+    for _ in range(20):
+        os.stat(none / "f0")
+    check(int(none.describe()["fs_metadata_total"]) - before >= 20, "cache=none asks each time")
+
+
+def facts(path):
+    s = os.lstat(path)
+    return (s.st_mode, s.st_nlink, s.st_uid, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_blocks)
+
+
+def case_two_mounts_attributes(site):
+    """Each change by one mount, of what the other one has just looked at."""
+    a, b = two_mounts(site)
+    os.mkdir(a / "d")
+    write_file(a / "d/f", b"x" * 10)
+    write_file(a / "d/victim", b"")
+    handle = os.open(a / "d/f", os.O_RDWR)
+
+    def seen(what, action, *names):
+        for name in names:
+            facts(b / name)
+        action()
+        for name in names:
+            # The second mount may not keep anything, and tells how it is.
+            check(facts(b / name) == facts(a / name), f"{what}: {name}")
+
+    def changes(what, action, name, field):
+        before = getattr(os.lstat(b / name), field)
+        action()
+        check(getattr(os.lstat(b / name), field) != before, f"{what}: {field} of {name} on the other mount")
+        check(facts(a / name) == facts(b / name), f"{what}: {name} on both")
+
+    for _ in range(3):
+        changes("chmod", lambda: os.chmod(a / "d/f", os.stat(a / "d/f").st_mode ^ 0o100), "d/f", "st_mode")
+        changes("chown", lambda: os.chown(a / "d/f", os.stat(a / "d/f").st_uid + 1, -1), "d/f", "st_uid")
+        changes("utime", lambda: os.utime(a / "d/f", ns=(1, os.stat(a / "d/f").st_mtime_ns - 1)), "d/f", "st_mtime_ns")
+        changes("append", lambda: os.pwrite(handle, b"more", os.fstat(handle).st_size), "d/f", "st_size")
+        changes("overwrite", lambda: os.pwrite(handle, b"same", 0), "d/f", "st_mtime_ns")
+        changes("truncate", lambda: os.truncate(a / "d/f", os.stat(a / "d/f").st_size - 1), "d/f", "st_size")
+        changes("setxattr", lambda: os.setxattr(a / "d/f", "user.a", os.urandom(4)), "d/f", "st_ctime_ns")
+        changes("link", lambda: os.link(a / "d/f", a / "d/g"), "d/f", "st_nlink")
+        changes("write by the other name", lambda: write_file(a / "d/g", os.urandom(30)), "d/f", "st_mtime_ns")
+        changes("unlink", lambda: os.unlink(a / "d/g"), "d/f", "st_nlink")
+        changes("mkdir", lambda: os.mkdir(a / "d/sub"), "d", "st_nlink")
+        changes("rmdir", lambda: os.rmdir(a / "d/sub"), "d", "st_nlink")
+        changes("create", lambda: write_file(a / "d/new", b""), "d", "st_mtime_ns")
+        changes("rename", lambda: os.rename(a / "d/new", a / "new"), "d", "st_mtime_ns")
+        changes("rename back", lambda: os.rename(a / "new", a / "d/new"), "", "st_mtime_ns")
+        os.unlink(a / "d/new")
+        seen("rename over", lambda: os.rename(a / "d/victim", a / "d/f2"), "d")
+        os.rename(a / "d/f2", a / "d/victim")
+    os.close(handle)
+
+
+def case_own_mount_attributes(site):
+    """What a kernel has cached changes by another name of the same mount."""
+    m = site.mounted()
+    os.mkdir(m / "d")
+    write_file(m / "f", b"1")
+
+    def changes(what, action, path, field):
+        before = getattr(os.lstat(path), field)
+        action()
+        check(getattr(os.lstat(path), field) != before, f"{what}: {field}")
+
+    for _ in range(3):
+        changes("link", lambda: os.link(m / "f", m / "d/g"), m / "f", "st_nlink")
+        check(os.stat(m / "d/g").st_nlink == os.stat(m / "f").st_nlink == 2, "both names")
+        changes("write by the other name", lambda: write_file(m / "d/g", os.urandom(9)), m / "f", "st_mtime_ns")
+        changes("chmod by the other name", lambda: os.chmod(m / "d/g", os.stat(m / "f").st_mode ^ 0o010), m / "f", "st_mode")
+        changes("rename of the other name", lambda: os.rename(m / "d/g", m / "h"), m / "f", "st_ctime_ns")
+        changes("into the root", lambda: os.link(m / "f", m / "i"), m.path, "st_mtime_ns")
+        os.unlink(m / "i")
+        changes("unlink of the other name", lambda: os.unlink(m / "h"), m / "f", "st_nlink")
+        changes("setxattr", lambda: os.setxattr(m / "f", "user.a", os.urandom(4)), m / "f", "st_ctime_ns")
+        changes("mkdir", lambda: os.mkdir(m / "d/sub"), m / "d", "st_nlink")
+        changes("rename of a directory", lambda: os.rename(m / "d/sub", m / "sub"), m / "d", "st_nlink")
+        os.rmdir(m / "sub")
+    os.chmod(m / "f", 0o4755)
+    check(os.stat(m / "f").st_mode & 0o7777 == 0o4755, "set-user-id")
+    with open(m / "f", "rb+", buffering=0) as file:
+        os.chmod(m / "f", 0o4777)
+        os.stat(m / "f")
+        child = os.fork()
+        if child == 0:
+            os.setuid(12345)
+            os.write(file.fileno(), b"x")
+            os._exit(0)
+        os.waitpid(child, 0)
+    check(os.stat(m / "f").st_mode & 0o7777 == 0o777, "a write that clears set-user-id")
+
+
+def churn_same_directory(a, b):
+    """Both change the directory d at the same time."""
+    problems = []
+
+    def churn(m, me):
+        try:
+            for i in range(150):
+                write_file(m / f"d/{me}{i}", b"")
+                os.rename(m / f"d/{me}{i}", m / f"d/{me}x")
+                os.stat(m / "d")
+                os.path.exists(m / f"d/{me}{i + 1}")
+                os.unlink(m / f"d/{me}x")
+                refuses(2, os.stat, m / f"d/{me}x")
+        except Exception as error:  # pylint: disable=broad-except
+            problems.append(f"{me}: {error!r}")
+
+    def look(m):
+        for _ in range(150):
+            os.listdir(m / "d")
+            for me in "abcd":
+                os.path.exists(m / f"d/{me}x")
+
+    threads = [threading.Thread(target=churn, args=(m, me)) for m, me in ((a, "a"), (a, "b"), (b, "c"), (b, "d"))]
+    threads += [threading.Thread(target=look, args=(m,)) for m in (a, b)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    check(not problems, "; ".join(problems))
+
+
+def case_two_mounts_same_directory(site):
+    """Each one's notifications meet the other's requests."""
+    a, b = two_mounts(site)
+    os.mkdir(a / "d")
+    churn_same_directory(a, b)
+    check(os.listdir(a / "d") == os.listdir(b / "d") == [], "nothing is left")
+    expelled = site.volumes[0].metrics()["fs_expulsions_total"]
+    check(expelled == 0, f"{expelled} sessions were expelled")
+
+
+def case_two_mounts_random(site):
+    """Each mount changes files of its own; what a call returned is seen by every look at any mount that begins later."""
+    a, b = two_mounts(site)
+    seed = random.randrange(1 << 30)
+    files = 8
+    for i in range(files):
+        os.mkdir(a / f"d{i}")
+    truth = [{"step": 0, "size": None, "name": None} for _ in range(files)]
+    problems = []
+
+    def change(m, rng, i):
+        fact = truth[i]
+        fact["step"] += 1  # odd: under way
+        name, size = fact["name"], fact["size"]
+        if name is None:
+            name, size = f"d{i}/n{rng.randrange(3)}", rng.randrange(1, 100)
+            write_file(m / name, b"x" * size)
+        else:
+            what = rng.randrange(4)
+            if what == 0:
+                os.unlink(m / name)
+                name, size = None, None
+            elif what == 1:
+                new = f"d{rng.randrange(files)}/m{i}"
+                os.rename(m / name, m / new)
+                name = new
+            elif what == 2:
+                size = rng.randrange(1, 100)
+                os.truncate(m / name, size)
+            else:
+                size += 5
+                with open(m / name, "ab", buffering=0) as file:
+                    file.write(b"12345")
+        fact["name"], fact["size"] = name, size
+        fact["step"] += 1
+
+    def look(m, rng):
+        i = rng.randrange(files)
+        before, name, size = truth[i]["step"], truth[i]["name"], truth[i]["size"]
+        candidates = [f"d{i}/n{k}" for k in range(3)] + [f"d{k}/m{i}" for k in range(files)]
+        picked = name if name and rng.randrange(2) else rng.choice(candidates)
+        try:
+            found = os.stat(m / picked).st_size
+        except FileNotFoundError:
+            found = None
+        if before % 2 == 0 and truth[i]["step"] == before:
+            expected = size if picked == name else None
+            if found != expected:
+                problems.append(f"seed {seed}: {m.path}/{picked} has size {found}, not {expected}")
+
+    def run(m, me, number):
+        rng = random.Random(seed + number)
+        try:
+            for _ in range(site.size(600, 200)):
+                if rng.randrange(6) == 0 and me is not None:
+                    change(m, rng, rng.randrange(files // 4) * 4 + me)
+                else:
+                    look(m, rng)
+        except Exception as error:  # pylint: disable=broad-except
+            problems.append(f"seed {seed}: {error!r}")
+
+    owners = [(a, 0), (a, 1), (b, 2), (b, 3), (a, None), (b, None)]
+    threads = [threading.Thread(target=run, args=(m, me, number)) for number, (m, me) in enumerate(owners)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    check(not problems, "; ".join(problems[:3]))
+
+
+LEASE = 15  # seconds: a lease of ten, its margin, and the call before
+
+
+def case_stopped_holder(site):
+    """A mount that is stopped delays others until its leases have ended, and has nothing old to tell afterwards."""
+    a, b = two_mounts(site)
+    write_file(a / "f", b"old")
+    write_file(a / "g", b"old")
+    check(os.stat(b / "f").st_size == 3 and os.stat(b / "g").st_size == 3, "looked at")
+    refuses(2, os.stat, b / "missing")
+    os.kill(b.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        os.chmod(a / "f", 0o600)
+        os.unlink(a / "g")
+        write_file(a / "missing", b"there")
+        took = time.monotonic() - began
+    finally:
+        os.kill(b.pid, signal.SIGCONT)
+    check(took < LEASE + WAIT, f"the others were delayed by {took:.1f} s")
+    for name, wrong in (("f", lambda s: s.st_mode & 0o777 != 0o600), ("g", lambda s: True)):
+        try:
+            check(not wrong(os.stat(b / name)), f"{name} as it was before")
+        except OSError as error:
+            check(error.errno in (2, 107), f"{name}: {error}")
+    try:
+        check(os.stat(b / "missing").st_size == 5, "missing")
+    except OSError as error:
+        check(error.errno == 107, f"a name that was made meanwhile: {error}")
+    check(os.stat(a / "f").st_mode & 0o777 == 0o600, "the other mount goes on")
+    site.volumes[0].abandon(b)
+
+
+def case_killed_holder(site):
+    """Nobody waits for the leases of a mount that was killed. It is dead; what it still shows, it shows for a lease."""
+    a, b = two_mounts(site)
+    write_file(a / "f", b"old")
+    os.stat(b / "f")
+    os.kill(b.pid, signal.SIGKILL)
+    began = time.monotonic()
+    os.chmod(a / "f", 0o600)
+    took = time.monotonic() - began
+    check(took < LEASE - 5, f"the other was delayed by {took:.1f} s")
+
+    def dead():
+        try:
+            os.close(os.open(b / "f", os.O_RDONLY))
+        except OSError as error:
+            return error.errno == 107  # 103, ECONNABORTED, while its last threads end
+        return False
+
+    eventually(dead, "a mount that was killed lives")
+
+    def forgotten():
+        try:
+            return os.stat(b / "f").st_mode & 0o777 == 0o600
+        except OSError as error:
+            return error.errno == 107
+
+    eventually(forgotten, "a mount that was killed shows what was, for longer than a lease")
+    check(os.stat(a / "f").st_mode & 0o777 == 0o600, "the other mount goes on")
+    site.volumes[0].abandon(b)
+
+
+SHOW_MODE = "import os, sys; print(oct(os.stat(sys.argv[1]).st_mode & 0o777))"
+
+
+def case_grants_of_a_killed_server_stopped_holder(site):
+    """A restarted server does not know who was granted what: nothing returns while a kernel may show what was before."""
+    a, b = two_mounts(site)
+    volume = site.volumes[0]
+    write_file(a / "f", b"x")
+    os.chmod(a / "f", 0o644)
+    check(os.stat(b / "f").st_mode & 0o777 == 0o644, "looked at")
+    os.kill(b.pid, signal.SIGSTOP)
+    try:
+        volume.kill()
+        volume.serve()
+        began = time.monotonic()
+        os.chmod(a / "f", 0o600)
+        took = time.monotonic() - began
+        look = site.start("python3", "-c", SHOW_MODE, b / "f")
+        time.sleep(1)  # what the kernel knows it shows at once; for the rest it waits for the mount
+    finally:
+        os.kill(b.pid, signal.SIGCONT)
+    shown, _ = look.communicate(timeout=120)
+    check(shown.strip() == "0o600", f"the other mount shows {shown.strip()}, after {took:.1f} s")
+    check(took < LEASE + WAIT, f"the change was delayed by {took:.1f} s")
+
+
+def case_grants_of_a_killed_server(site):
+    """Mounts that come back have dropped what they were granted, also for what is open; nobody waits for a lease."""
+    a, b = two_mounts(site)
+    volume = site.volumes[0]
+    write_file(a / "f", b"x")
+    os.chmod(a / "f", 0o644)
+    held = os.open(b / "f", os.O_RDONLY)
+    try:
+        volume.kill()
+        volume.serve()
+        for m, mode in ((a, 0o600), (b, 0o640), (a, 0o604)):
+            os.fstat(held)
+            began = time.monotonic()
+            os.chmod(m / "f", mode)
+            took = time.monotonic() - began
+            check(os.fstat(held).st_mode & 0o777 == mode, "an open file shows what was before")
+            check(os.stat(b / "f").st_mode & 0o777 == mode, "a name shows what was before")
+            check(took < 10, f"the change was delayed by {took:.1f} s, a lease")
+    finally:
+        os.close(held)
+
+
+def case_a_mount_below_another(site):
+    """What is mounted on a directory stays, when the server is lost and when others change what is around it."""
+    a, b = two_mounts(site)
+    os.makedirs(a / "d/e")
+    run("mount", "-t", "tmpfs", "tmpfs", a / "d/e")
+    try:
+        write_file(a / "d/e/inside", b"x")
+        for i in range(20):
+            write_file(b / f"d/f{i}", b"")
+            os.chmod(b / "d", 0o700 + i % 8)
+            os.rename(b / f"d/f{i}", b / "d/g")
+        check(os.path.ismount(a / "d/e"), "mounted after changes by another mount")
+        check(read_file(a / "d/e/inside") == b"x", "after changes by another mount")
+        churn_same_directory(a, b)
+        check(os.path.ismount(a / "d/e"), "mounted after both have changed the directory")
+        volume = site.volumes[0]
+        expelled = volume.metrics()["fs_expulsions_total"]
+        check(expelled == 0, f"{expelled} sessions were expelled")
+        volume.kill()
+        volume.serve()
+        os.stat(a / "d")
+        check(os.path.ismount(a / "d/e"), "mounted after the server was lost")
+        check(read_file(a / "d/e/inside") == b"x", "after the server was lost")
+    finally:
+        if os.path.ismount(a / "d/e"):
+            run("umount", a / "d/e")

@@ -176,7 +176,14 @@ class MemoryChannel final : public tlib::client::Channel {
 
   Status Post(const tlib::client::CallRequest& request) override { return Call(request).status(); }
   void AfterGivenUp(tlib::client::LateReply late) override {
-    late(Status::Error(ENOTCONN, "nothing is given up here"));
+    if (!late_.has_value()) {
+      return late(Status::Error(ENOTCONN, "nothing is given up here"));
+    }
+    const Result<std::vector<std::byte>> reply = *std::exchange(late_, std::nullopt);
+    if (!reply.ok()) {
+      return late(reply.status());
+    }
+    late(std::span<const std::byte>(*reply));
   }
   void Detach() override {}
   Status Write(RegionOffset, std::span<const std::byte>) override { return Status::Error(EACCES, "not allowed"); }
@@ -215,6 +222,10 @@ class MemoryChannel final : public tlib::client::Channel {
     if (session_->lost) {
       return Status::Error(ENOTCONN, "the session is lost");
     }
+    if (uint16_t expected = request.opcode; server_.given_up_opcode_.compare_exchange_strong(expected, 0)) {
+      late_ = std::move(result);
+      return Status::Error(ETIMEDOUT, "given up");
+    }
     RETURN_IF_ERROR(result->status());
     reply_ = std::move(*result).value();
     TERMFS_CHECK(reply_.size() <= tlib::kMaxMessage - sizeof(tlib::ReplyHeader));
@@ -226,6 +237,7 @@ class MemoryChannel final : public tlib::client::Channel {
   const std::shared_ptr<MemorySession> session_;
   std::vector<std::byte> buffer_;
   std::vector<std::byte> reply_;
+  std::optional<Result<std::vector<std::byte>>> late_;
 };
 
 namespace {

@@ -37,6 +37,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   void LoseReplyOf(uint16_t opcode, std::function<void()> then) EXCLUDES(mutex_);
   // The next request with this opcode is carried out, and its reply arrives only after `then`.
   void DelayReplyOf(uint16_t opcode, std::function<void()> then) EXCLUDES(mutex_);
+  // Its caller gives the next request with this opcode up; it is carried out, and its reply comes late.
+  void GiveUp(uint16_t opcode) { given_up_opcode_ = opcode; }
   // Every session is lost, as by the death of the server: the service hears nothing of it, and nobody can connect until
   // the next Serve. Waits for the requests that are under way.
   void Die() EXCLUDES(mutex_);
@@ -100,6 +102,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::atomic<uint64_t> next_session_{1};
   std::atomic<uint64_t> zeroed_pages_{0};
   std::atomic<int64_t> pages_until_failure_{-1};  // negative: never
+  std::atomic<uint16_t> given_up_opcode_{0};
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<MemorySession>> sessions_ GUARDED_BY(mutex_);
   std::vector<std::thread> closers_ GUARDED_BY(mutex_);

@@ -20,7 +20,9 @@ constexpr server::CoherenceTimeouts kShort{.revoke = std::chrono::milliseconds(5
 class SilentCache final : public client::KernelCache {
  public:
   void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
-  void InvalidateEntry(uint64_t, std::string_view) override {}
+  void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
+  [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
+  void ServerLost() override {}
 };
 }  // namespace
 

@@ -39,7 +39,9 @@ class RecordingCache final : public client::KernelCache {
     last_length = length;
     ++calls;
   }
-  void InvalidateEntry(uint64_t, std::string_view) override {}
+  void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
+  [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
+  void ServerLost() override {}
   std::atomic<uint64_t> last_ino{0}, last_offset{0}, last_length{0}, calls{0};
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Clients that may come back, and the receipts of what was done for them.
+#include "metadata/records.h"
 #include "tests/unit/metadata/test_volume.h"
 
 namespace termfs::metadata {
@@ -27,7 +28,7 @@ class ClientsTest : public VolumeTest {
 };
 
 TEST_F(ClientsTest, AreListedUntilRemoved) {
-  const ClientRecord a{.client = 5, .reconnect_seconds = 60, .pid = 77, .started = 1234};
+  const ClientRecord a{.client = 5, .reconnect_seconds = 60, .pid = 77, .started = 1234, .caches = true};
   ClientRecord b{.client = ~uint64_t{0}, .reconnect_seconds = 1, .pid = 0, .started = 0};
   ASSERT_TRUE(ns().AddClient(a).ok());
   ASSERT_TRUE(ns().AddClient(b).ok());
@@ -39,6 +40,17 @@ TEST_F(ClientsTest, AreListedUntilRemoved) {
   EXPECT_TRUE(ns().RemoveClient(5).ok()) << "it is not there";
   ASSERT_TRUE(ns().RemoveClient(b.client).ok());
   EXPECT_THAT(Clients(), IsEmpty());
+}
+
+TEST(ClientRecords, WrittenBeforeThereWereGrants_AreRead) {
+  const ClientRecord record{.client = 5, .reconnect_seconds = 60, .pid = 77, .started = 1234, .caches = true};
+  const std::string bytes = EncodeClient(record);
+  const auto before = DecodeClient(5, std::string_view(bytes).substr(0, bytes.size() - 1));
+  ASSERT_TRUE(before.ok()) << before.status().ToString();
+  EXPECT_EQ(before->pid, 77u);
+  EXPECT_FALSE(before->caches);
+  EXPECT_FALSE(DecodeClient(5, std::string_view(bytes).substr(0, bytes.size() - 2)).ok());
+  EXPECT_FALSE(DecodeClient(5, bytes + '\0').ok());
 }
 
 TEST_F(ClientsTest, Receipt_ComesWithTheEffectAndOnlyWithIt) {

@@ -1,0 +1,676 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a session is granted, and what each operation of another one calls back.
+#include "fs/server/grants.h"
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/fs.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "base/random.h"
+#include "fs/client/kept_by_kernel.h"
+#include "fs/proto/opcodes.h"
+#include "tests/fakes/manual_clock.h"
+#include "tests/unit/eventually.h"
+#include "tests/unit/fs/memory_volume.h"
+
+namespace termfs::fs {
+
+using client::OpenFile;
+using server::GrantKey;
+using server::GrantTable;
+using std::chrono::milliseconds;
+
+namespace {
+
+std::vector<uint64_t> Sessions(GrantTable& table, const GrantKey& key, uint64_t keep = 0) {
+  std::vector<GrantTable::Holder> holders;
+  table.FindHolders(key, keep, holders);
+  std::vector<uint64_t> sessions;
+  for (const auto& holder : holders) {
+    sessions.push_back(holder.session);
+  }
+  std::sort(sessions.begin(), sessions.end());
+  return sessions;
+}
+
+using Numbers = std::vector<uint64_t>;
+constexpr Nanoseconds kSecond = std::chrono::seconds(1);
+
+}  // namespace
+
+TEST(GrantTable, FindHolders_OfTheKeyAndNotTheCaller) {
+  fakes::ManualClock clock;
+  GrantTable table(clock, kSecond, 100);
+  EXPECT_TRUE(table.Add(GrantKey::Attributes(5), 1));
+  EXPECT_TRUE(table.Add(GrantKey::Attributes(5), 2));
+  EXPECT_TRUE(table.Add(GrantKey::Entry(5, "a"), 3));
+  EXPECT_EQ(Sessions(table, GrantKey::Attributes(5)), (Numbers{1, 2}));
+  EXPECT_EQ(Sessions(table, GrantKey::Attributes(5), 1), Numbers{2});
+  EXPECT_EQ(Sessions(table, GrantKey::Attributes(6)), Numbers{});
+  EXPECT_EQ(Sessions(table, GrantKey::Entry(5, "a")), Numbers{3});
+  EXPECT_EQ(Sessions(table, GrantKey::Entry(5, "b")), Numbers{});
+  EXPECT_EQ(Sessions(table, GrantKey::Entry(6, "a")), Numbers{});
+}
+
+TEST(GrantTable, Add_EndsByTimeAndIsRenewed) {
+  fakes::ManualClock clock;
+  GrantTable table(clock, kSecond, 100);
+  table.Add(GrantKey::Attributes(5), 1);
+  table.Add(GrantKey::Attributes(6), 1);
+  clock.Advance(kSecond / 2);
+  table.Add(GrantKey::Attributes(5), 1);
+  clock.Advance(kSecond / 2);
+  EXPECT_EQ(Sessions(table, GrantKey::Attributes(5)), Numbers{1});
+  EXPECT_EQ(Sessions(table, GrantKey::Attributes(6)), Numbers{});
+  clock.Advance(kSecond);
+  table.Add(GrantKey::Attributes(7), 1);
+  EXPECT_EQ(table.size(), 1u) << "what has ended is taken out";
+}
+
+TEST(GrantTable, Add_RefusedWhenFull) {
+  fakes::ManualClock clock;
+  GrantTable table(clock, kSecond, 2);
+  EXPECT_TRUE(table.Add(GrantKey::Attributes(1), 1));
+  EXPECT_TRUE(table.Add(GrantKey::Attributes(2), 1));
+  EXPECT_FALSE(table.Add(GrantKey::Attributes(3), 1));
+  EXPECT_TRUE(table.Add(GrantKey::Attributes(2), 1)) << "it is there";
+  table.AddAlways(GrantKey::Attributes(4), 1);
+  EXPECT_EQ(Sessions(table, GrantKey::Attributes(4)), Numbers{1});
+  clock.Advance(kSecond);
+  EXPECT_TRUE(table.Add(GrantKey::Attributes(3), 1));
+}
+
+TEST(GrantTable, Remove_LeavesWhatWasGrantedAnew) {
+  fakes::ManualClock clock;
+  GrantTable table(clock, kSecond, 100);
+  table.Add(GrantKey::Attributes(1), 1);
+  table.Add(GrantKey::Attributes(2), 1);
+  std::vector<GrantTable::Holder> holders;
+  table.FindHolders(GrantKey::Attributes(1), 0, holders);
+  table.FindHolders(GrantKey::Attributes(2), 0, holders);
+  table.Add(GrantKey::Attributes(2), 1);
+  EXPECT_TRUE(table.LastsAny(holders));
+  table.Remove(holders);
+  EXPECT_EQ(Sessions(table, GrantKey::Attributes(1)), Numbers{});
+  EXPECT_EQ(Sessions(table, GrantKey::Attributes(2)), Numbers{1});
+  table.RemoveSession(1);
+  EXPECT_FALSE(table.LastsAny(holders));
+  EXPECT_EQ(table.size(), 0u);
+}
+
+TEST(GrantTable, Changes_CountEachLookForHolders) {
+  fakes::ManualClock clock;
+  GrantTable table(clock, kSecond, 100);
+  const uint64_t before = table.changes();
+  Sessions(table, GrantKey::Attributes(1));
+  EXPECT_NE(table.changes(), before);
+}
+
+namespace {
+
+// What a kernel is told.
+class Told final : public client::KernelCache {
+ public:
+  void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
+  void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point) override {
+    MutexLock lock(mutex_);
+    inodes_.insert(ino);
+  }
+  [[nodiscard]] bool InvalidateEntry(uint64_t parent, std::string_view name) override {
+    MutexLock lock(mutex_);
+    entries_.emplace(parent, name);
+    return true;
+  }
+  void ServerLost() override {}
+  std::set<uint64_t> inodes() {
+    MutexLock lock(mutex_);
+    return inodes_;
+  }
+  std::set<std::pair<uint64_t, std::string>> entries() {
+    MutexLock lock(mutex_);
+    return entries_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::set<uint64_t> inodes_ GUARDED_BY(mutex_);
+  std::set<std::pair<uint64_t, std::string>> entries_ GUARDED_BY(mutex_);
+};
+
+// Two directories with a file each, and a directory in the first; names as paths.
+constexpr const char* kInodes[] = {"d1", "d2", "d1/f", "d2/h", "d1/sub"};
+constexpr const char* kEntries[] = {"d1",     "d2",     "d1/f",  "d2/h",
+                                    "d1/sub", "d1/new", "d2/new"};  // the last are not there
+
+struct Tree {
+  explicit Tree(TestVolume& volume, client::KernelCache* cache) : mount(volume, cache) {
+    d1 = MakeDirectory(kRootInode, "d1");
+    d2 = MakeDirectory(kRootInode, "d2");
+    sub = MakeDirectory(d1, "sub");
+    file = mount.Create("f", O_RDWR, d1);
+    f = mount.InodeOf("f", d1);
+    EXPECT_TRUE(mount.Write(file, 0, "12345678").ok());
+    mount.Close(mount.Create("h", O_RDWR, d2));
+    h = mount.InodeOf("h", d2);
+  }
+  ~Tree() { mount.Close(file); }
+  uint64_t MakeDirectory(uint64_t parent, const char* name) {
+    const auto made = mount.fs->MakeDirectory(*mount.lane, {0, 0}, parent, name, 0755);
+    EXPECT_TRUE(made.ok());
+    return made.ok() ? made->ino : 0;
+  }
+  std::pair<uint64_t, std::string> EntryOf(std::string_view path) const {
+    const size_t slash = path.find('/');
+    if (slash == std::string_view::npos) {
+      return {kRootInode, std::string(path)};
+    }
+    return {path.substr(0, slash) == "d1" ? d1 : d2, std::string(path.substr(slash + 1))};
+  }
+  Status Set(const client::SetAttributes& what) { return mount.fs->Set(*mount.lane, f, what, nullptr).status(); }
+  Status Rename(const char* from, const char* to, uint32_t flags = 0) {
+    return mount.fs->Rename(*mount.lane, EntryOf(from).first, EntryOf(from).second, EntryOf(to).first,
+                            EntryOf(to).second, flags);
+  }
+  client::FileSystem& fs() { return *mount.fs; }
+  client::Lane& lane() { return *mount.lane; }
+
+  Mount mount;
+  uint64_t d1 = 0, d2 = 0, sub = 0, f = 0, h = 0;
+  OpenFile* file = nullptr;
+};
+
+struct Row {
+  const char* what;
+  Status (*operation)(Tree&);
+  std::set<std::string> inodes;
+  std::set<std::string> entries;
+};
+
+template <typename Change>
+Status SetWith(Tree& t, Change change) {
+  client::SetAttributes what;
+  change(what);
+  return t.Set(what);
+}
+
+const std::vector<Row>& Rows() {
+  static const std::vector<Row> rows = {
+      {"create",
+       [](Tree& t) {
+         t.mount.Close(t.mount.Create("new", O_RDWR | O_EXCL, t.d1));
+         return Status::Ok();
+       },
+       {"d1"},
+       {"d1/new"}},
+      {"mkdir",
+       [](Tree& t) {
+         return t.fs().MakeDirectory(t.lane(), {0, 0}, t.d1, "new", 0755).status();
+       },
+       {"d1"},
+       {"d1/new"}},
+      {"mknod",
+       [](Tree& t) {
+         return t.fs().MakeNode(t.lane(), {0, 0}, t.d2, "new", S_IFIFO | 0644, 0).status();
+       },
+       {"d2"},
+       {"d2/new"}},
+      {"symlink",
+       [](Tree& t) {
+         return t.fs().Symlink(t.lane(), {0, 0}, t.d1, "new", "f").status();
+       },
+       {"d1"},
+       {"d1/new"}},
+      {"link", [](Tree& t) { return t.fs().Link(t.lane(), t.f, t.d2, "new").status(); }, {"d1/f", "d2"}, {"d2/new"}},
+      {"unlink", [](Tree& t) { return t.fs().Unlink(t.lane(), t.d1, "f"); }, {"d1/f", "d1"}, {"d1/f"}},
+      {"rmdir", [](Tree& t) { return t.fs().RemoveDirectory(t.lane(), t.d1, "sub"); }, {"d1/sub", "d1"}, {"d1/sub"}},
+      {"rename", [](Tree& t) { return t.Rename("d1/f", "d1/new"); }, {"d1/f", "d1"}, {"d1/f", "d1/new"}},
+      {"rename elsewhere",
+       [](Tree& t) { return t.Rename("d1/f", "d2/new"); },
+       {"d1/f", "d1", "d2"},
+       {"d1/f", "d2/new"}},
+      {"rename over", [](Tree& t) { return t.Rename("d1/f", "d2/h"); }, {"d1/f", "d2/h", "d1", "d2"}, {"d1/f", "d2/h"}},
+      {"rename a directory",
+       [](Tree& t) { return t.Rename("d1/sub", "d2/new"); },
+       {"d1/sub", "d1", "d2"},
+       {"d1/sub", "d2/new"}},
+      {"exchange",
+       [](Tree& t) { return t.Rename("d1/f", "d2/h", RENAME_EXCHANGE); },
+       {"d1/f", "d2/h", "d1", "d2"},
+       {"d1/f", "d2/h"}},
+      {"chmod", [](Tree& t) { return SetWith(t, [](auto& what) { what.mode = 0600; }); }, {"d1/f"}, {}},
+      {"chown", [](Tree& t) { return SetWith(t, [](auto& what) { what.uid = 7; }); }, {"d1/f"}, {}},
+      {"utimes", [](Tree& t) { return SetWith(t, [](auto& what) { what.mtime_now = true; }); }, {"d1/f"}, {}},
+      {"truncate", [](Tree& t) { return SetWith(t, [](auto& what) { what.size = 3; }); }, {"d1/f"}, {}},
+      {"open to truncate",
+       [](Tree& t) {
+         const auto opened = t.fs().Open(t.lane(), t.f, O_WRONLY | O_TRUNC);
+         t.mount.Close(*opened);
+         return opened.status();
+       },
+       {"d1/f"},
+       {}},
+      {"overwrite", [](Tree& t) { return t.mount.Write(t.file, 2, "xx"); }, {"d1/f"}, {}},
+      {"grow", [](Tree& t) { return t.mount.Write(t.file, 8, "xx"); }, {"d1/f"}, {}},
+      {"fallocate", [](Tree& t) { return t.fs().Allocate(t.lane(), t.file, 0, 0, 100000); }, {"d1/f"}, {}},
+      {"punch",
+       [](Tree& t) { return t.fs().Allocate(t.lane(), t.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096); },
+       {"d1/f"},
+       {}},
+      {"setxattr", [](Tree& t) { return t.fs().SetXattr(t.lane(), t.f, "user.a", {}, 0); }, {"d1/f"}, {}},
+      {"removexattr",
+       [](Tree& t) {
+         RETURN_IF_ERROR(t.fs().SetXattr(t.lane(), t.f, "user.a", {}, 0));
+         return t.fs().RemoveXattr(t.lane(), t.f, "user.a");
+       },
+       {"d1/f"},
+       {}},
+      {"what only looks",
+       [](Tree& t) {
+         t.mount.Stat(t.f);
+         t.mount.InodeOf("h", t.d2);
+         RETURN_IF_ERROR(t.fs().ReadDirectory(t.lane(), t.d1, 0, 4096, true).status());
+         return t.fs().Read(t.lane(), t.file, 0, 8).status();
+       },
+       {},
+       {}},
+      {"what fails",
+       [](Tree& t) {
+         EXPECT_EQ(t.fs().Unlink(t.lane(), t.d1, "new").code(), ENOENT);
+         EXPECT_EQ(t.fs().MakeDirectory(t.lane(), {0, 0}, t.d1, "f", 0755).status().code(), EEXIST);
+         EXPECT_EQ(t.Rename("d1/f", "d2/h", RENAME_NOREPLACE).code(), EEXIST);
+         return Status::Ok();
+       },
+       {},
+       {}},
+  };
+  return rows;
+}
+
+}  // namespace
+
+TEST(Grants, EachOperation_CallsBackWhatItChangesAndNoMore) {
+  for (const Row& row : Rows()) {
+    SCOPED_TRACE(row.what);
+    MemoryVolume volume(uint64_t{16} << 20);
+    Told own;
+    Told told;
+    Told bystander;
+    Tree tree(volume, &own);
+    Mount holder(volume, &told);
+    Mount other(volume, &bystander);
+    std::map<std::string, uint64_t> numbers;
+    for (const char* path : kInodes) {
+      const auto [parent, name] = tree.EntryOf(path);
+      numbers[path] = holder.InodeOf(name, parent);
+      EXPECT_GT(holder.lane->keep(nullptr).attributes, 0.0) << path;
+    }
+    for (const char* path : kEntries) {
+      const auto [parent, name] = tree.EntryOf(path);
+      holder.InodeOf(name, parent);
+      EXPECT_GT(holder.lane->keep(nullptr).entry, 0.0) << path;
+    }
+    const Status done = row.operation(tree);
+    EXPECT_TRUE(done.ok()) << done.ToString();
+    std::set<uint64_t> inodes;
+    for (const std::string& path : row.inodes) {
+      inodes.insert(numbers.at(path));
+    }
+    std::set<std::pair<uint64_t, std::string>> entries;
+    for (const std::string& path : row.entries) {
+      entries.insert(tree.EntryOf(path));
+    }
+    EXPECT_EQ(told.inodes(), inodes);
+    EXPECT_EQ(told.entries(), entries);
+    EXPECT_TRUE(bystander.inodes().empty() && bystander.entries().empty());
+    EXPECT_TRUE(own.inodes().empty() && own.entries().empty());
+  }
+}
+
+TEST(Grants, Recall_IsForOnceOnly) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Told told;
+  Tree tree(volume, nullptr);
+  Mount holder(volume, &told);
+  holder.Stat(tree.f);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(tree.mount.Write(tree.file, 0, "x").ok());
+  }
+  EXPECT_EQ(holder.Metric("fs_recalls_total"), 1u);
+}
+
+TEST(Grants, Rename_ItsOwnSessionHoldsTheNewName) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Told told;
+  Tree renamer(volume, &told);
+  Mount other(volume);
+  ASSERT_TRUE(renamer.Rename("d1/f", "d2/new").ok());
+  ASSERT_TRUE(other.fs->Unlink(*other.lane, renamer.d2, "new").ok());
+  EXPECT_TRUE(told.entries().contains({renamer.d2, "new"})) << "the kernel has moved the entry";
+}
+
+TEST(Grants, Keep_NothingAfterARecallThatOvertookTheReply) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Told told;
+  Tree tree(volume, nullptr);
+  Mount holder(volume, &told);
+  holder.Stat(tree.f);
+  EXPECT_GT(holder.lane->keep(nullptr).attributes, 0.0);
+  ASSERT_TRUE(tree.mount.Write(tree.file, 0, "x").ok());
+  EXPECT_EQ(holder.lane->keep(nullptr).attributes, 0.0) << "asked for before, to be given to the kernel now";
+}
+
+// The recall that a look misses must find what the look allows.
+TEST(Grants, Keep_IsNotedBeforeTheLookForRecalls) {
+  class Recalling final : public client::KernelCache {
+   public:
+    void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
+    void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
+    [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
+    void ServerLost() override {}
+    [[nodiscard]] bool AboutToGive(uint64_t ino, Nanoseconds entry) override {
+      given = ino;
+      lasting = entry;
+      if (recall) {
+        kept->NoteRecall();
+      }
+      return gives_entries;
+    }
+    client::KeptByKernel* kept = nullptr;
+    bool recall = false;
+    bool gives_entries = true;
+    uint64_t given = 0;
+    Nanoseconds lasting{0};
+  } cache;
+  client::KeptByKernel kept(&cache);
+  cache.kept = &kept;
+  client::LaneGrants grants(kept);
+  const Attributes attributes{.ino = 7, .mode = S_IFREG};
+  grants.BeginRequest();
+  grants.Granted(50'000, 50'000);
+  EXPECT_GT(grants.keep(&attributes).entry, 0.0);
+  EXPECT_GT(grants.keep(&attributes).attributes, 0.0);
+  EXPECT_EQ(cache.given, 7u);
+  EXPECT_GT(cache.lasting, kSecond);
+  cache.gives_entries = false;
+  EXPECT_EQ(grants.keep(&attributes).entry, 0.0);
+  EXPECT_GT(grants.keep(&attributes).attributes, 0.0);
+  cache.gives_entries = cache.recall = true;
+  EXPECT_EQ(grants.keep(&attributes).entry, 0.0);
+  EXPECT_EQ(grants.keep(&attributes).attributes, 0.0);
+}
+
+TEST(Grants, Keep_NothingAfterAnOwnChangeThatOvertookTheReply) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Told told;
+  Tree tree(volume, &told);
+  const auto lane = tree.fs().OpenLane();
+  ASSERT_TRUE(lane.ok());
+  const auto kept_after = [&](Status (*change)(Tree&)) {
+    const auto attributes = tree.fs().GetAttributes(**lane, tree.f);
+    EXPECT_TRUE(attributes.ok());
+    EXPECT_GT((*lane)->keep(&*attributes).attributes, 0.0);
+    EXPECT_TRUE(change(tree).ok());
+    return (*lane)->keep(&*attributes).attributes;
+  };
+  EXPECT_EQ(kept_after([](Tree& t) { return t.Rename("d1/f", "d2/new"); }), 0.0);
+  EXPECT_EQ(kept_after([](Tree& t) { return t.fs().SetXattr(t.lane(), t.f, "user.a", {}, 0); }), 0.0);
+  EXPECT_EQ(kept_after([](Tree& t) { return t.fs().RemoveXattr(t.lane(), t.f, "user.a"); }), 0.0);
+  EXPECT_EQ(kept_after([](Tree& t) {
+              return t.fs().Allocate(t.lane(), t.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096);
+            }),
+            0.0);
+}
+
+TEST(Grants, AChangeThatWasGivenUp_IsTakenFromItsOwnKernelWhenItHasBeenMade) {
+  struct Case {
+    uint16_t opcode;
+    Status (*change)(Tree&);
+    std::set<std::string> entries;
+  };
+  const Case cases[] = {
+      {kFsMake,
+       [](Tree& t) {
+         return t.fs().MakeDirectory(t.lane(), {0, 0}, t.d1, "new", 0755).status();
+       },
+       {"d1/new"}},
+      {kFsCreate,
+       [](Tree& t) {
+         return t.fs().Create(t.lane(), {0, 0}, t.d1, "new", 0644, O_RDWR).status();
+       },
+       {"d1/new"}},
+      {kFsUnlink, [](Tree& t) { return t.fs().Unlink(t.lane(), t.d2, "h"); }, {"d2/h"}},
+      {kFsRename, [](Tree& t) { return t.Rename("d1/f", "d2/new"); }, {"d1/f", "d2/new"}},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(*one.entries.begin());
+    MemoryVolume volume(uint64_t{16} << 20);
+    Told told;
+    Tree tree(volume, &told);
+    volume.tlib().GiveUp(one.opcode);
+    EXPECT_EQ(one.change(tree).code(), ETIMEDOUT);
+    std::set<uint64_t> inodes;
+    std::set<std::pair<uint64_t, std::string>> entries;
+    for (const std::string& path : one.entries) {
+      entries.insert(tree.EntryOf(path));
+      inodes.insert(tree.EntryOf(path).first);
+    }
+    EXPECT_TRUE(Eventually([&] { return told.entries() == entries && told.inodes() == inodes; }));
+  }
+}
+
+TEST(Grants, Keep_NothingWithoutACache) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Tree tree(volume, nullptr);
+  tree.mount.Stat(tree.f);
+  EXPECT_EQ(tree.mount.lane->keep(nullptr).attributes, 0.0);
+  tree.mount.InodeOf("f", tree.d1);
+  EXPECT_EQ(tree.mount.lane->keep(nullptr).entry, 0.0);
+}
+
+TEST(Grants, ASilentHolder_IsWaitedForUntilItsGrantEnds) {
+  constexpr milliseconds kLease{400};
+  MemoryVolume volume(uint64_t{16} << 20, {.recall = milliseconds(20), .lease = kLease, .drift = milliseconds(50)});
+  Told told;
+  Tree tree(volume, nullptr);
+  Mount holder(volume, &told);
+  const auto granted = std::chrono::steady_clock::now();
+  holder.Stat(tree.f);
+  EXPECT_LE(holder.lane->keep(nullptr).attributes, std::chrono::duration<double>(kLease).count());
+  volume.tlib().Mute(volume.tlib().last_session());
+  ASSERT_TRUE(tree.mount.Write(tree.file, 0, "x").ok());
+  EXPECT_GE(std::chrono::steady_clock::now() - granted, kLease);
+  EXPECT_TRUE(holder.fs->GetAttributes(*holder.lane, tree.f).ok());
+  EXPECT_EQ(holder.Metric("link_reconnections_total"), 1u) << "it was expelled";
+}
+
+TEST(Grants, AHolderThatWasCutOff_IsWaitedForUntilItsGrantEnds) {
+  constexpr milliseconds kLease{400};
+  MemoryVolume volume(uint64_t{16} << 20, {.lease = kLease, .drift = milliseconds(50)});
+  Told told;
+  Tree tree(volume, nullptr);
+  Mount holder(volume, &told);
+  const auto granted = std::chrono::steady_clock::now();
+  holder.Stat(tree.f);
+  volume.tlib().Expel({volume.tlib().last_session()}, "as if the connection had broken");
+  ASSERT_TRUE(tree.mount.Write(tree.file, 0, "x").ok());
+  EXPECT_GE(std::chrono::steady_clock::now() - granted, kLease) << "its kernel did not notice";
+}
+
+TEST(Grants, AHolderThatHasEnded_IsNotWaitedFor) {
+  constexpr std::chrono::seconds kLease{50};
+  MemoryVolume volume(uint64_t{16} << 20, {.lease = kLease});
+  Told told;
+  Tree tree(volume, nullptr);
+  const auto began = std::chrono::steady_clock::now();
+  {
+    Mount holder(volume, &told);
+    holder.Stat(tree.f);
+    EXPECT_GT(holder.lane->keep(nullptr).attributes, 0.0);
+  }
+  EXPECT_TRUE(tree.mount.Write(tree.file, 0, "x").ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kLease);
+}
+
+namespace {
+
+// A kernel in a few lines: uses attributes and names for as long as it may, and has nothing to tell old replies by but
+// what Lane::keep says at the moment it takes them.
+class Kernel final : public client::KernelCache {
+ public:
+  void InvalidateInode(uint64_t ino, uint64_t, uint64_t) override { Drop(ino); }
+  void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point) override { Drop(ino); }
+  [[nodiscard]] bool InvalidateEntry(uint64_t parent, std::string_view name) override {
+    Drop(parent, name);
+    return true;
+  }
+  void Drop(uint64_t ino) {
+    MutexLock lock(mutex_);
+    mtimes_.erase(ino);
+  }
+  void Drop(uint64_t parent, std::string_view name) {
+    MutexLock lock(mutex_);
+    names_.erase({parent, std::string(name)});
+  }
+  void ServerLost() override {}
+
+  // 0: no such name.
+  uint64_t Find(Mount& mount, uint64_t parent, const std::string& name) {
+    {
+      MutexLock lock(mutex_);
+      if (const auto known = names_.find({parent, name}); known != names_.end()) {
+        ++hits_;
+        return known->second;
+      }
+    }
+    const uint64_t ino = mount.InodeOf(name, parent);
+    MutexLock lock(mutex_);
+    if (mount.lane->keep(nullptr).entry > 0) {
+      names_[{parent, name}] = ino;
+    }
+    return ino;
+  }
+  int64_t Mtime(Mount& mount, uint64_t ino) {
+    {
+      MutexLock lock(mutex_);
+      if (const auto known = mtimes_.find(ino); known != mtimes_.end()) {
+        ++hits_;
+        return known->second;
+      }
+    }
+    const int64_t mtime = mount.Stat(ino).mtime;
+    MutexLock lock(mutex_);
+    if (mount.lane->keep(nullptr).attributes > 0) {
+      mtimes_[ino] = mtime;
+    }
+    return mtime;
+  }
+  uint64_t hits() {
+    MutexLock lock(mutex_);
+    return hits_;
+  }
+
+ private:
+  Mutex mutex_;
+  uint64_t hits_ GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, int64_t> mtimes_ GUARDED_BY(mutex_);
+  std::map<std::pair<uint64_t, std::string>, uint64_t> names_ GUARDED_BY(mutex_);
+};
+
+constexpr size_t kFiles = 6;
+constexpr int kSteps = 1500;
+constexpr int64_t kLater = 4'000'000'000'000'000'000;  // than any file was made; nanoseconds
+
+// What every reader knows to have been returned: the last mtime of a file, and whether a name is there (even: yes,
+// nothing under way; odd: somebody is changing it).
+struct Truth {
+  std::array<uint64_t, kFiles> inodes{};
+  std::array<std::atomic<int64_t>, kFiles> mtimes{};
+  std::array<std::atomic<uint64_t>, kFiles> steps{};
+  std::array<std::atomic<uint64_t>, kFiles> named{};  // the inode, 0 for none
+};
+
+void Change(Mount& mount, Kernel& kernel, Truth& truth, size_t i, int64_t time, Random& random) {
+  client::SetAttributes what;
+  what.mtime = time;
+  EXPECT_TRUE(mount.fs->Set(*mount.lane, truth.inodes[i], what, nullptr).ok());
+  kernel.Drop(truth.inodes[i]);  // as a kernel does for what it changes itself
+  truth.mtimes[i] = time;
+  const std::string name = "n" + std::to_string(i);
+  ++truth.steps[i];
+  if (truth.named[i] != 0) {
+    EXPECT_TRUE(mount.fs->Unlink(*mount.lane, kRootInode, name).ok());
+    kernel.Drop(kRootInode, name);
+    truth.named[i] = 0;
+  } else if (random.Below(2) == 0) {
+    EXPECT_TRUE(mount.fs->Link(*mount.lane, truth.inodes[i], kRootInode, name).ok());
+    kernel.Drop(kRootInode, name);
+    truth.named[i] = truth.inodes[i];
+  } else {
+    const auto made = mount.fs->MakeNode(*mount.lane, {0, 0}, kRootInode, name, S_IFREG | 0644, 0);
+    EXPECT_TRUE(made.ok());
+    kernel.Drop(kRootInode, name);
+    truth.named[i] = made.ok() ? made->ino : 0;
+  }
+  ++truth.steps[i];
+}
+
+void Look(Mount& mount, Kernel& kernel, const Truth& truth, size_t i) {
+  const int64_t at_least = truth.mtimes[i];
+  ASSERT_GE(kernel.Mtime(mount, truth.inodes[i]), at_least) << "file " << i;
+  const uint64_t before = truth.steps[i];
+  const uint64_t expected = truth.named[i];
+  const uint64_t found = kernel.Find(mount, kRootInode, "n" + std::to_string(i));
+  if (before % 2 == 0 && truth.steps[i] == before) {
+    ASSERT_EQ(found, expected) << "name " << i;
+  }
+}
+
+}  // namespace
+
+// Each of three clients changes files and names of its own, and looks at everybody's: what a call returned is seen by
+// every look that begins later.
+TEST(Grants, RandomOperations_AreSeenOnceTheyHaveReturned) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  MemoryVolume volume(uint64_t{16} << 20);
+  Truth truth;
+  {
+    Mount setup(volume);
+    for (size_t i = 0; i < kFiles; ++i) {
+      setup.Close(setup.Create("f" + std::to_string(i)));
+      truth.inodes[i] = setup.InodeOf("f" + std::to_string(i));
+    }
+  }
+  std::atomic<uint64_t> hits{0};
+  std::vector<std::thread> clients;
+  constexpr size_t kClients = 3;
+  for (size_t me = 0; me < kClients; ++me) {
+    clients.emplace_back([&, me] {
+      Kernel kernel;
+      Mount mount(volume, &kernel);
+      Random random(seed + me);
+      for (int step = 1; step <= kSteps; ++step) {
+        if (random.Below(10) == 0) {
+          Change(mount, kernel, truth, me + kClients * random.Below(kFiles / kClients), kLater + step, random);
+        } else {
+          Look(mount, kernel, truth, random.Below(kFiles));
+        }
+      }
+      hits += kernel.hits();
+    });
+  }
+  for (std::thread& client : clients) {
+    client.join();
+  }
+  EXPECT_GT(hits, 0u);
+}
+
+}  // namespace termfs::fs
