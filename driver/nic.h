@@ -167,7 +167,7 @@ struct Pattern {
 struct TermRegionOptions {
   RegionKind kind = RegionKind::kTerm;
   uint64_t pages = 0;      // S: size of the region
-  uint64_t max_pages = 0;  // room to grow; >= pages
+  uint64_t max_pages = 0;  // room to grow; >= pages. Costs address space; memory when it is grown into
   Pattern pattern;
   // Where frames and page table shall outlive the process: a directory on a tmpfs, this region's alone, that nobody but
   // its owner may enter. Empty: they end with the process.
@@ -224,8 +224,11 @@ class TermRegion {
   // From now on absent pages read as `pattern`. While it runs a READ may return the old or the new one, never a mixture
   // of both within one page: tell the clients to recognise both first, and to forget the old one when this returned.
   virtual Status SetPattern(const Pattern& pattern) = 0;
-  // S becomes `pages` (<= max_pages). Shrinking REQUIRES that the pages past the end are hidden.
+  // S becomes `pages` (<= max_pages); new pages are hidden. Shrinking REQUIRES that the pages past the end are hidden.
+  // MakeRoom allocates what Resize would, so that it cannot fail. ENOMEM: the tmpfs or the machine is full, nothing has
+  // changed. One caller at a time.
   virtual Status Resize(uint64_t pages) = 0;
+  virtual Status MakeRoom(uint64_t pages) = 0;
 };
 
 // What one end tells the other to be connected: numbers, keys and addresses as bytes that any transport can carry, and

@@ -53,7 +53,7 @@ Status Allocator::Load(Reader& reader) {
 SpaceUse Allocator::use() const {
   const auto count = [](int64_t n) { return static_cast<uint64_t>(std::max<int64_t>(n, 0)); };
   MutexLock lock(mutex_);
-  return {capacity_, count(free_), count(pending_), count(inodes_)};
+  return {capacity_, count(free_ - free_beyond_), count(pending_), count(inodes_)};
 }
 
 uint64_t Allocator::capacity() const {
@@ -73,7 +73,47 @@ void Allocator::Grow(uint64_t capacity) {
     groups_[group].longest = std::max(groups_[group].longest, added);
   }
   free_ += static_cast<int64_t>(capacity - capacity_);
-  capacity_ = capacity;
+  capacity_ = end_ = capacity;
+}
+
+void Allocator::Cut(uint64_t capacity) {
+  MutexLock lock(mutex_);
+  groups_.resize(GroupCount(capacity));
+  if (capacity % kGroupPages != 0) {
+    groups_.back().free -= PagesInGroup(capacity_, groups_.size() - 1) - PagesInGroup(capacity, groups_.size() - 1);
+  }
+  for (uint64_t& group : stream_groups_) {
+    group = std::min<uint64_t>(group, groups_.size() - 1);
+  }
+  free_ -= static_cast<int64_t>(capacity_ - capacity);
+  free_beyond_ = 0;
+  capacity_ = end_ = capacity;
+}
+
+void Allocator::Confine(uint64_t end) {
+  MutexLock lock(mutex_);
+  // Hints that were of less than the group: where to look is found out again.
+  for (uint64_t group = std::min(end, end_) / kGroupPages; group < groups_.size(); ++group) {
+    groups_[group].longest = PagesInGroup(end, group);
+    groups_[group].next = 0;
+  }
+  end_ = end;
+  free_beyond_ = 0;
+}
+
+uint64_t Allocator::end() const {
+  MutexLock lock(mutex_);
+  return end_;
+}
+
+void Allocator::SetFreeBeyond(uint64_t pages) {
+  MutexLock lock(mutex_);
+  free_beyond_ = static_cast<int64_t>(pages);
+}
+
+uint64_t Allocator::taken_beyond() const {
+  MutexLock lock(mutex_);
+  return static_cast<uint64_t>(std::max<int64_t>(static_cast<int64_t>(capacity_ - end_) - free_beyond_, 0));
 }
 
 void Allocator::AddInodes(int64_t delta) {
@@ -85,8 +125,9 @@ std::optional<uint64_t> Allocator::Choose(size_t stream, uint64_t want, const st
   const uint64_t whole = std::min(want, kGroupPages);
   MutexLock lock(mutex_);
   std::optional<uint64_t> best;
-  for (uint64_t i = 0; i < groups_.size(); ++i) {
-    const uint64_t group = (stream_groups_[stream] + i) % groups_.size();
+  const uint64_t count = GroupCount(end_);
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t group = (stream_groups_[stream] + i) % count;
     if (groups_[group].free <= 0 || exhausted.contains(group)) {
       continue;
     }
@@ -108,9 +149,13 @@ uint32_t Allocator::NextIn(uint64_t group) const {
 void Allocator::Publish(const std::map<uint64_t, Effect>& effects, int64_t pending, std::optional<size_t> stream) {
   MutexLock lock(mutex_);
   for (const auto& [group, effect] : effects) {
+    free_ -= effect.taken;
+    free_beyond_ += end_ < capacity_ ? effect.freed_beyond : 0;
+    if (group >= groups_.size()) {
+      continue;  // the region has been cut since the commit
+    }
     groups_[group].free -= effect.taken;
     groups_[group].longest = effect.longest;
-    free_ -= effect.taken;
     if (effect.taken > 0) {
       groups_[group].next = effect.next;
       if (stream) {
@@ -127,7 +172,7 @@ Result<GroupBitmap*> SpaceChange::Open(uint64_t group) {
     return &it->second;
   }
   ASSIGN_OR_RETURN(const auto value, transaction_.GetForUpdate(GroupKey(allocator_.server(), group)));
-  ASSIGN_OR_RETURN(const GroupBitmap bitmap, DecodeGroup(capacity_, group, value));
+  ASSIGN_OR_RETURN(const GroupBitmap bitmap, DecodeGroup(end_, group, value));
   return &groups_.emplace(group, bitmap).first->second;
 }
 
@@ -136,12 +181,13 @@ RegionRange SpaceChange::Mark(uint64_t group, GroupBitmap& bitmap, PageRun run) 
   Allocator::Effect& effect = effects_[group];
   effect.taken += run.pages;
   effect.next = run.first + run.pages;
+  taken_end_ = std::max(taken_end_, group * kGroupPages + effect.next);
   return {allocator_.server(), {group * kGroupPages + run.first}, run.pages};
 }
 
 Result<RegionRange> SpaceChange::TakeOne(size_t stream, uint64_t pages, std::optional<PageIndex> goal) {
   const auto want = static_cast<uint32_t>(std::min(pages, kGroupPages));
-  if (goal && goal->value < capacity_) {
+  if (goal && goal->value < end_) {
     const uint64_t group = GroupOf(*goal);
     const auto first = static_cast<uint32_t>(goal->value % kGroupPages);
     ASSIGN_OR_RETURN(GroupBitmap* const bitmap, Open(group));
@@ -186,7 +232,7 @@ Status SpaceChange::Free(const RegionRange& range) {
   return transaction_.Put(PendingKey(range.server, range.first), EncodeNumber(range.pages));
 }
 
-Status SpaceChange::Reclaim(const RegionRange& range) {
+Status SpaceChange::TakePending(const RegionRange& range) {
   const std::string key = PendingKey(range.server, range.first);
   ASSIGN_OR_RETURN(const auto value, transaction_.GetForUpdate(key));
   if (!value || value != EncodeNumber(range.pages) || range.server != allocator_.server()) {
@@ -195,8 +241,14 @@ Status SpaceChange::Reclaim(const RegionRange& range) {
   if (range.first.value >= capacity_ || range.pages > capacity_ - range.first.value) {
     return Status::Error(EIO, "a pending-free range lies outside of the region: run termfs fsck");
   }
-  RETURN_IF_ERROR(transaction_.Delete(key));
   pending_ -= static_cast<int64_t>(range.pages);
+  return transaction_.Delete(key);
+}
+
+Status SpaceChange::Adopt(const RegionRange& range) { return TakePending(range); }
+
+Status SpaceChange::Reclaim(const RegionRange& range) {
+  RETURN_IF_ERROR(TakePending(range));
   const uint64_t end = range.first.value + range.pages;
   for (uint64_t page = range.first.value; page < end;) {
     const uint64_t group = page / kGroupPages;
@@ -208,12 +260,17 @@ Status SpaceChange::Reclaim(const RegionRange& range) {
     }
     bitmap->Release(run);
     effects_[group].taken -= run.pages;
+    effects_[group].freed_beyond += static_cast<int64_t>(page + run.pages - std::clamp(end_, page, page + run.pages));
     page += run.pages;
   }
   return Status::Ok();
 }
 
 Status SpaceChange::Flush() {
+  // The bitmaps of what was taken are claimed; so who draws the line after this look finds the pages taken.
+  if (taken_end_ > allocator_.end()) {
+    return Status::Error(EAGAIN, "space was taken where the region is about to end");
+  }
   for (auto& [group, effect] : effects_) {
     const GroupBitmap& bitmap = groups_.at(group);
     effect.longest = bitmap.LongestFree();

@@ -184,4 +184,45 @@ Result<std::vector<Extent>> Namespace::GetExtents(InodeNumber ino, uint64_t file
   return result;
 }
 
+Result<bool> Namespace::MoveExtent(InodeNumber ino, const Extent& from, std::span<const RegionRange> to) {
+  const uint64_t end = EndOf(from);
+  bool moved = false;
+  const Status status = Run([&](Operation& op) -> Status {
+    moved = false;
+    ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
+    ASSIGN_OR_RETURN(const ExtentMap old, ReadExtents(op.transaction(), ino, from.file_page, end + 1, from.pages + 1));
+    const std::vector<Extent> there = CutAll(old, from.file_page, end);
+    if (end > inode->trim_page || there.size() != 1 || !(there[0] == from)) {
+      return Status::Ok();
+    }
+    ExtentMap now;
+    for (const auto& [file_page, extent] : old) {
+      if (file_page < from.file_page) {
+        now.emplace(file_page, CutTo(extent, file_page, std::min(EndOf(extent), from.file_page)));
+      }
+      if (EndOf(extent) > end) {
+        const Extent rest = CutTo(extent, end, EndOf(extent));
+        now.emplace(rest.file_page, rest);
+      }
+    }
+    uint64_t page = from.file_page;
+    for (const RegionRange& range : to) {
+      RETURN_IF_ERROR(op.space().Adopt(range));
+      now.emplace(page, Extent{page, range.pages, range.server, range.first});
+      page += range.pages;
+    }
+    if (page != end) {
+      return Status::Error(EINVAL, "move: not as many pages as there were");
+    }
+    RETURN_IF_ERROR(WriteDifference(op, ino, old, Merge(now)));
+    moved = true;
+    return op.space().Free({from.server, from.region_page, from.pages});
+  });
+  if (status.code() == ESTALE) {
+    return false;
+  }
+  RETURN_IF_ERROR(status);
+  return moved;
+}
+
 }  // namespace termfs::metadata

@@ -203,6 +203,33 @@ class Namespace {
   // EINVAL when smaller than now.
   Status Grow(uint64_t new_capacity_pages);
 
+  // --- A smaller region (shrink.cc): Confine; move what ListBeyond finds; free what is pending; Shrink ---
+
+  // Pages at or beyond `end` are not given to files any more. ENOSPC: more is in use than fits below; then as before.
+  Status Confine(uint64_t end);
+  void EndConfinement();
+  // In use at or beyond the end of the confinement, what is pending included.
+  uint64_t TakenBeyond() const;
+  struct Placed {
+    InodeNumber ino = 0;
+    Extent extent;
+  };
+  struct Beyond {
+    std::vector<Placed> extents;  // cut to what lies at or beyond the end
+    std::string next;             // where to go on; empty: that was all
+  };
+  // Looks through up to `limit` extents, from the first when `from` is empty. What an unfinished truncation is about to
+  // free is left out.
+  Result<Beyond> ListBeyond(const std::string& from, size_t limit);
+  // Takes pages to move an extent of `ino` to. They are pending-free, so after a crash, or when they are not used,
+  // they are freed like any other; until MoveExtent nobody may free what is pending. ENOSPC.
+  Result<std::vector<RegionRange>> Reserve(InodeNumber ino, uint64_t pages);
+  // The pages of `from` are in `to` from now on, as many; where they were is pending-free. False, and nothing is done,
+  // when the file has them there no more. REQUIRES: `to` is from Reserve, and holds the bytes, durably.
+  Result<bool> MoveExtent(InodeNumber ino, const Extent& from, std::span<const RegionRange> to);
+  // The region has so many pages. EBUSY: something at or beyond the end is in use. REQUIRES: confined to it.
+  Status Shrink(uint64_t new_capacity_pages);
+
   // --- After a crash (recover.cc) ---
 
   struct Recovered {

@@ -103,8 +103,12 @@ void AddSet(CLI::App& app, SetArguments& arguments, Action& action) {
   command->add_option("ADDR", arguments.address, "the volume's directory")->required();
   command
       ->add_option("KEY=VALUE", arguments.settings,
-                   "dram-ratio=0.3, promoter=heat|recent|static, pattern=random (a new magic pattern)")
+                   "capacity=16G, dram-ratio=0.3, promoter=heat|recent|static, pattern=random (a new magic pattern)")
       ->required();
+  command->footer(
+      "Everything is changed while the volume is used, and refused where it cannot be. A smaller capacity takes its\n"
+      "time: what files have in the way is moved first. This command waits for it, and the server goes on when it is\n"
+      "interrupted; status shows how much is to be moved yet. capacity=SIZE with the size of now calls it off.\n");
   command->callback([&] { action = [&] { return RunSet(arguments); }; });
 }
 

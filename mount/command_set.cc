@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
 #include <utility>
 
 #include "fs/client/admin.h"
+#include "fs/server/settings.h"
 #include "mount/command.h"
 #include "mount/size.h"
 
@@ -16,8 +23,17 @@ Result<Setting> ParseSetting(const std::string& text) {
     return Status::Error(EINVAL, "'" + text + "': a setting is KEY=VALUE, such as dram-ratio=0.3");
   }
   Setting setting(text.substr(0, equals), text.substr(equals + 1));
-  const auto& [key, value] = setting;
-  if (key == "dram-ratio") {
+  auto& [key, value] = setting;
+  if (key == "capacity") {
+    Result<uint64_t> bytes = ParseSize(value);
+    if (!bytes.ok()) {
+      return std::move(bytes).status().WithContext(key);
+    }
+    fs::server::VolumeSettings settings;
+    settings.capacity_bytes = *bytes;
+    RETURN_IF_ERROR(fs::server::CheckSettings(settings));
+    value = std::to_string(*bytes);
+  } else if (key == "dram-ratio") {
     if (Result<double> ratio = ParseRatio(value); !ratio.ok()) {
       return std::move(ratio).status().WithContext(key);
     }
@@ -30,9 +46,36 @@ Result<Setting> ParseSetting(const std::string& text) {
       return Status::Error(EINVAL, "pattern: '" + value + "' is not random, which makes up a new one");
     }
   } else {
-    return Status::Error(EINVAL, "'" + key + "' is not a setting; those are dram-ratio, promoter, pattern");
+    return Status::Error(EINVAL, "'" + key + "' is not a setting; those are capacity, dram-ratio, promoter, pattern");
   }
   return setting;
+}
+
+// A smaller capacity takes its time, and the server goes on when nobody waits for it any more.
+Status WaitForCapacity(const std::string& address, const std::string& wanted) {
+  constexpr std::chrono::milliseconds kPeriod{100};
+  const bool show = isatty(STDERR_FILENO) != 0;
+  bool shown = false;
+  while (true) {
+    ASSIGN_OR_RETURN(const fs::client::VolumeStatus status, fs::client::GetStatus(address));
+    const uint64_t capacity = status.space.capacity_bytes;
+    const bool done = !status.capacity_changing;
+    if (show && (!done || shown)) {
+      std::fprintf(stderr, "\rcapacity %s, on its way to %s: %s to be moved   %s", FormatSize(capacity).c_str(),
+                   FormatSize(status.capacity_target_bytes).c_str(), FormatSize(status.capacity_to_move_bytes).c_str(),
+                   done ? "\n" : "");
+      shown = true;
+    }
+    if (done) {
+      if (std::to_string(capacity) == wanted) {
+        return Status::Ok();
+      }
+      return status.capacity_failure.empty()
+                 ? Status::Error(EIO, "the capacity is " + FormatSize(capacity) + ", as somebody else has set it")
+                 : Status::Error(EIO, "the capacity stays as it is: " + status.capacity_failure);
+    }
+    std::this_thread::sleep_for(kPeriod);
+  }
 }
 
 }  // namespace
@@ -52,7 +95,12 @@ int RunSet(const SetArguments& arguments) {
     return Failed(address.status());
   }
   for (const auto& [key, value] : settings) {
-    if (const Status changed = fs::client::ChangeSetting(*address, key, value); !changed.ok()) {
+    Status changed = fs::client::ChangeSetting(*address, key, value);
+    // A growth that takes longer than a call may has been begun, too.
+    if (key == "capacity" && (changed.ok() || changed.code() == ETIMEDOUT)) {
+      changed = WaitForCapacity(*address, value);
+    }
+    if (!changed.ok()) {
       return Failed(changed);
     }
   }

@@ -53,6 +53,12 @@ std::string ForPeople(const std::string& address, const VolumeStatus& status, co
   fmt::format_to(out, "transport  {}, memory region {}\n", status.transport, status.kind);
   fmt::format_to(out, "space      {} of {} free, {} inodes\n", FormatSize(status.space.free_bytes),
                  FormatSize(status.space.capacity_bytes), status.space.inodes_used);
+  if (status.capacity_changing) {
+    fmt::format_to(out, "capacity   on its way to {}, {} to be moved\n", FormatSize(status.capacity_target_bytes),
+                   FormatSize(status.capacity_to_move_bytes));
+  } else if (!status.capacity_failure.empty()) {
+    fmt::format_to(out, "capacity   the last change failed: {}\n", status.capacity_failure);
+  }
   fmt::format_to(out, "DRAM tier  {} (ratio {}), {} used, {} dirty\n", FormatSize(status.tier_bytes), status.dram_ratio,
                  FormatSize(status.tier_used_bytes), FormatSize(status.dirty_bytes));
   fmt::format_to(out, "sessions   {}\n", status.sessions.size());
@@ -82,6 +88,10 @@ void AddMembers(JsonWriter& json, const VolumeStatus& status, const Mounts& moun
       .Member("tier_used_bytes", status.tier_used_bytes)
       .Member("dirty_bytes", status.dirty_bytes)
       .Member("capacity_bytes", status.space.capacity_bytes)
+      .Member("capacity_target_bytes", status.capacity_target_bytes)
+      .Member("capacity_to_move_bytes", status.capacity_to_move_bytes)
+      .Member("capacity_changing", uint64_t{status.capacity_changing})
+      .Member("capacity_failure", status.capacity_failure)
       .Member("free_bytes", status.space.free_bytes)
       .Member("inodes_used", status.space.inodes_used)
       .Member("inodes_free", status.space.inodes_free)

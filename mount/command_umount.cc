@@ -8,6 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 #include "base/unique_fd.h"
 #include "mount/command.h"
 #include "mount/mount_point.h"
@@ -15,6 +18,8 @@
 namespace termfs::mount {
 namespace {
 
+constexpr std::chrono::milliseconds kBusyPatience{1000};
+constexpr std::chrono::milliseconds kBusyPause{10};
 constexpr int kEndMs = 60 * 1000;  // the mount's process flushes and ends
 
 // The absolute path, resolving all but the last component: the mount on it may be dead.
@@ -83,6 +88,18 @@ Status WaitForProcess(const UniqueFd& process, int pid) {
   return Status::Ok();
 }
 
+// Whoever looks at all file systems, such as df, holds each for an instant.
+Status UnmountSoon(const std::string& mountpoint, bool lazily) {
+  const auto deadline = std::chrono::steady_clock::now() + kBusyPatience;
+  while (true) {
+    Status done = Unmount(mountpoint, lazily);
+    if (done.code() != EBUSY || std::chrono::steady_clock::now() >= deadline) {
+      return done;
+    }
+    std::this_thread::sleep_for(kBusyPause);
+  }
+}
+
 Status Run(const UmountArguments& arguments) {
   ASSIGN_OR_RETURN(const std::string mountpoint, Resolve(arguments.mountpoint));
   ASSIGN_OR_RETURN(const std::string type, MountType(mountpoint));
@@ -96,7 +113,7 @@ Status Run(const UmountArguments& arguments) {
   if (description.ok()) {
     process = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, description->pid, 0)));
   }
-  RETURN_IF_ERROR(Unmount(mountpoint, arguments.lazily));
+  RETURN_IF_ERROR(UnmountSoon(mountpoint, arguments.lazily));
   // Detached but in use, it lives on until its last user is gone.
   if (process.valid() && !arguments.lazily) {
     return WaitForProcess(process, description->pid);

@@ -75,9 +75,11 @@ Result<std::unique_ptr<TermRegion>> SoftTermRegion::Create(std::shared_ptr<Regis
   std::unique_ptr<SoftTermRegion> region(new SoftTermRegion(std::move(registry), std::move(rnic), options));
   RETURN_IF_ERROR(region->AllocateObjects(options));
   region->faults_ = std::make_shared<WaitingFaults>(region->table_, options.fault_handler);
-  for (uint64_t page = 0; page < options.max_pages && !options.resume; page++) {
-    region->entry(PageIndex{page}).store(MakeEntry(0, kMagicFrame), std::memory_order_relaxed);
+  {
+    MutexLock lock(region->room_mutex_);
+    region->hidden_pages_ = options.resume ? options.pages : 0;
   }
+  RETURN_IF_ERROR(region->MakeRoom(options.pages));
   region->header().pages.store(options.pages, std::memory_order_release);
   RETURN_IF_ERROR(region->SetPattern(options.pattern));
   RETURN_IF_ERROR(region->Register(domain));
@@ -87,11 +89,13 @@ Result<std::unique_ptr<TermRegion>> SoftTermRegion::Create(std::shared_ptr<Regis
 Status SoftTermRegion::AllocateObjects(const TermRegionOptions& options) {
   SharedObjectOptions bitmap;
   bitmap.name = "termfs-present-bitmap";
-  bitmap.bytes = (max_pages_ + 63) / 64 * 8;
+  bitmap.bytes = BitmapBytes(max_pages_);
+  bitmap.allocate = false;
   ASSIGN_OR_RETURN(bitmap_object_, SharedObject::Create(bitmap));
   SharedObjectOptions table;
   table.name = "termfs-page-table";
   table.bytes = PageTableBytes(max_pages_);
+  table.allocate = false;
   SharedObjectOptions frames;
   frames.name = "termfs-frames";
   frames.bytes = max_pages_ << kPageBits;
@@ -113,7 +117,7 @@ Status SoftTermRegion::Register(uint32_t domain) {
   bitmap.domain = domain;
   bitmap.access = Access::kRemoteRead;
   bitmap.object = bitmap_object_;
-  bitmap.size = (max_pages_ + 63) / 64 * 8;
+  bitmap.size = BitmapBytes(max_pages_);
   ASSIGN_OR_RETURN(bitmap_rkey_, registry_->AddExport(std::move(bitmap)));
   Export pages;
   pages.domain = domain;
@@ -201,11 +205,32 @@ Status SoftTermRegion::SetPattern(const Pattern& pattern) {
   return Status::Ok();
 }
 
-Status SoftTermRegion::Resize(uint64_t pages) {
+Status SoftTermRegion::MakeRoom(uint64_t pages) {
   if (pages > max_pages_) {
     return Status::Error(
         EINVAL, "grow a region to " + std::to_string(pages) + " pages with room for " + std::to_string(max_pages_));
   }
+  const auto extend = [](SharedObject& object, size_t& allocated, size_t bytes) -> Status {
+    const size_t needed = RoundUpToPage(bytes);
+    if (needed > allocated) {
+      RETURN_IF_ERROR(object.Allocate(allocated, needed - allocated));
+      allocated = needed;
+    }
+    return Status::Ok();
+  };
+  MutexLock lock(room_mutex_);
+  RETURN_IF_ERROR(extend(*table_, table_allocated_, PageTableBytes(pages)));
+  RETURN_IF_ERROR(extend(*bitmap_object_, bitmap_allocated_, BitmapBytes(pages)));
+  // An entry that was never used is zeros, which would name a frame; one that an earlier process left names an old one.
+  for (; hidden_pages_ < pages; hidden_pages_++) {
+    PageTableEntry& entry = this->entry(PageIndex{hidden_pages_});
+    entry.store(MakeEntry(GenerationOf(entry.load(std::memory_order_relaxed)), kMagicFrame), std::memory_order_relaxed);
+  }
+  return Status::Ok();
+}
+
+Status SoftTermRegion::Resize(uint64_t pages) {
+  RETURN_IF_ERROR(MakeRoom(pages));
   header().pages.store(pages, std::memory_order_release);
   return Status::Ok();
 }

@@ -82,16 +82,18 @@ class SoftTermRegion final : public TermRegion {
   void FailFault(PageIndex page) override { faults_->Finish(page, false); }
 
   RKey bitmap_rkey() const override { return bitmap_rkey_; }
-  size_t bitmap_bytes() const override { return (pages() + 63) / 64 * 8; }
+  size_t bitmap_bytes() const override { return BitmapBytes(pages()); }
   std::span<const std::atomic<uint64_t>> bitmap() const override { return {bitmap_words(), bitmap_bytes() / 8}; }
 
   Pattern pattern() const override;
   Status SetPattern(const Pattern& pattern) override EXCLUDES(pattern_mutex_);
-  Status Resize(uint64_t pages) override;
+  Status Resize(uint64_t pages) override EXCLUDES(room_mutex_);
+  Status MakeRoom(uint64_t pages) override EXCLUDES(room_mutex_);
 
  private:
   SoftTermRegion(std::shared_ptr<Registry> registry, std::shared_ptr<RnicThread> rnic, const TermRegionOptions& options)
       : registry_(std::move(registry)), rnic_(std::move(rnic)), kind_(options.kind), max_pages_(options.max_pages) {}
+  static size_t BitmapBytes(uint64_t pages) { return (pages + 63) / 64 * 8; }
   Status AllocateObjects(const TermRegionOptions& options);
   Status Register(uint32_t domain);
 
@@ -113,6 +115,12 @@ class SoftTermRegion final : public TermRegion {
   RKey bitmap_rkey_;
   LKey frames_lkey_;
   mutable Mutex pattern_mutex_;
+  // Page table and bitmap get memory as the region grows, and keep it when it shrinks: generations never restart. Bytes
+  // from their beginnings; and the pages whose entries were made ready.
+  Mutex room_mutex_;
+  size_t table_allocated_ GUARDED_BY(room_mutex_) = 0;
+  size_t bitmap_allocated_ GUARDED_BY(room_mutex_) = 0;
+  uint64_t hidden_pages_ GUARDED_BY(room_mutex_) = 0;
 };
 
 }  // namespace termfs::driver::softnic

@@ -59,12 +59,20 @@ Result<VolumeStatus> GetStatus(const std::string& address) {
                       .tier_used_bytes = s.tier_used_bytes,
                       .dirty_bytes = s.dirty_bytes,
                       .space = {},
+                      .capacity_target_bytes = 0,
+                      .capacity_to_move_bytes = 0,
+                      .capacity_changing = false,
+                      .capacity_failure = {},
                       .sessions = {}};
   if (s.space != nullptr) {
     status.space = {.capacity_bytes = s.space->capacity,
                     .free_bytes = s.space->free,
                     .inodes_used = s.space->inodes_used,
                     .inodes_free = s.space->inodes_free};
+    status.capacity_target_bytes = s.space->target;
+    status.capacity_to_move_bytes = s.space->to_move;
+    status.capacity_changing = s.space->changing;
+    status.capacity_failure = s.space->failure;
   }
   for (const auto& session : s.sessions) {
     status.sessions.push_back(FromWireStatus(*session));

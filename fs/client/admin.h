@@ -40,14 +40,19 @@ struct VolumeStatus {
   uint64_t tier_used_bytes = 0;
   uint64_t dirty_bytes = 0;
   FileSystemStatus space;
+  uint64_t capacity_target_bytes = 0;   // what the capacity is being changed to; equal to it when it is not
+  uint64_t capacity_to_move_bytes = 0;  // what has to be moved before it is smaller
+  bool capacity_changing = false;       // also when only DRAM tier and SSD are to follow
+  std::string capacity_failure;         // why the last change to a smaller one came to nothing; empty: it did not
   std::vector<SessionStatus> sessions;
 };
 
 Result<VolumeStatus> GetStatus(const std::string& address);
 // The server's metrics (tlib/server/server.h, and fs_ of the service).
 Result<std::vector<MetricValue>> GetMetrics(const std::string& address);
-// key: dram-ratio (0.01 to 1), promoter (heat, recent, static), pattern (value "random": a new one). EINVAL says what
-// is allowed. Persisted in the volume's termfs.toml by the server where it is a setting.
+// key: capacity (bytes), dram-ratio (0.01 to 1), promoter (heat, recent, static), pattern (value "random": a new one).
+// A smaller capacity is only begun: GetStatus says when it is reached, or why not.
+// EINVAL says what is allowed. Persisted in the volume's termfs.toml by the server where it is a setting.
 Status ChangeSetting(const std::string& address, const std::string& key, const std::string& value);
 
 }  // namespace termfs::fs::client

@@ -33,7 +33,7 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
     ASSIGN_OR_RETURN(const CallReply reply,
                      Call(lane, kFsOpen, Encode<wire::Open>(body), {}, {}, (flags & O_TRUNC) != 0));
     ASSIGN_OR_RETURN(const auto decoded, DecodeOpened(reply.body));
-    ASSIGN_OR_RETURN(const Map map, DecodeMap(MapBytes(decoded), link_->pages()));
+    ASSIGN_OR_RETURN(const Map map, DecodeMap(MapBytes(decoded), link_->max_pages()));
     cache->Install(map, Of(lane).generation());
     return CountOpen(lane, ino, cache);
   }();

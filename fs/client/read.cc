@@ -82,7 +82,7 @@ Result<std::span<const std::byte>> VolumeClient::ReadByServer(Lane& lane, OpenFi
   if (head.length > size) {
     return Status::Error(EBADMSG, "more bytes than asked for");
   }
-  ASSIGN_OR_RETURN(const Map map, DecodeMap(rest, link_->pages()));
+  ASSIGN_OR_RETURN(const Map map, DecodeMap(rest, link_->max_pages()));
   file->cache->Install(map, Of(lane).generation());
   return std::span<const std::byte>(lane.buffer().first(head.length));  // it may have become another
 }

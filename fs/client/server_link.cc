@@ -73,7 +73,7 @@ Result<std::unique_ptr<ServerLink>> ServerLink::Connect(Connector connect, std::
     link->generation_ = kFirst;
     link->volume_ = session->volume();
     link->transport_ = session->transport();
-    link->pages_ = session->pages();
+    link->max_pages_ = session->max_pages();
     link->start_ = session->epoch();
   }
   link->thread_ = std::thread([raw = link.get()] { raw->Run(); });
@@ -422,7 +422,7 @@ Status ServerLink::Resume(const SessionPtr& session, uint64_t generation, uint64
     session_ = session;
     generation_ = generation;
     transport_ = session_->transport();
-    pages_ = session_->pages();
+    max_pages_ = session_->max_pages();
     start_ = session_->epoch();
     state_ = State::kUp;
     seconds = SecondsSince(down_since_);

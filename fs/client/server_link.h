@@ -156,7 +156,7 @@ class ServerLink {
   void Abandon(const std::string& why) EXCLUDES(mutex_);
 
   uint64_t generation() const EXCLUDES(mutex_);  // of the last session that there was
-  uint64_t pages() const { return pages_.load(std::memory_order_relaxed); }
+  uint64_t max_pages() const { return max_pages_.load(std::memory_order_relaxed); }
   std::string transport() const EXCLUDES(mutex_);
   // The session's, and link_up, link_given_up (0 or 1), link_down_seconds, link_reconnections_total,
   // link_files_reopened_total, link_files_lost_total, link_memory_losses_total.
@@ -214,7 +214,7 @@ class ServerLink {
   uint64_t start_ GUARDED_BY(mutex_) = 0;  // of the server, in which the last session was
   std::string volume_ GUARDED_BY(mutex_);
   std::string transport_ GUARDED_BY(mutex_);
-  std::atomic<uint64_t> pages_{0};
+  std::atomic<uint64_t> max_pages_{0};
   std::vector<VolumeLane*> lanes_ GUARDED_BY(mutex_);
   std::vector<VolumeLane::Slot> free_slots_ GUARDED_BY(mutex_);
   uint16_t slots_ GUARDED_BY(mutex_) = 0;

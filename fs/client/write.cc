@@ -66,7 +66,7 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
                                  (flags & kWriteAppend) != 0);
   if (reply.ok()) {
     file->cache->writes().Wrote(Of(lane).generation());
-    return InstallFrom(reply->body, link_->pages(), *file->cache, Of(lane).generation());
+    return InstallFrom(reply->body, link_->max_pages(), *file->cache, Of(lane).generation());
   }
   if (!GivenUp(reply.status())) {
     AfterFailure(lane, reply.status(), file->cache);
@@ -74,7 +74,7 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
   }
   // The map of a late answer counts: it is newer than those of reads that the write has overtaken.
   file->cache->BeginDoubt();
-  Of(lane).AfterGivenUp([cache = file->cache, pages = link_->pages(),
+  Of(lane).AfterGivenUp([cache = file->cache, pages = link_->max_pages(),
                          generation = Of(lane).generation()](const Result<std::span<const std::byte>>& late) {
     cache->EndDoubt();
     if (late.ok()) {

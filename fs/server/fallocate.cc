@@ -5,6 +5,7 @@
 #include <linux/falloc.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "fs/proto/codec.h"
 #include "fs/server/service.h"
 
@@ -62,27 +63,21 @@ Status FileService::Preallocate(const Request& request, Inode& inode, uint64_t b
   RETURN_IF_ERROR(CleanTail(request, inode));
   RETURN_IF_ERROR(LoadExtents(request, inode, first_page, end_page));
   uint64_t size;
-  uint64_t needed = 0;
+  std::vector<Segment> holes;
   bool noted;
   {
     MutexLock lock(inode.mutex);
     noted = std::exchange(inode.ahead_noted, false);
     size = inode.size;
-    for (const Segment& s : inode.extents.Cut(first_page, end_page)) {
-      needed += s.is_hole() ? s.pages : 0;
-    }
+    holes = inode.extents.Cut(first_page, end_page);
+    std::erase_if(holes, [](const Segment& s) { return !s.is_hole(); });
     inode.ahead = {};  // what lies behind the end is the caller's from now on
   }
   if (noted) {
     RETURN_IF_ERROR(request.Blocking([&] { return names_.ForgetAhead(inode.ino); }));
   }
-  // All or nothing: what cannot fit is refused before anything is taken.
-  const metadata::SpaceUse use = names_.StatFs();
-  if (needed > use.free_pages + use.pending_pages) {
-    return Status::Error(ENOSPC, "not enough free space");
-  }
-  if (needed > 0) {
-    RETURN_IF_ERROR(AllocatePages(request, inode, first_page, end_page, 0));
+  if (!holes.empty()) {
+    RETURN_IF_ERROR(FillHoles(request, inode, first_page, end_page, holes));
   }
   if (!keep_size && end > size) {
     return CommitSize(request, inode, end, begin, Now());
@@ -91,27 +86,62 @@ Status FileService::Preallocate(const Request& request, Inode& inode, uint64_t b
   return Status::Ok();
 }
 
+// All or nothing: what cannot fit is refused before anything is taken, and what others took meanwhile, or a region that
+// is about to end, has what was taken given back.
+Status FileService::FillHoles(const Request& request, Inode& inode, uint64_t page, uint64_t end,
+                              std::span<const Segment> holes) {
+  uint64_t needed = 0;
+  for (const Segment& hole : holes) {
+    needed += hole.pages;
+  }
+  const metadata::SpaceUse use = names_.StatFs();
+  const bool may_fit = needed <= use.free_pages + use.pending_pages;
+  if (may_fit && needed > use.free_pages) {
+    // Some of what is pending may lie where nothing is given out any more.
+    reclaimer_.WaitForSpace(std::chrono::steady_clock::now() + options_.space_timeout);
+  }
+  if (!may_fit || needed > names_.StatFs().free_pages) {
+    return Status::Error(ENOSPC, "not enough free space");
+  }
+  Status filled = AllocatePages(request, inode, page, end, 0);
+  for (const Segment& hole : holes) {
+    if (filled.ok()) {
+      break;
+    }
+    if (const Status given_back = FreePages(request, inode, hole.file_page, hole.end()); !given_back.ok()) {
+      LOG_WARNING("inode {} keeps space that it was given in part: {}", inode.ino, given_back.ToDebugString());
+      break;
+    }
+  }
+  return filled;
+}
+
+// Within the gate, with all maps revoked.
+Status FileService::FreePages(const Request& request, Inode& inode, uint64_t page, uint64_t end) {
+  {
+    MutexLock lock(inode.mutex);
+    inode.Remove(page, end);
+  }
+  bool more = true;
+  while (more) {
+    const auto step = request.Blocking([&] { return names_.PunchExtents(inode.ino, page, end - page, Now()); });
+    if (!step.ok()) {
+      MutexLock lock(inode.mutex);
+      inode.ForgetExtents();
+      return step.status();
+    }
+    more = *step;
+  }
+  reclaimer_.NoteChange();
+  reclaimer_.Kick();
+  return Status::Ok();
+}
+
 Status FileService::Punch(const Request& request, Inode& inode, uint64_t begin, uint64_t end) {
   const uint64_t first_whole = PagesFor(begin);
   const uint64_t end_whole = end >> kPageBits;
   if (first_whole < end_whole) {
-    {
-      MutexLock lock(inode.mutex);
-      inode.Remove(first_whole, end_whole);
-    }
-    bool more = true;
-    while (more) {
-      const auto step =
-          request.Blocking([&] { return names_.PunchExtents(inode.ino, first_whole, end_whole - first_whole, Now()); });
-      if (!step.ok()) {
-        MutexLock lock(inode.mutex);
-        inode.ForgetExtents();
-        return step.status();
-      }
-      more = *step;
-    }
-    reclaimer_.NoteChange();
-    reclaimer_.Kick();
+    RETURN_IF_ERROR(FreePages(request, inode, first_whole, end_whole));
     RETURN_IF_ERROR(ZeroBytes(request, inode, begin, first_whole << kPageBits));
     RETURN_IF_ERROR(ZeroBytes(request, inode, end_whole << kPageBits, end));
   } else {

@@ -39,11 +39,12 @@ Result<Bytes> FileService::Read(const Request& request) {
       }
       segments = inode->extents.Cut(page, end_page);
     }
-    RETURN_IF_ERROR(Deliver(request, body.offset, length, segments));
+    const Status delivered = Deliver(request, body.offset, length, segments);
     MutexLock lock(inode->mutex);
     if (inode->frees.load(std::memory_order_relaxed) != frees) {
-      continue;  // the pages may have been another file's already
+      continue;  // the pages may have been another file's already, or the region's no more
     }
+    RETURN_IF_ERROR(delivered);
     read_bytes_.Add(length);
     Bytes reply;
     const ReadReply head{.length = static_cast<uint32_t>(length)};

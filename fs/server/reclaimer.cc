@@ -17,7 +17,7 @@ constexpr size_t kBatch = 256;
 
 void Reclaimer::Start(tlib::server::Server& server) {
   server_ = &server;
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] { Loop(); });
 }
 
 void Reclaimer::Stop() {
@@ -86,7 +86,7 @@ void Reclaimer::WaitForSpace(Deadline deadline) {
   }
 }
 
-void Reclaimer::Run() {
+void Reclaimer::Loop() {
   for (uint64_t after = 0;;) {
     const auto orphans = names_.ListOrphans(after, kBatch);
     if (!orphans.ok() || orphans->empty()) {
@@ -113,6 +113,7 @@ void Reclaimer::Run() {
       ++passes_begun_;
     }
     Pass();
+    DoWork();
     if (std::chrono::steady_clock::now() >= next_tick) {
       WriteDirtyTimes();
       SyncLog();
@@ -126,10 +127,46 @@ void Reclaimer::Run() {
       wake_.WaitUntil(mutex_, due());
     }
     if (stopping_) {
+      for (Work* work : work_) {
+        work->result = Status::Error(ECANCELED, "the server stops");
+        work->ended = true;
+      }
+      work_.clear();
+      work_ended_.NotifyAll();
       return;
     }
     kicked_ = false;
     gathering_until_.reset();
+  }
+}
+
+Status Reclaimer::Run(const std::function<Status()>& what) {
+  Work work{.what = &what, .result = {}};
+  MutexLock lock(mutex_);
+  if (stopping_) {
+    return Status::Error(ECANCELED, "the server stops");
+  }
+  work_.push_back(&work);
+  kicked_ = true;
+  wake_.NotifyAll();
+  while (!work.ended) {
+    work_ended_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kPeriod);
+  }
+  return work.result;
+}
+
+void Reclaimer::DoWork() {
+  std::vector<Work*> all;
+  {
+    MutexLock lock(mutex_);
+    all.swap(work_);
+  }
+  for (Work* work : all) {
+    Status result = (*work->what)();
+    MutexLock lock(mutex_);
+    work->result = std::move(result);
+    work->ended = true;
+    work_ended_.NotifyAll();
   }
 }
 

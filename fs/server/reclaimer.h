@@ -56,6 +56,10 @@ class Reclaimer {
   void NoteChange() { changed_.store(true, std::memory_order_relaxed); }
   void Kick();
 
+  // Runs `work` on the reclaimer's thread, while it frees nothing that is pending, and waits for it. `work` takes no
+  // long time, and needs nobody who may wait for space. ECANCELED: the reclaimer stops. Not from a task.
+  Status Run(const std::function<Status()>& work) EXCLUDES(mutex_);
+
   // What was dirty when the server started, from the one before, is on the SSD.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
 
@@ -68,7 +72,8 @@ class Reclaimer {
   static Result<bool> CloseLast(metadata::Namespace& names, Inode& inode);
 
  private:
-  void Run();
+  void Loop();
+  void DoWork() EXCLUDES(mutex_);
   void Settle();
   void Pass();
   void ReleaseOrphans();
@@ -103,6 +108,13 @@ class Reclaimer {
   uint64_t passes_begun_ GUARDED_BY(mutex_) = 0;
   uint64_t passes_ended_ GUARDED_BY(mutex_) = 0;
   TaskCondition pass_ended_ GUARDED_BY(mutex_);
+  struct Work {
+    const std::function<Status()>* what;
+    Status result;
+    bool ended = false;
+  };
+  std::vector<Work*> work_ GUARDED_BY(mutex_);
+  CondVar work_ended_;
   std::thread thread_;
 };
 

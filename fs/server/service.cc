@@ -190,6 +190,29 @@ FileSystemStatus FileService::Space() const {
           .inodes_free = kMaxInodes - std::min(kMaxInodes, use.inodes)};
 }
 
+// What is free is counted while nothing becomes free.
+Status FileService::Confine(uint64_t pages) {
+  return reclaimer_.Run([&]() -> Status {
+    if (!reclaimer_.settled()) {
+      return Status::Error(EBUSY, "what an earlier server left in memory is not on the SSD");
+    }
+    return names_.Confine(pages);
+  });
+}
+
+Result<Evacuation::Pass> FileService::Evacuate(const std::function<bool()>& cancelled) {
+  Evacuation evacuation({.names = names_,
+                         .inodes = inodes_,
+                         .coherence = coherence_,
+                         .reclaimer = reclaimer_,
+                         .versions = versions_,
+                         .server = *server_.load(std::memory_order_acquire)});
+  ASSIGN_OR_RETURN(const Evacuation::Pass pass, evacuation.Run(cancelled));
+  // What was freed and moved from is free when this returns, as far as nothing is in its way.
+  RETURN_IF_ERROR(reclaimer_.Run([] { return Status::Ok(); }));
+  return pass;
+}
+
 Result<std::string> FileService::PullString(const Request& request, size_t limit) {
   const uint32_t length = request.call.in().length;
   if (length > limit) {

@@ -21,6 +21,7 @@
 //   files.cc open, create, release     attributes.cc getattr, set       xattr.cc
 //   read.cc  write.cc  truncate.cc     space.cc extents, allocation     fallocate.cc  sync.cc
 //   coherence.h revocation             reclaimer.h what follows later   gate.h, inode.h the state of an inode
+//   evacuation.h when the region gets smaller
 //
 // Thread-safety: as tlib::server::Service says; Attach, StopBackground and Finish from the owner's thread.
 // Ownership:     borrows the Namespace, the Server and the Administrator.
@@ -35,6 +36,7 @@
 #include "fs/proto/opcodes.h"
 #include "fs/server/clients.h"
 #include "fs/server/coherence.h"
+#include "fs/server/evacuation.h"
 #include "fs/server/granting.h"
 #include "fs/server/inode_table.h"
 #include "fs/server/reclaimer.h"
@@ -75,6 +77,11 @@ class FileService final : public tlib::server::Service {
   // Counters and gauges named fs_...
   std::vector<MetricValue> Metrics() const;
   FileSystemStatus Space() const;
+  // Before the region gets smaller: Namespace::Confine; then as often as it takes, until Namespace::Shrink succeeds,
+  // what files have beyond the line is moved. Once Attached; not from a task. EBUSY: what an earlier server left in
+  // memory could not be flushed.
+  Status Confine(uint64_t pages);
+  Result<Evacuation::Pass> Evacuate(const std::function<bool()>& cancelled);
 
   Result<Bytes> Handle(tlib::server::Call& call) override;
   Result<Bytes> HandleAdmin(uint16_t opcode, std::span<const std::byte> body) override;
@@ -185,11 +192,15 @@ class FileService final : public tlib::server::Service {
   Status AllocateInGate(const Request& request, Inode& inode, int what, uint64_t begin, uint64_t end, bool keep_size,
                         uint64_t dropped);
   Status Preallocate(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size);
+  Status FillHoles(const Request& request, Inode& inode, uint64_t page, uint64_t end, std::span<const Segment> holes);
+  Status FreePages(const Request& request, Inode& inode, uint64_t page, uint64_t end);
   Status Punch(const Request& request, Inode& inode, uint64_t begin, uint64_t end);
   Status ZeroRange(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size);
   Result<Bytes> Seek(const Request& request);
   Result<Bytes> Sync(const Request& request);
   Status SyncInode(const Request& request, Inode& inode, bool data_only);
+  // What was written to [page, end) before the call is durable.
+  Status FlushPages(const Request& request, Inode& inode, uint64_t page, uint64_t end);
   // xattr.cc
   Result<Bytes> SetXattr(const Request& request);
   Result<Bytes> GetXattr(const Request& request);

@@ -38,24 +38,35 @@ Status FileService::SyncInode(const Request& request, Inode& inode, bool data_on
   if (hull.begin >= end) {
     return Status::Ok();
   }
-  Status flushed = LoadExtents(request, inode, hull.begin, end);
-  if (flushed.ok()) {
-    std::vector<tlib::server::PageRange> ranges;
-    {
-      MutexLock lock(inode.mutex);
-      for (const Segment& s : inode.extents.Cut(hull.begin, end)) {
-        if (!s.is_hole()) {
-          ranges.push_back({PageIndex{s.region_page}, s.pages});
-        }
-      }
-    }
-    flushed = ranges.empty() ? Status::Ok() : region().Flush(ranges);
-  }
+  Status flushed = FlushPages(request, inode, hull.begin, end);
   if (!flushed.ok()) {
     MutexLock lock(inode.mutex);
     inode.unsynced.Add(hull.begin, hull.end);
   }
   return flushed;
+}
+
+// Pages that are moved meanwhile are flushed where they are now: there the flush of the move may not be the last word.
+Status FileService::FlushPages(const Request& request, Inode& inode, uint64_t page, uint64_t end) {
+  constexpr int kAttempts = 1000;  // each lost to a truncation, a punched hole or a move
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const uint64_t frees = inode.frees.load(std::memory_order_acquire);
+    RETURN_IF_ERROR(LoadExtents(request, inode, page, end));
+    std::vector<tlib::server::PageRange> ranges;
+    {
+      MutexLock lock(inode.mutex);
+      for (const Segment& s : inode.extents.Cut(page, end)) {
+        if (!s.is_hole()) {
+          ranges.push_back({PageIndex{s.region_page}, s.pages});
+        }
+      }
+    }
+    const Status flushed = ranges.empty() ? Status::Ok() : region().Flush(ranges);
+    if (inode.frees.load(std::memory_order_acquire) == frees) {
+      return flushed;
+    }
+  }
+  return Status::Error(EBUSY, "the file is truncated all the time");
 }
 
 }  // namespace termfs::fs::server

@@ -9,8 +9,8 @@ namespace {
 // What is around the namespace. No more than one problem is told of each part.
 void CheckAround(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Superblock& superblock,
                  std::vector<std::string>& problems) {
-  if (superblock.capacity_pages != settings.capacity_bytes >> kPageBits) {
-    problems.emplace_back("termfs.toml: capacity differs from the superblock's");
+  if (const Status capacity = CheckCapacity(paths, settings, superblock); !capacity.ok()) {
+    problems.emplace_back(capacity.message());
   }
   if (const auto epoch = LastEpoch(paths); !epoch.ok()) {
     problems.emplace_back(epoch.status().message());

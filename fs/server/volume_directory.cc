@@ -12,12 +12,22 @@
 #include "base/log.h"
 #include "base/page.h"
 #include "metadata/rocksdb_store.h"
+#include "tlib/server/region_label.h"
 
 namespace termfs::fs::server {
 
 namespace {
 
 constexpr size_t kMaxSmallFile = 64 << 10;
+
+// What a region of `pages` may grow to before the server is started anew: address space in the server and in every
+// client, of which the software RNIC gives a region 4 TiB at most.
+uint64_t RoomFor(uint64_t pages) {
+  constexpr uint64_t kFactor = 16;
+  constexpr uint64_t kLeast = uint64_t{1} << 24;  // 64 GiB
+  constexpr uint64_t kMost = (uint64_t{1} << 30) - 2;
+  return std::max(pages, std::clamp(pages * kFactor, kLeast, kMost));
+}
 
 Status WriteAll(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
@@ -170,6 +180,24 @@ std::string ToString(const metadata::Uuid& uuid) {
   return text;
 }
 
+Status CheckCapacity(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Superblock& superblock) {
+  const uint64_t pages = settings.capacity_bytes >> kPageBits;
+  if (pages == superblock.capacity_pages) {
+    return Status::Ok();
+  }
+  const std::string& device = settings.device.empty() ? paths.region : settings.device;
+  const UniqueFd fd(open(device.c_str(), O_RDONLY | O_CLOEXEC));
+  using Label = Result<tlib::server::RegionLabel>;
+  const Label label =
+      fd.valid() ? tlib::server::ReadRegionLabel(fd.get(), device) : Label(ErrnoStatus("open " + device));
+  if (label.ok() && label->pages == pages && pages > superblock.capacity_pages) {
+    return Status::Ok();
+  }
+  return Status::Error(EINVAL, paths.settings + ": capacity must be that of the volume, " +
+                                   std::to_string(superblock.capacity_pages << kPageBits) +
+                                   "; 'termfs set' changes it");
+}
+
 tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
                                         const std::string& volume) {
   if (settings.memory_directory == "none") {
@@ -185,12 +213,14 @@ tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSe
 Result<tlib::server::RegionOptions> RegionOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
                                                     const std::string& volume) {
   ASSIGN_OR_RETURN(const driver::RegionKind kind, driver::ParseRegionKind(settings.kind));
+  const uint64_t pages = settings.capacity_bytes >> kPageBits;
   using tlib::server::FrameChoice;
   return tlib::server::RegionOptions{.kind = kind,
                                      .device = settings.device.empty() ? paths.region : settings.device,
                                      .written_log = paths.written,
                                      .volume = volume,
-                                     .pages = settings.capacity_bytes >> kPageBits,
+                                     .pages = pages,
+                                     .max_pages = RoomFor(pages),
                                      .dram_ratio = settings.dram_ratio,
                                      .choice = settings.promoter == "heat"     ? FrameChoice::kHeat
                                                : settings.promoter == "recent" ? FrameChoice::kRecent

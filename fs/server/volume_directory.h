@@ -68,6 +68,9 @@ Result<std::unique_ptr<metadata::Namespace>> OpenNamespace(metadata::KeyValueSto
                                                            const std::string& directory);
 
 std::string ToString(const metadata::Uuid& uuid);
+// The capacity is the superblock's; termfs.toml says it for people. EINVAL: it says another one, and not by a change of
+// the capacity that was cut short, which has left it on the region's label.
+Status CheckCapacity(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Superblock& superblock);
 // The tier is where the settings say; `volume`: the uuid.
 tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
                                         const std::string& volume);

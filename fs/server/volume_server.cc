@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "fs/proto/codec.h"
+#include "fs/server/capacity.h"
 #include "fs/server/kept_memory.h"
 #include "fs/server/service.h"
 #include "fs/server/settings.h"
@@ -46,6 +47,8 @@ class ServedVolume final : public VolumeServer, private Administrator {
   Status Begin(driver::Nic& nic, const StoreOpener& open_store);
   // What a killed server, or a loss of power, left; before anybody is served.
   Status Recover();
+  Status TakeCapacity(VolumeSettings& settings);
+  Status NoteCapacity(uint64_t pages);
   Status ZeroFreePages();
   Status Stop() override;
 
@@ -55,12 +58,20 @@ class ServedVolume final : public VolumeServer, private Administrator {
   std::string DescribeHealth(const std::vector<MetricValue>& metrics);
   Bytes DescribeMetrics();
   Status Change(const std::string& key, const std::string& value);
-  Status ChangeRatio(const std::string& value) REQUIRES(settings_mutex_);
-  Status ChangePromoter(const std::string& value) REQUIRES(settings_mutex_);
+  Status ChangeRatio(const std::string& value) REQUIRES(change_mutex_);
+  Status ChangePromoter(const std::string& value) REQUIRES(change_mutex_);
   Status ChangePattern(const std::string& value);
+  Status ChangeCapacity(const std::string& value) REQUIRES(change_mutex_);
+  VolumeSettings settings() EXCLUDES(settings_mutex_) {
+    MutexLock lock(settings_mutex_);
+    return settings_;
+  }
+  // In force from now on, and after a restart.
+  Status Keep(const VolumeSettings& settings) EXCLUDES(settings_mutex_);
 
   const std::string directory_;
-  Mutex settings_mutex_;  // one change at a time
+  Mutex change_mutex_;    // one change at a time
+  Mutex settings_mutex_;  // for an instant
   VolumeSettings settings_ GUARDED_BY(settings_mutex_);
   const steady_clock::time_point begun_;
   std::string transport_;
@@ -72,23 +83,18 @@ class ServedVolume final : public VolumeServer, private Administrator {
   std::unique_ptr<metadata::Namespace> names_;
   std::unique_ptr<FileService> service_;
   std::unique_ptr<tlib::server::Server> server_;
+  std::unique_ptr<Capacity> capacity_;
 };
 
 Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   const VolumePaths paths(directory_);
   ASSIGN_OR_RETURN(lock_, VolumeLock::Take(paths, "served"));
-  VolumeSettings settings;
-  {
-    MutexLock lock(settings_mutex_);
-    settings = settings_;
-  }
+  VolumeSettings settings = this->settings();
   RETURN_IF_ERROR(CheckSettings(settings));
   ASSIGN_OR_RETURN(store_, open_store ? open_store(paths.meta) : OpenStore(paths));
   ASSIGN_OR_RETURN(names_, OpenNamespace(*store_, directory_));
-  if (names_->superblock().capacity_pages != settings.capacity_bytes >> kPageBits) {
-    return Status::Error(EINVAL, paths.settings + ": capacity must be that of the volume, " +
-                                     std::to_string(names_->superblock().capacity_pages << kPageBits));
-  }
+  RETURN_IF_ERROR(CheckCapacity(paths, settings, names_->superblock()));
+  RETURN_IF_ERROR(TakeCapacity(settings));
   ASSIGN_OR_RETURN(const uint64_t epoch, NextEpoch(paths));
   const std::string uuid = ToString(names_->superblock().uuid);
   ASSIGN_OR_RETURN(auto region, RegionOptionsOf(paths, settings, uuid));
@@ -111,9 +117,39 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   ASSIGN_OR_RETURN(server_, tlib::server::Server::Start(nic, options, *service_));
   RETURN_IF_ERROR(Recover());
   ASSIGN_OR_RETURN(kept_since_, NoteMemory(paths, epoch, server_->memory()));
+  capacity_ = std::make_unique<Capacity>(
+      Capacity::Parts{.names = *names_,
+                      .server = *server_,
+                      .device = region.device,
+                      .meta = paths.meta,
+                      .note = [this](uint64_t pages) { return NoteCapacity(pages); },
+                      .confine = [this](uint64_t pages) { return service_->Confine(pages); },
+                      .evacuate = [this](const std::function<bool()>& end) { return service_->Evacuate(end); },
+                      .alone =
+                          [this](const std::function<Status()>& what) {
+                            MutexLock lock(change_mutex_);
+                            return what();
+                          }});
   service_->Attach(*server_, this, kept_since_);
   LOG_INFO("volume {} is served, start {}", directory_, epoch);
   return Status::Ok();
+}
+
+// After a change of the capacity that was cut short.
+Status ServedVolume::TakeCapacity(VolumeSettings& settings) {
+  const uint64_t capacity = names_->superblock().capacity_pages << kPageBits;
+  if (settings.capacity_bytes == capacity) {
+    return Status::Ok();
+  }
+  LOG_INFO("a change of the capacity to {} bytes was cut short; it is {} bytes", settings.capacity_bytes, capacity);
+  settings.capacity_bytes = capacity;
+  return NoteCapacity(names_->superblock().capacity_pages);
+}
+
+Status ServedVolume::NoteCapacity(uint64_t pages) {
+  VolumeSettings changed = settings();
+  changed.capacity_bytes = pages << kPageBits;
+  return Keep(changed);
 }
 
 Status ServedVolume::Recover() {
@@ -154,6 +190,9 @@ Status ServedVolume::Stop() {
       first = std::move(status);
     }
   };
+  if (capacity_ != nullptr) {
+    capacity_->Stop();
+  }
   if (server_ != nullptr) {
     service_->StopBackground();
     note(server_->Stop());
@@ -202,11 +241,9 @@ Bytes ServedVolume::DescribeStatus() {
   status.uuid = ToString(superblock.uuid);
   status.version = kVersion;
   status.format = superblock.format_version;
-  {
-    MutexLock lock(settings_mutex_);
-    status.kind = settings_.kind;
-    status.dram_ratio = settings_.dram_ratio;
-  }
+  const VolumeSettings settings = this->settings();
+  status.kind = settings.kind;
+  status.dram_ratio = settings.dram_ratio;
   status.transport = transport_;
   status.health = DescribeHealth(metrics);
   status.uptime_seconds =
@@ -216,6 +253,11 @@ Bytes ServedVolume::DescribeStatus() {
   status.dirty_bytes = ValueOf(metrics, "pages_dirty") << kPageBits;
   status.space = std::make_unique<wire::VolumeSpaceT>();
   status.space->capacity = space.capacity_bytes;
+  const Capacity::Progress progress = capacity_->progress();
+  status.space->target = progress.target_pages << kPageBits;
+  status.space->to_move = progress.pages_to_move << kPageBits;
+  status.space->changing = progress.changing;
+  status.space->failure = progress.failure;
   status.space->free = space.free_bytes;
   status.space->inodes_used = space.inodes_used;
   status.space->inodes_free = space.inodes_free;
@@ -252,7 +294,10 @@ Bytes ServedVolume::DescribeMetrics() {
 }
 
 Status ServedVolume::Change(const std::string& key, const std::string& value) {
-  MutexLock lock(settings_mutex_);
+  MutexLock lock(change_mutex_);
+  if (key == "capacity") {
+    return ChangeCapacity(value);
+  }
   if (key == "dram-ratio") {
     return ChangeRatio(value);
   }
@@ -262,30 +307,46 @@ Status ServedVolume::Change(const std::string& key, const std::string& value) {
   if (key == "pattern") {
     return ChangePattern(value);
   }
-  return Status::Error(EINVAL, "what can be set while serving: dram-ratio, promoter, pattern");
+  return Status::Error(EINVAL, "what can be set while serving: capacity, dram-ratio, promoter, pattern");
+}
+
+Status ServedVolume::Keep(const VolumeSettings& settings) {
+  {
+    MutexLock lock(settings_mutex_);
+    settings_ = settings;
+  }
+  return SaveSettings(directory_, settings);
+}
+
+Status ServedVolume::ChangeCapacity(const std::string& value) {
+  VolumeSettings changed = settings();
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), changed.capacity_bytes);
+  if (error != std::errc() || end != value.data() + value.size()) {
+    return Status::Error(EINVAL, "capacity must be a number of bytes");
+  }
+  RETURN_IF_ERROR(CheckSettings(changed));
+  return capacity_->Set(changed.capacity_bytes >> kPageBits);
 }
 
 Status ServedVolume::ChangeRatio(const std::string& value) {
-  VolumeSettings changed = settings_;
+  VolumeSettings changed = settings();
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), changed.dram_ratio);
   if (error != std::errc() || end != value.data() + value.size()) {
     return Status::Error(EINVAL, "dram-ratio must be from 0.01 to 1");
   }
   RETURN_IF_ERROR(CheckSettings(changed));
   RETURN_IF_ERROR(server_->SetDramRatio(changed.dram_ratio));
-  settings_ = changed;
-  return SaveSettings(directory_, settings_);
+  return Keep(changed);
 }
 
 Status ServedVolume::ChangePromoter(const std::string& value) {
-  VolumeSettings changed = settings_;
+  VolumeSettings changed = settings();
   changed.promoter = value;
   RETURN_IF_ERROR(CheckSettings(changed));
   RETURN_IF_ERROR(server_->SetFrameChoice(value == "heat"     ? FrameChoice::kHeat
                                           : value == "recent" ? FrameChoice::kRecent
                                                               : FrameChoice::kStatic));
-  settings_ = changed;
-  return SaveSettings(directory_, settings_);
+  return Keep(changed);
 }
 
 Status ServedVolume::ChangePattern(const std::string& value) {

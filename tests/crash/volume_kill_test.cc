@@ -13,6 +13,7 @@
 #include <set>
 
 #include "driver/softnic/softnic.h"
+#include "fs/client/admin.h"
 #include "fs/client/file_system.h"
 #include "fs/server/volume.h"
 #include "metadata/rocksdb_store.h"
@@ -25,6 +26,8 @@ namespace termfs::fs {
 namespace {
 
 constexpr uint64_t kCapacity = uint64_t{16} << 20;
+constexpr uint64_t kMostCapacity = uint64_t{40} << 20;
+constexpr uint64_t kStep = uint64_t{1052} << 10;
 constexpr uint64_t kRoot = 1;
 
 struct Round {
@@ -36,11 +39,18 @@ struct Round {
 
 std::string NameOf(size_t name) { return "n" + std::to_string(name); }
 
+// Bytes: what the capacity was when a change of it had last returned, and what was asked for since.
+struct Capacities {
+  uint64_t acknowledged = kCapacity;
+  uint64_t wanted = kCapacity;
+};
+
 // One client, its calls and the model. Ends the process when a call fails.
 class Worker {
  public:
-  Worker(client::FileSystem& fs, client::Lane& lane, FileModel& model, uint64_t seed)
-      : fs_(fs), lane_(lane), model_(model), random_(seed) {}
+  Worker(client::FileSystem& fs, client::Lane& lane, FileModel& model, uint64_t seed, std::string directory,
+         Capacities& capacities)
+      : fs_(fs), lane_(lane), model_(model), random_(seed), directory_(std::move(directory)), capacities_(capacities) {}
 
   void Verify() {
     FileModel::Tree found;
@@ -76,7 +86,7 @@ class Worker {
       if (model_.HistoryFull()) {
         SyncRoot();
       }
-      switch (random_.Below(14)) {
+      switch (random_.Below(15)) {
         case 0:
         case 1:
           Create();
@@ -102,6 +112,9 @@ class Worker {
           break;
         case 11:
           SyncRoot();
+          break;
+        case 12:
+          ChangeCapacity();
           break;
         default:
           Sync();
@@ -183,9 +196,14 @@ class Worker {
     }
     // A release does not wait for the server, and what it frees follows later.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(100);
-    while (FreeBytes() != kCapacity) {
+    while (true) {
+      const auto space = fs_.StatFs(lane_);
+      Expect(space.status());
+      if (space->free_bytes == space->capacity_bytes) {
+        return;
+      }
       if (std::chrono::steady_clock::now() > deadline) {
-        EndWith("space was lost: " + std::to_string(kCapacity - FreeBytes()) + " bytes");
+        EndWith("space was lost: " + std::to_string(space->capacity_bytes - space->free_bytes) + " bytes");
       }
     }
   }
@@ -361,6 +379,37 @@ class Worker {
     fs_.Release(lane_, open);
   }
 
+  // The volume has the old capacity or the new one after a death in the midst of it, and what was done is kept.
+  void ChangeCapacity() {
+    const auto space = fs_.StatFs(lane_);
+    Expect(space.status());
+    const uint64_t before = space->capacity_bytes;
+    if (before != capacities_.acknowledged && before != capacities_.wanted) {
+      EndWith("the capacity is " + std::to_string(before) + ", which was neither had nor asked for");
+    }
+    capacities_.acknowledged = before;
+    capacities_.wanted =
+        random_.Below(2) == 0 ? std::max(kCapacity, before - kStep) : std::min(kMostCapacity, before + kStep);
+    const Status set = client::ChangeSetting(directory_, "capacity", std::to_string(capacities_.wanted));
+    if (set.code() == ENOSPC) {
+      capacities_.wanted = before;
+      return;
+    }
+    Expect(set);
+    while (true) {
+      const auto status = client::GetStatus(directory_);
+      Expect(status.status());
+      if (!status->capacity_changing) {
+        if (status->space.capacity_bytes != capacities_.wanted) {
+          EndWith("the capacity stays " + std::to_string(status->space.capacity_bytes) + ": " +
+                  status->capacity_failure);
+        }
+        break;
+      }
+    }
+    capacities_.acknowledged = capacities_.wanted;
+  }
+
   void SyncRoot() {
     Expect(fs_.SyncDirectory(lane_, kRoot));
     model_.SyncedTree();
@@ -370,6 +419,8 @@ class Worker {
   client::Lane& lane_;
   FileModel& model_;
   Random random_;
+  const std::string directory_;
+  Capacities& capacities_;
 };
 
 class KilledVolume {
@@ -441,7 +492,7 @@ class KilledVolume {
     if (!lane.ok()) {
       EndWith(at + ": lane: " + lane.status().ToDebugString());
     }
-    Worker worker(**connected, **lane, *model_, round.seed);
+    Worker worker(**connected, **lane, *model_, round.seed, directory_, *capacities_);
     worker.Verify();
     work(worker);
     EndWith("");
@@ -451,12 +502,13 @@ class KilledVolume {
   std::string memory_;
   Shared<FileModel> model_;
   Shared<metadata::SyncedLogs> synced_;
+  Shared<Capacities> capacities_;
 };
 
-constexpr std::array<const char*, 14> kPoints = {"store.commit", "store.committed", "store.sync",      "store.synced",
+constexpr std::array<const char*, 16> kPoints = {"store.commit", "store.committed", "store.sync",      "store.synced",
                                                  "nic.publish",  "nic.published",   "nic.begin_write", "nic.hide",
                                                  "nic.hidden",   "nic.begun_write", "nic.commit",      "nic.registered",
-                                                 "nic.register", "nic.committed"};
+                                                 "nic.register", "nic.committed",   "nic.resize",      "nic.resized"};
 
 void KillEverywhere(std::initializer_list<uint64_t> counts, uint64_t seed) {
   KilledVolume volume;

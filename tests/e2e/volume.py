@@ -59,6 +59,27 @@ def start_time(pid):
         return None
 
 
+def users_of(path):
+    """Processes that have `path`, or what is below it, open or as their directory; those of others, too."""
+    found = []
+    for entry in os.listdir("/proc"):
+        links = [f"/proc/{entry}/cwd", f"/proc/{entry}/root"]
+        try:
+            links += [f"/proc/{entry}/fd/{fd}" for fd in os.listdir(f"/proc/{entry}/fd")] if entry.isdigit() else []
+            with open(f"/proc/{entry}/comm", encoding="utf-8", errors="replace") as name:
+                comm = name.read().strip()
+        except OSError:
+            continue
+        for link in links:
+            try:
+                target = os.readlink(link)
+            except OSError:
+                continue
+            if target == path or target.startswith(path + "/"):
+                found.append(f"{comm} {link} -> {target}")
+    return found
+
+
 class Mount:
     def __init__(self, path, pid):
         self.path = path
@@ -136,7 +157,10 @@ class Volume:
 
     def umount(self, mount):
         self.mounts.remove(mount)
-        run(self.site.termfs, "umount", mount.path)
+        try:
+            run(self.site.termfs, "umount", mount.path)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; used by {users_of(mount.path)}") from None
         check(ended(mount.pid), "umount returned before the mount's process had ended")
         os.rmdir(mount.path)
 

@@ -57,7 +57,13 @@ class CrashTermRegion final : public TermRegion {
   std::span<const std::atomic<uint64_t>> bitmap() const override { return region_->bitmap(); }
   Pattern pattern() const override { return region_->pattern(); }
   Status SetPattern(const Pattern& pattern) override { return region_->SetPattern(pattern); }
-  Status Resize(uint64_t pages) override { return region_->Resize(pages); }
+  Status Resize(uint64_t pages) override {
+    points_.Pass("nic.resize");
+    Status status = region_->Resize(pages);
+    points_.Pass("nic.resized");
+    return status;
+  }
+  Status MakeRoom(uint64_t pages) override { return region_->MakeRoom(pages); }
 
  private:
   const std::unique_ptr<TermRegion> region_;

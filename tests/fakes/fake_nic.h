@@ -55,10 +55,11 @@ class FakeTermRegion final : public TermRegion {
  public:
   explicit FakeTermRegion(const TermRegionOptions& options)
       : options_(options),
-        memory_(options.pages * kPageSize),
-        entries_(options.pages),
-        committed_(options.pages),
-        bitmap_(options.pages / 64 + 1) {}
+        memory_(options.max_pages * kPageSize),
+        pages_(options.pages),
+        entries_(options.max_pages),
+        committed_(options.max_pages),
+        bitmap_(options.max_pages / 64 + 1) {}
 
   // What a READ of the page would find: its frame's bytes; nullptr for magic or writing.
   const std::byte* Published(PageIndex page) const EXCLUDES(mutex_) {
@@ -75,21 +76,21 @@ class FakeTermRegion final : public TermRegion {
     MutexLock lock(mutex_);
     return failed_faults_;
   }
-  // The next commits fail.
-  void FailCommits(bool fail) EXCLUDES(mutex_) {
+  // There is memory for the frames before `first` only.
+  void FailCommitsFrom(uint32_t first) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    fail_commits_ = fail;
+    fail_commits_from_ = first;
   }
 
   RegionKind kind() const override { return options_.kind; }
-  uint64_t pages() const override { return options_.pages; }
+  uint64_t pages() const override { return pages_.load(); }
   RKey rkey() const override { return {8}; }
   LKey frames_lkey() const override { return {8}; }
-  uint32_t max_frames() const override { return static_cast<uint32_t>(options_.pages); }
+  uint32_t max_frames() const override { return static_cast<uint32_t>(options_.max_pages); }
   std::byte* frame(FrameIndex frame) override { return data() + uint64_t{frame.value} * kPageSize; }
   Status Commit(FrameIndex first, uint32_t count) override EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (fail_commits_) {
+    if (first.value + count > fail_commits_from_) {
       return Status::Error(ENOMEM, "injected: commit frames");
     }
     for (uint32_t i = first.value; i < first.value + count; i++) {
@@ -137,7 +138,18 @@ class FakeTermRegion final : public TermRegion {
     options_.pattern = pattern;
     return Status::Ok();
   }
-  Status Resize(uint64_t) override { return Status::Error(ENOTSUP, "the fake does not grow"); }
+  Status Resize(uint64_t pages) override EXCLUDES(mutex_) {
+    RETURN_IF_ERROR(MakeRoom(pages));
+    MutexLock lock(mutex_);
+    for (uint64_t page = pages; page < pages_.load(); page++) {
+      TERMFS_CHECK(entries_[page].state == kMagic);
+    }
+    pages_.store(pages);
+    return Status::Ok();
+  }
+  Status MakeRoom(uint64_t pages) override {
+    return pages <= options_.max_pages ? Status::Ok() : Status::Error(EINVAL, "no room to grow");
+  }
 
  private:
   enum EntryState { kMagic, kWriting, kFrame };
@@ -149,11 +161,12 @@ class FakeTermRegion final : public TermRegion {
 
   TermRegionOptions options_;
   FakeMemory memory_;
+  std::atomic<uint64_t> pages_;
   mutable Mutex mutex_;
   std::vector<Entry> entries_ GUARDED_BY(mutex_);
   std::vector<bool> committed_ GUARDED_BY(mutex_);
   std::set<uint64_t> failed_faults_ GUARDED_BY(mutex_);
-  bool fail_commits_ GUARDED_BY(mutex_) = false;
+  uint32_t fail_commits_from_ GUARDED_BY(mutex_) = UINT32_MAX;
   std::vector<std::atomic<uint64_t>> bitmap_;
 };
 

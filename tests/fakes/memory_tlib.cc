@@ -274,6 +274,7 @@ class ClientSession final : public tlib::client::Session {
   uint64_t epoch() const override { return epoch_; }
   driver::RegionKind kind() const override { return driver::RegionKind::kTerm; }
   uint64_t pages() const override { return pages_; }
+  uint64_t max_pages() const override { return uint64_t{1} << 30; }
   std::string transport() const override { return "memory"; }
   std::string volume() const override { return volume_; }
   bool lost() const override { return session_->lost; }
@@ -335,8 +336,8 @@ Result<std::unique_ptr<tlib::client::Session>> MemoryServer::Connect(tlib::clien
         Close(session, session->goodbye ? How::kGoodbye : How::kLost);
         session->StopCallbacks();
       },
-      [this, session](size_t bytes) { return std::make_unique<MemoryChannel>(*this, session, bytes); },
-      bytes_.size() >> kPageBits, volume));
+      [this, session](size_t bytes) { return std::make_unique<MemoryChannel>(*this, session, bytes); }, region_pages(),
+      volume));
 }
 
 void MemoryServer::Rename(const std::string& volume) {
@@ -476,18 +477,25 @@ void MemoryServer::Expel(SessionId session, const std::string&) {
 
 template <typename PerPage>
 Status MemoryServer::ForPages(RegionOffset offset, uint64_t length, PerPage per_page) {
-  if (offset.value > bytes_.size() || length > bytes_.size() - offset.value) {
-    return Status::Error(EIO, "beyond the region");
-  }
   for (uint64_t done = 0; done < length;) {
     const uint64_t at = offset.value + done;
     const uint64_t part = std::min(length - done, kPageSize - (at & (kPageSize - 1)));
     {
       MutexLock lock(region_mutex_);
+      if (at > bytes_.size() || part > bytes_.size() - at) {
+        return Status::Error(EIO, "beyond the region");
+      }
       RETURN_IF_ERROR(per_page(bytes_.data() + at, done, part));
     }
     done += part;
   }
+  return Status::Ok();
+}
+
+Status MemoryServer::Resize(uint64_t pages) {
+  MutexLock lock(region_mutex_);
+  bytes_.resize(pages << kPageBits);
+  flushed_.resize(pages << kPageBits);
   return Status::Ok();
 }
 

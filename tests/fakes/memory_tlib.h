@@ -53,6 +53,10 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   // The region has the bytes that were flushed, and none that were written since. REQUIRES: no server runs.
   void ForgetUnflushed();
   uint64_t zeroed_pages() const { return zeroed_pages_; }
+  uint64_t region_pages() EXCLUDES(region_mutex_) {
+    MutexLock lock(region_mutex_);
+    return bytes_.size() >> kPageBits;
+  }
 
   Status Stop() override;
   tlib::server::RegionIo& region() override { return *this; }
@@ -65,6 +69,9 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   void Expel(tlib::server::SessionId session, const std::string& why) override;
   std::vector<tlib::server::SessionInfo> Sessions() const override { return {}; }
   Status SetDramRatio(double) override { return Status::Ok(); }
+  Status Grow(uint64_t pages) override { return pages > region_pages() ? Resize(pages) : Status::Ok(); }
+  Status CheckShrink() const override { return Status::Ok(); }
+  Status Shrink(uint64_t pages) override { return Resize(pages); }
   Status SetFrameChoice(tlib::server::FrameChoice) override { return Status::Ok(); }
   Status SetPattern(const driver::Pattern&) override { return Status::Ok(); }
   std::vector<MetricValue> Metrics() const override { return {}; }
@@ -82,6 +89,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   Status Zero(std::span<const tlib::server::PageRange> ranges) override;
   Status Flush(std::span<const tlib::server::PageRange> ranges) override;
 
+  Status Resize(uint64_t pages) EXCLUDES(region_mutex_);
   // Page by page, each as one.
   template <typename PerPage>
   Status ForPages(RegionOffset offset, uint64_t length, PerPage per_page);

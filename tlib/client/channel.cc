@@ -28,7 +28,6 @@ Result<std::unique_ptr<Channel>> ChannelImpl::Open(std::shared_ptr<SessionCore> 
 
 Status ChannelImpl::Init() {
   counters_ = core_->AddChannel();
-  region_bytes_ = core_->region().pages << kPageBits;
   ASSIGN_OR_RETURN(buffer_, RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes));
   ASSIGN_OR_RETURN(port_, RpcPort::Open(core_, options_.interruption));
   if (driver::AllowsOneSidedRead(core_->region().kind)) {
@@ -99,10 +98,10 @@ Status ChannelImpl::ReadOneSided(std::span<const ReadRequest> reads) {
 Status ChannelImpl::AllAreMissing(std::span<const ReadRequest> reads) {
   for (uint32_t i = 0; i < reads.size(); i++) {
     const ReadRequest& read = reads[i];
-    if (read.length == 0 || read.length > kMaxTransfer || read.offset.value >= region_bytes_ ||
-        read.length > region_bytes_ - read.offset.value || !buffer_->Contains(read.destination, read.length)) {
-      return Status::Error(EINVAL, "read outside of the region or of the channel's buffer");
+    if (read.length == 0 || read.length > kMaxTransfer || !buffer_->Contains(read.destination, read.length)) {
+      return Status::Error(EINVAL, "read too much, or outside of the channel's buffer");
     }
+    RETURN_IF_ERROR(core_->CheckInRegion(read.offset, read.length));
     const PageSpan pages(read.offset.value, read.length);
     counters_->read_pages.Add(pages.count());
     MissingPages& all = missing_.emplace_back(MissingPages{.read = i});
@@ -218,10 +217,10 @@ Result<DecodedReply> ChannelImpl::Exchange(const RpcPort::Request& request, Time
 }
 
 Status ChannelImpl::Write(RegionOffset offset, std::span<const std::byte> data) {
-  if (data.empty() || data.size() > kMaxTransfer || offset.value >= region_bytes_ ||
-      data.size() > region_bytes_ - offset.value || !buffer_->Contains(data.data(), data.size())) {
-    return Status::Error(EINVAL, "write outside of the region or of the channel's buffer");
+  if (data.empty() || data.size() > kMaxTransfer || !buffer_->Contains(data.data(), data.size())) {
+    return Status::Error(EINVAL, "write too much, or from outside of the channel's buffer");
   }
+  RETURN_IF_ERROR(core_->CheckInRegion(offset, data.size()));
   const auto length = static_cast<uint32_t>(data.size());
   const WriteBody body{.offset = offset.value, .length = length};
   return Exchange({.opcode = kWrite,

@@ -63,7 +63,6 @@ class ChannelImpl final : public Channel {
   std::unique_ptr<OneSidedReader> reader_;  // null where the region cannot be READ
   std::vector<MissingPages> missing_;
   std::vector<RpcPort::Ticket> tickets_;
-  uint64_t region_bytes_ = 0;
 };
 
 }  // namespace termfs::tlib::client

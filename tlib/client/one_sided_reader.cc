@@ -20,7 +20,7 @@ OneSidedReader::~OneSidedReader() {
 
 Status OneSidedReader::Init() {
   const RegionFacts& region = core_->region();
-  region_bytes_ = region.pages << kPageBits;
+  region_bytes_ = core_->region_bytes();
   for (driver::SendWorkRequest& request : requests_) {
     request.id = RpcPort::kReadId;
     request.opcode = driver::Opcode::kRdmaRead;
@@ -34,11 +34,13 @@ Status OneSidedReader::Init() {
       if (view.size() < (region.pages + 63) / 64 * sizeof(uint64_t)) {
         return Status::Error(EPROTO, "the server's bitmap is shorter than its region");
       }
+      bitmap_pages_ = std::min<uint64_t>(region.max_pages, view.size() * 8);
       bitmap_ = reinterpret_cast<const std::atomic<uint64_t>*>(view.data());
       break;
     }
     case BitmapMode::kPulled:
       bitmap_ = core_->pulled_bitmap().data();
+      bitmap_pages_ = core_->pulled_bitmap().size() * 64;
       break;
     case BitmapMode::kOff:
       break;
@@ -74,6 +76,13 @@ void OneSidedReader::RefreshPatterns(bool keep) {
   quick_bytes_ = matchers_.size() == 1 && (patterns_version_ & Patterns::kLost) == 0 ? region_bytes_ : 0;
 }
 
+Status OneSidedReader::LearnRegionBytes(const ReadRequest& read) {
+  RETURN_IF_ERROR(core_->CheckInRegion(read.offset, read.length));
+  region_bytes_ = core_->region_bytes();
+  quick_bytes_ = quick_bytes_ != 0 ? region_bytes_ : 0;
+  return Status::Ok();
+}
+
 bool OneSidedReader::LooksAbsent(const std::byte* data, uint32_t in_page, uint32_t length) const {
   if (matchers_.front().Touches(data, in_page, length)) [[unlikely]] {
     return true;
@@ -93,10 +102,11 @@ Status OneSidedReader::Read(std::span<const ReadRequest> reads, std::vector<Miss
   count_ = 0;
   for (uint32_t i = 0; i < reads.size(); i++) {
     const ReadRequest& read = reads[i];
-    if (read.length - 1 >= kMaxTransfer || read.offset.value >= region_bytes_ ||
-        read.length > region_bytes_ - read.offset.value || !buffer_->Contains(read.destination, read.length))
-        [[unlikely]] {
-      return Status::Error(EINVAL, "read outside of the region or of the channel's buffer");
+    if (read.length - 1 >= kMaxTransfer || !buffer_->Contains(read.destination, read.length)) [[unlikely]] {
+      return Status::Error(EINVAL, "read too much, or outside of the channel's buffer");
+    }
+    if (!InRegion(read)) [[unlikely]] {
+      RETURN_IF_ERROR(LearnRegionBytes(read));
     }
     if (read.offset.in_page() + read.length <= kPageSize) [[likely]] {
       if (CallsPresent(read.offset.page().value)) {
@@ -259,6 +269,9 @@ void OneSidedReader::Learn(const ReadRequest& read, const ReadBitmap& asked, con
       continue;
     }
     const uint64_t page = pages.first() + i;
+    if (page >= bitmap_pages_) {
+      break;
+    }
     const uint64_t bit = uint64_t{1} << (page % 64);
     if (((present[i / 64] >> (i % 64)) & 1) != 0) {
       pulled[page / 64].fetch_or(bit, std::memory_order_relaxed);

@@ -96,8 +96,13 @@ class OneSidedReader {
         counters_(counters) {}
   Status Init();
   bool CallsPresent(uint64_t page) const {
-    return bitmap_ == nullptr || ((bitmap_[page / 64].load(std::memory_order_relaxed) >> (page % 64)) & 1) != 0;
+    return page >= bitmap_pages_ || ((bitmap_[page / 64].load(std::memory_order_relaxed) >> (page % 64)) & 1) != 0;
   }
+  bool InRegion(const ReadRequest& read) const {
+    return read.offset.value < region_bytes_ && read.length <= region_bytes_ - read.offset.value;
+  }
+  // Of a read that is not in the region as it was last heard of.
+  Status LearnRegionBytes(const ReadRequest& read);
   Status PlanPages(const ReadRequest& read, uint32_t index);
   void AddRun(const ReadRequest& read, uint32_t index, uint32_t first, PagePart part);
   void AddMissing(uint32_t read, uint32_t page);
@@ -122,7 +127,8 @@ class OneSidedReader {
   const driver::RKey rkey_;
   ChannelCounters& counters_;
   std::shared_ptr<AccessRing> ring_;
-  const std::atomic<uint64_t>* bitmap_ = nullptr;  // null: every page is READ
+  const std::atomic<uint64_t>* bitmap_ = nullptr;
+  uint64_t bitmap_pages_ = 0;  // those the bitmap tells of; 0: there is none. The others are READ
   uint64_t region_bytes_ = 0;
 
   uint64_t patterns_version_ = 0;

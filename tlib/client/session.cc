@@ -67,7 +67,8 @@ class SessionImpl final : public Session {
   uint64_t id() const override { return core_->id(); }
   uint64_t epoch() const override { return core_->epoch(); }
   driver::RegionKind kind() const override { return core_->region().kind; }
-  uint64_t pages() const override { return core_->region().pages; }
+  uint64_t pages() const override { return core_->region_bytes() >> kPageBits; }
+  uint64_t max_pages() const override { return core_->region().max_pages; }
   std::string transport() const override { return core_->transport(); }
   std::string volume() const override { return core_->volume(); }
   bool lost() const override { return core_->patterns().lost(); }

@@ -135,7 +135,8 @@ class Session {
   virtual uint64_t id() const = 0;
   virtual uint64_t epoch() const = 0;  // of the server's start
   virtual driver::RegionKind kind() const = 0;
-  virtual uint64_t pages() const = 0;
+  virtual uint64_t pages() const = 0;      // as last heard of
+  virtual uint64_t max_pages() const = 0;  // what they may grow to while the session lasts
   virtual std::string transport() const = 0;
   virtual std::string volume() const = 0;  // whose region it is
   virtual bool lost() const = 0;

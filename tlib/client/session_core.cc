@@ -66,8 +66,8 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
   }
   const wire::RegionInfoT& info = *welcome.region;
   if (info.kind > static_cast<uint8_t>(driver::RegionKind::kTerm) || info.pages == 0 ||
-      info.pages > UINT64_MAX / kPageSize || info.pages > UINT32_MAX ||
-      info.bitmap_bytes < (info.pages + 63) / 64 * 8) {
+      info.pages > UINT64_MAX / kPageSize || info.pages > UINT32_MAX || info.max_pages < info.pages ||
+      info.max_pages > UINT32_MAX || info.bitmap_bytes < (info.pages + 63) / 64 * 8) {
     return Status::Error(EPROTO, "the server's region is not one this program knows");
   }
   id_ = welcome.session;
@@ -76,9 +76,11 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
   volume_ = welcome.volume;
   region_ = {.kind = static_cast<driver::RegionKind>(info.kind),
              .pages = info.pages,
+             .max_pages = info.max_pages,
              .region_rkey = {info.region_rkey},
              .bitmap_rkey = {info.bitmap_rkey},
              .bitmap_bytes = info.bitmap_bytes};
+  region_bytes_.store(info.pages << kPageBits, std::memory_order_relaxed);
   RETURN_IF_ERROR(LearnPatterns(info));
   if (bitmap_mode() == BitmapMode::kPulled) {
     pulled_words_ = (region_.pages + 63) / 64;
@@ -103,6 +105,20 @@ Status SessionCore::LearnPatterns(const wire::RegionInfoT& info) {
 Status SessionCore::RefreshPatterns() {
   ASSIGN_OR_RETURN(const auto info, control_->Call<wire::RegionInfoT>(wire::GetRegionInfoT(), CallDeadline()));
   return LearnPatterns(info);
+}
+
+Status SessionCore::CheckInRegion(RegionOffset offset, uint64_t length) {
+  const auto fits = [&](uint64_t bytes) { return offset.value < bytes && length <= bytes - offset.value; };
+  if (fits(region_bytes())) {
+    return Status::Ok();
+  }
+  if (fits(region_.max_pages << kPageBits)) {
+    ASSIGN_OR_RETURN(const auto info, control_->Call<wire::RegionInfoT>(wire::GetRegionInfoT(), CallDeadline()));
+    if (info.pages != 0 && info.pages <= region_.max_pages) {
+      region_bytes_.store(info.pages << kPageBits, std::memory_order_relaxed);
+    }
+  }
+  return fits(region_bytes()) ? Status::Ok() : Status::Error(EINVAL, "outside of the region");
 }
 
 BitmapMode SessionCore::bitmap_mode() const {

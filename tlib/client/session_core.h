@@ -31,7 +31,8 @@ namespace termfs::tlib::client {
 // The region as the server described it.
 struct RegionFacts {
   driver::RegionKind kind = driver::RegionKind::kTerm;
-  uint64_t pages = 0;
+  uint64_t pages = 0;      // when the session began
+  uint64_t max_pages = 0;  // what they may grow to
   driver::RKey region_rkey;
   driver::RKey bitmap_rkey;
   uint64_t bitmap_bytes = 0;
@@ -66,6 +67,12 @@ class SessionCore {
   // A connected queue pair for `purpose`.
   Result<std::unique_ptr<driver::QueuePair>> OpenQueuePair(wire::Purpose purpose,
                                                            const driver::QueuePairOptions& options);
+
+  // The region's size as last heard of. A server makes its region larger without telling; so who is asked for bytes
+  // beyond that asks the server before he refuses.
+  uint64_t region_bytes() const { return region_bytes_.load(std::memory_order_relaxed); }
+  // EINVAL: the range is not in the region; otherwise why the server could not be asked.
+  Status CheckInRegion(RegionOffset offset, uint64_t length);
 
   // Asks for the patterns in use anew. Once the callback queue pair is there the server tells of every change; one that
   // came between Welcome and then would be missed.
@@ -106,6 +113,7 @@ class SessionCore {
   std::unique_ptr<driver::ProtectionDomain> domain_;
   std::unique_ptr<HeatExporter> heat_;
   RegionFacts region_;
+  std::atomic<uint64_t> region_bytes_{0};
   uint64_t id_ = 0;
   uint64_t epoch_ = 0;
   std::string transport_;

@@ -79,6 +79,12 @@ void RunAccesses(AioContext& context, int fd, std::span<Access> accesses) {
 
 }  // namespace
 
+Status AioBlockDevice::Resize(uint64_t bytes) {
+  ASSIGN_OR_RETURN(const uint64_t now, ResizeDeviceFile(file_, size(), bytes));
+  bytes_.store(now, std::memory_order_relaxed);
+  return Status::Ok();
+}
+
 void AioBlockDevice::Run(std::span<BlockIo> ios) {
   if (Task::InTask()) {
     RunInTask(ios);

@@ -3,6 +3,8 @@
 
 namespace termfs::tlib::server {
 
+Status BlockDevice::Resize(uint64_t) { return Status::Error(ENOTSUP, "the size of this device cannot be changed"); }
+
 Status BlockDevice::Read(uint64_t offset, std::span<std::byte> to) {
   const iovec piece{.iov_base = to.data(), .iov_len = to.size()};
   BlockIo io{.kind = BlockIo::Kind::kRead, .offset = offset, .pieces = {&piece, 1}, .status = {}};

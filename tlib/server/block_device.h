@@ -47,6 +47,11 @@ class BlockDevice {
   virtual void Run(std::span<BlockIo> ios) = 0;
   virtual Status Flush() = 0;
 
+  // Makes the device larger or smaller (a block device cannot be: it is checked for size). Larger: every byte is
+  // allocated; ENOSPC: it does not fit, nothing has changed. Smaller: what is cut off is lost. ENOTSUP. Blocks; one
+  // caller at a time, and nobody accesses what is cut off.
+  virtual Status Resize(uint64_t bytes);
+
   // Conveniences over Run for a single buffer.
   Status Read(uint64_t offset, std::span<std::byte> to);
   Status Write(uint64_t offset, std::span<const std::byte> from);

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
+#include "base/log.h"
 #include "base/page.h"
 
 namespace termfs::tlib::server {
@@ -56,10 +58,10 @@ Status CheckSpace(int fd, uint64_t bytes) {
   return Status::Ok();
 }
 
-Status Allocate(int fd, uint64_t bytes, const std::function<void(uint64_t, uint64_t)>& progress) {
+Status Allocate(int fd, uint64_t from, uint64_t bytes, const std::function<void(uint64_t, uint64_t)>& progress) {
   for (uint64_t done = 0; done < bytes;) {
     const uint64_t step = std::min(kAllocationStep, bytes - done);
-    if (fallocate(fd, 0, static_cast<off_t>(done), static_cast<off_t>(step)) != 0) {
+    if (fallocate(fd, 0, static_cast<off_t>(from + done), static_cast<off_t>(step)) != 0) {
       if (errno == EINTR) {
         continue;
       }
@@ -70,7 +72,7 @@ Status Allocate(int fd, uint64_t bytes, const std::function<void(uint64_t, uint6
       progress(done, bytes);
     }
   }
-  return fsync(fd) == 0 ? Status::Ok() : ErrnoStatus("sync the new file");
+  return fsync(fd) == 0 ? Status::Ok() : ErrnoStatus("sync the file");
 }
 
 Status SyncFolderOf(const std::string& path) {
@@ -122,6 +124,37 @@ Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64
   return file;
 }
 
+Result<uint64_t> ResizeDeviceFile(const DeviceFile& file, uint64_t old_bytes, uint64_t bytes) {
+  const int fd = file.fd.get();
+  struct stat found {};
+  if (fstat(fd, &found) != 0) {
+    return ErrnoStatus("examine the device");
+  }
+  if (S_ISBLK(found.st_mode)) {
+    ASSIGN_OR_RETURN(const uint64_t have, BlockDeviceBytes(fd, "the device"));
+    if (have < file.start + bytes) {
+      return Status::Error(ENOSPC, "the block device has " + std::to_string(have) + " bytes, " +
+                                       std::to_string(file.start + bytes) + " are needed");
+    }
+    return have - file.start;
+  }
+  const auto old_end = static_cast<off_t>(file.start + old_bytes);
+  if (bytes > old_bytes) {
+    RETURN_IF_ERROR(CheckSpace(fd, bytes - old_bytes));
+    if (Status made = Allocate(fd, file.start + old_bytes, bytes - old_bytes, nullptr); !made.ok()) {
+      if (ftruncate(fd, old_end) != 0) {
+        LOG_WARNING("the device's file stays longer than it needs to be: {}", strerror(errno));
+      }
+      return made;
+    }
+    return bytes;
+  }
+  if (ftruncate(fd, static_cast<off_t>(file.start + bytes)) != 0 || fsync(fd) != 0) {
+    return ErrnoStatus("cut the device's file");
+  }
+  return bytes;
+}
+
 Status MakeDeviceFile(const std::string& path, uint64_t bytes,
                       const std::function<void(uint64_t, uint64_t)>& progress) {
   struct stat found {};
@@ -135,7 +168,7 @@ Status MakeDeviceFile(const std::string& path, uint64_t bytes,
   }
   Status made = CheckSpace(fd.get(), bytes);
   if (made.ok()) {
-    made = Allocate(fd.get(), bytes, progress);
+    made = Allocate(fd.get(), 0, bytes, progress);
   }
   if (made.ok()) {
     made = SyncFolderOf(path);

@@ -27,6 +27,11 @@ enum class OpenMode : uint8_t { kDirect, kBuffered };
 // `start`. EBUSY: a block device that is mounted or in use.
 Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64_t start = 0);
 
+// Makes the file that holds `old_bytes` hold `bytes`, both from `start` on; every new block is allocated. Returns what
+// it holds then: for a block device, which is checked for size instead, all there is. ENOSPC: it does not fit, the file
+// is as it was.
+Result<uint64_t> ResizeDeviceFile(const DeviceFile& file, uint64_t old_bytes, uint64_t bytes);
+
 // Makes a file of `bytes`, every block allocated, so that later writes neither fail for space nor wait for allocation.
 // A block device is checked for size instead. EEXIST: the file is there; ENOSPC: it does not fit, nothing is left
 // behind. `progress` (may be null) is told bytes done and total.

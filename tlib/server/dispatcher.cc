@@ -26,12 +26,11 @@ Status NotInRegion() { return Status::Error(EINVAL, "beyond the region's end"); 
 }  // namespace
 
 Dispatcher::Dispatcher(RegionIoImpl& region, Service& service, BlockingPool& blocking, MetricsRegistry& metrics,
-                       uint64_t epoch, uint64_t region_bytes)
+                       uint64_t epoch)
     : region_(region),
       service_(service),
       blocking_(blocking),
       epoch_(epoch),
-      region_bytes_(region_bytes),
       reads_(metrics.counter("rpc_reads_total")),
       read_pages_(metrics.counter("rpc_read_pages_total")),
       writes_(metrics.counter("rpc_writes_total")),

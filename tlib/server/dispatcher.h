@@ -24,8 +24,7 @@ namespace termfs::tlib::server {
 
 class Dispatcher {
  public:
-  Dispatcher(RegionIoImpl& region, Service& service, BlockingPool& blocking, MetricsRegistry& metrics, uint64_t epoch,
-             uint64_t region_bytes);
+  Dispatcher(RegionIoImpl& region, Service& service, BlockingPool& blocking, MetricsRegistry& metrics, uint64_t epoch);
 
   // In a task.
   void Serve(SessionId session, Connection& connection, BulkPool& bulk, std::span<const std::byte> message);
@@ -36,14 +35,14 @@ class Dispatcher {
   Reply ServeRead(CallImpl& call, const DecodedRequest& request);
   Reply ServeWrite(CallImpl& call, const DecodedRequest& request);
   bool InRegion(uint64_t offset, uint32_t length) const {
-    return offset < region_bytes_ && length <= region_bytes_ - offset;
+    const uint64_t bytes = region_.bytes();
+    return offset < bytes && length <= bytes - offset;
   }
 
   RegionIoImpl& region_;
   Service& service_;
   BlockingPool& blocking_;
   const uint64_t epoch_;
-  const uint64_t region_bytes_;
   Counter& reads_;
   Counter& read_pages_;
   Counter& writes_;

@@ -17,15 +17,7 @@ constexpr uint32_t kRefillTries = 256;
 
 FrameSupply::FrameSupply(Frames& frames, PageStates& states, TierPolicy& policy, StorageMetrics& metrics,
                          uint32_t max_frames)
-    : frames_(frames),
-      states_(states),
-      policy_(policy),
-      metrics_(metrics),
-      owners_(std::make_unique<std::atomic<uint32_t>[]>(max_frames)) {
-  for (uint32_t i = 0; i < max_frames; i++) {
-    owners_[i].store(kNobody, std::memory_order_relaxed);
-  }
-}
+    : frames_(frames), states_(states), policy_(policy), metrics_(metrics), owners_(max_frames) {}
 
 uint32_t FrameSupply::reserve() const {
   // kStatic gives nobody up, so it cannot keep frames free.
@@ -37,7 +29,7 @@ size_t FrameSupply::WriteInCapacity() const {
 }
 
 void FrameSupply::SetOwner(driver::FrameIndex frame, PageIndex page) {
-  owners_[frame.value].store(static_cast<uint32_t>(page.value), std::memory_order_relaxed);
+  owners_[frame.value].store(static_cast<uint32_t>(page.value) + 1, std::memory_order_relaxed);
 }
 
 void FrameSupply::ClearOwner(driver::FrameIndex frame) {
@@ -46,7 +38,7 @@ void FrameSupply::ClearOwner(driver::FrameIndex frame) {
 
 std::optional<PageIndex> FrameSupply::Owner(driver::FrameIndex frame) const {
   const uint32_t page = owners_[frame.value].load(std::memory_order_relaxed);
-  return page == kNobody ? std::nullopt : std::optional(PageIndex{page});
+  return page == kNobody ? std::nullopt : std::optional(PageIndex{page - 1});
 }
 
 std::optional<PageIndex> FrameSupply::EvictablePage(driver::FrameIndex frame) const {

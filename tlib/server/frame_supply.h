@@ -15,7 +15,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <optional>
 
 #include "base/mutex.h"
@@ -23,6 +22,7 @@
 #include "driver/nic.h"
 #include "tlib/server/frames.h"
 #include "tlib/server/page_states.h"
+#include "tlib/server/sparse_array.h"
 #include "tlib/server/storage_metrics.h"
 #include "tlib/server/tier_policy.h"
 
@@ -60,7 +60,7 @@ class FrameSupply final : private TierView {
   bool EvictOne();
 
  private:
-  static constexpr uint32_t kNobody = UINT32_MAX;
+  static constexpr uint32_t kNobody = 0;
   struct WriteIn {
     driver::FrameIndex frame;
     PageIndex page;
@@ -76,7 +76,7 @@ class FrameSupply final : private TierView {
   TierPolicy& policy_;
   StorageMetrics& metrics_;
   std::atomic<uint32_t> hand_range_{0};
-  const std::unique_ptr<std::atomic<uint32_t>[]> owners_;
+  const SparseArray<std::atomic<uint32_t>> owners_;  // page + 1
   Mutex mutex_;
   std::deque<WriteIn> write_in_ GUARDED_BY(mutex_);
 };

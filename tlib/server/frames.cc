@@ -7,12 +7,13 @@
 
 namespace termfs::tlib::server {
 
-Frames::Frames(driver::TermRegion& term) : term_(term) {
-  const uint32_t frames = term.max_frames();
+void Frames::Cover(uint32_t frames) {
   const uint32_t chunks = frames / kChunkFrames + (frames % kChunkFrames != 0 ? 1 : 0);
-  taken_.resize(frames);
-  taken_in_chunk_.resize(chunks);
-  committed_.resize(chunks);
+  if (chunks > committed_.size()) {
+    taken_.resize(ChunkEnd(chunks - 1));
+    taken_in_chunk_.resize(chunks);
+    committed_.resize(chunks);
+  }
 }
 
 uint32_t Frames::ChunkEnd(uint32_t chunk) const {
@@ -32,6 +33,7 @@ Status Frames::SetLimit(uint32_t limit, const std::function<void()>& progress) {
 
 void Frames::Adopt(driver::FrameIndex frame) {
   MutexLock lock(mutex_);
+  Cover(frame.value + 1);
   TERMFS_CHECK(limit() == 0 && !taken_[frame.value]);
   taken_[frame.value] = true;
   taken_in_chunk_[frame.value / kChunkFrames]++;
@@ -46,6 +48,8 @@ void Frames::DecommitRest() {
       term_.Decommit({first}, ChunkEnd(chunk) - first);
     }
   }
+  const auto covered = static_cast<uint32_t>(taken_.size());
+  term_.Decommit({covered}, term_.max_frames() - covered);
 }
 
 void Frames::Lower(uint32_t limit) {
@@ -66,6 +70,7 @@ Status Frames::Raise(uint32_t limit, const std::function<void()>& progress) {
     const uint32_t end = std::min(limit, ChunkEnd(chunk));
     {
       MutexLock lock(mutex_);
+      Cover(end);
       if (!committed_[chunk]) {
         const uint32_t first = chunk * kChunkFrames;
         RETURN_IF_ERROR(term_.Commit({first}, ChunkEnd(chunk) - first));

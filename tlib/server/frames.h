@@ -23,7 +23,7 @@ namespace termfs::tlib::server {
 
 class Frames {
  public:
-  explicit Frames(driver::TermRegion& term);
+  explicit Frames(driver::TermRegion& term) : term_(term) {}
   Frames(const Frames&) = delete;
   Frames& operator=(const Frames&) = delete;
 
@@ -40,7 +40,7 @@ class Frames {
 
   bool taken(driver::FrameIndex frame) const EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return taken_[frame.value];
+    return frame.value < taken_.size() && taken_[frame.value];
   }
   uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
   uint32_t free() const { return free_count_.load(std::memory_order_relaxed); }
@@ -53,6 +53,8 @@ class Frames {
   void Lower(uint32_t limit) EXCLUDES(mutex_);
   Status Raise(uint32_t limit, const std::function<void()>& progress) EXCLUDES(mutex_);
   uint32_t ChunkEnd(uint32_t chunk) const;
+  // The vectors have items for these frames.
+  void Cover(uint32_t frames) REQUIRES(mutex_);
   void DecommitUnused(uint32_t chunk) REQUIRES(mutex_);
 
   driver::TermRegion& term_;

@@ -14,14 +14,29 @@ constexpr float kHighestWeight = 0x1.0p+60F;
 
 }  // namespace
 
-HeatMap::HeatMap(uint64_t pages)
-    : pages_(pages), heats_(std::make_unique<std::atomic<uint32_t>[]>(pages)), weight_(kLowestWeight) {
+HeatMap::HeatMap(uint64_t pages, uint64_t max_pages) : pages_(pages), heats_(max_pages), weight_(kLowestWeight) {
   buckets_[0].store(pages, std::memory_order_relaxed);
 }
 
+void HeatMap::Resize(uint64_t pages) {
+  TERMFS_CHECK(pages <= heats_.size());
+  WriterLock lock(range_mutex_);
+  const uint64_t old_pages = this->pages();
+  pages_.store(pages, std::memory_order_relaxed);
+  if (pages > old_pages) {
+    buckets_[0].fetch_add(pages - old_pages, std::memory_order_relaxed);
+  }
+  for (uint64_t page = pages; page < old_pages; page++) {
+    const uint32_t bits = heats_[page].exchange(0, std::memory_order_relaxed);
+    buckets_[BucketOf(bits)].fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
 void HeatMap::Add(PageIndex page, uint32_t accesses) {
-  TERMFS_CHECK(page.value < pages_);
   ReaderLock lock(range_mutex_);
+  if (page.value >= pages()) {
+    return;  // the region became smaller just now
+  }
   const float more = static_cast<float>(accesses) * weight_.load(std::memory_order_relaxed);
   std::atomic<uint32_t>& cell = heats_[page.value];
   uint32_t old_bits = cell.load(std::memory_order_relaxed);
@@ -36,7 +51,6 @@ void HeatMap::Add(PageIndex page, uint32_t accesses) {
 }
 
 float HeatMap::Heat(PageIndex page) const {
-  TERMFS_CHECK(page.value < pages_);
   return std::bit_cast<float>(heats_[page.value].load(std::memory_order_relaxed)) /
          weight_.load(std::memory_order_relaxed);
 }
@@ -55,7 +69,7 @@ void HeatMap::Renormalise() {
   for (std::atomic<uint64_t>& bucket : buckets_) {
     bucket.store(0, std::memory_order_relaxed);
   }
-  for (uint64_t page = 0; page < pages_; page++) {
+  for (uint64_t page = 0; page < pages(); page++) {
     const uint32_t bits =
         std::bit_cast<uint32_t>(std::bit_cast<float>(heats_[page].load(std::memory_order_relaxed)) * scale);
     heats_[page].store(bits, std::memory_order_relaxed);
@@ -78,8 +92,8 @@ double HeatMap::Dispersion() const {
       squares += pages * heat * heat;
     }
   }
-  const double mean = sum / static_cast<double>(pages_);
-  return mean > 0 ? squares / static_cast<double>(pages_) / mean - mean : 0;
+  const double mean = sum / static_cast<double>(pages());
+  return mean > 0 ? squares / static_cast<double>(pages()) / mean - mean : 0;
 }
 
 float HeatMap::Threshold(uint64_t count) const {

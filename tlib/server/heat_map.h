@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HeatMap: how often each page of a region was accessed, aged; 4 bytes per page. Ageing walks over no pages: an access
-// counts with a weight that grows, so what was counted earlier counts less by comparison. A histogram of heats over
-// logarithmic buckets is kept along, so that the heat of the D-th hottest page is known without sorting.
+// HeatMap: how often each page of a region was accessed, aged; 4 bytes per page accessed. Ageing walks over no pages:
+// an access counts with a weight that grows, so what was counted earlier counts less by comparison. A histogram of
+// heats over logarithmic buckets is kept along, so that the heat of the D-th hottest page is known without sorting.
 //
 // Thread-safety: any thread. Heats and buckets are atomic, each by itself; growth of the weight beyond its range, once
 // in
@@ -13,21 +13,24 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 
 #include "base/mutex.h"
 #include "base/page.h"
+#include "tlib/server/sparse_array.h"
 
 namespace termfs::tlib::server {
 
 class HeatMap {
  public:
-  explicit HeatMap(uint64_t pages);
+  // `max_pages`: what Resize may go to.
+  HeatMap(uint64_t pages, uint64_t max_pages);
   HeatMap(const HeatMap&) = delete;
   HeatMap& operator=(const HeatMap&) = delete;
 
-  uint64_t pages() const { return pages_; }
-  // REQUIRES: page < pages().
+  uint64_t pages() const { return pages_.load(std::memory_order_relaxed); }
+  // Pages that are beyond the end then have no heat, and get none.
+  void Resize(uint64_t pages) EXCLUDES(range_mutex_);
+  // REQUIRES here and below: page < max_pages.
   void Add(PageIndex page, uint32_t accesses) EXCLUDES(range_mutex_);
   float Heat(PageIndex page) const;
   // All heats shrink to `factor` (0 < factor <= 1) of what they were.
@@ -44,8 +47,8 @@ class HeatMap {
   void Renormalise() REQUIRES(range_mutex_);
   static size_t BucketOf(uint32_t bits) { return bits >> kBucketShift; }
 
-  const uint64_t pages_;
-  const std::unique_ptr<std::atomic<uint32_t>[]> heats_;  // bits of floats >= 0, in units of 1 / weight_
+  std::atomic<uint64_t> pages_;                     // changes with range_mutex_ held
+  const SparseArray<std::atomic<uint32_t>> heats_;  // bits of floats >= 0, in units of 1 / weight_
   std::array<std::atomic<uint64_t>, kBuckets> buckets_{};
   std::atomic<float> weight_;
   SharedMutex range_mutex_;  // shared: adding with the current weight; exclusive: changing weight_

@@ -13,6 +13,12 @@ void BufferedBlockDevice::Run(std::span<BlockIo> ios) { RunBlocking(file_.fd.get
 
 Status BufferedBlockDevice::Flush() { return FlushBlocking(file_.fd.get()); }
 
+Status BufferedBlockDevice::Resize(uint64_t bytes) {
+  ASSIGN_OR_RETURN(const uint64_t now, ResizeDeviceFile(file_, size(), bytes));
+  bytes_.store(now, std::memory_order_relaxed);
+  return Status::Ok();
+}
+
 Result<std::unique_ptr<MmapBlockDevice>> MmapBlockDevice::Create(DeviceFile file) {
   void* const mapped =
       mmap(nullptr, file.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd.get(), static_cast<off_t>(file.start));

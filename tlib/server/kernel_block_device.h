@@ -9,6 +9,7 @@
 // Thread-safety, errors, durability: as BlockDevice. An I/O error below the mapping is a SIGBUS, which no errno tells.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 
@@ -20,14 +21,16 @@ namespace termfs::tlib::server {
 class BufferedBlockDevice final : public BlockDevice {
  public:
   // `file` was opened with kBuffered.
-  explicit BufferedBlockDevice(DeviceFile file) : file_(std::move(file)) {}
-  uint64_t size() const override { return file_.bytes; }
+  explicit BufferedBlockDevice(DeviceFile file) : file_(std::move(file)), bytes_(file_.bytes) {}
+  uint64_t size() const override { return bytes_.load(std::memory_order_relaxed); }
   uint32_t alignment() const override { return 1; }
   void Run(std::span<BlockIo> ios) override;
   Status Flush() override;
+  Status Resize(uint64_t bytes) override;
 
  private:
   const DeviceFile file_;
+  std::atomic<uint64_t> bytes_;
 };
 
 class MmapBlockDevice final : public BlockDevice {

@@ -17,6 +17,7 @@ class MeteredBlockDevice final : public BlockDevice {
   uint32_t alignment() const override { return device_.alignment(); }
   void Run(std::span<BlockIo> ios) override;
   Status Flush() override { return device_.Flush(); }
+  Status Resize(uint64_t bytes) override { return device_.Resize(bytes); }
 
  private:
   BlockDevice& device_;

@@ -11,8 +11,13 @@ bool IsPresent(PageState state) { return state >= PageState::kClean; }
 
 }  // namespace
 
-PageStates::PageStates(driver::TermRegion& term, std::span<std::atomic<uint64_t>> cells)
-    : term_(term), cells_(cells), stripes_(std::make_unique<Stripe[]>(kStripes)) {}
+PageStates::PageStates(driver::TermRegion& term, std::span<std::atomic<uint64_t>> cells, uint64_t pages)
+    : term_(term), cells_(cells), pages_(pages), stripes_(std::make_unique<Stripe[]>(kStripes)) {}
+
+void PageStates::Resize(uint64_t pages) {
+  TERMFS_CHECK(pages <= cells_.size());
+  pages_.store(pages, std::memory_order_release);
+}
 
 std::atomic<uint64_t>& PageStates::Cell(PageIndex page) const {
   TERMFS_CHECK(page.value < cells_.size());

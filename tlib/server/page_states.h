@@ -58,11 +58,16 @@ class PageStates {
 
   // Publishes and hides pages in `term`. `cells`, a word per page, zeros at first, may outlive the process and is then
   // given to Resume. Both outlive this.
-  PageStates(driver::TermRegion& term, std::span<std::atomic<uint64_t>> cells);
+  // A region of `pages` (all of them, where it is not said) that may grow to as many as there are cells.
+  PageStates(driver::TermRegion& term, std::span<std::atomic<uint64_t>> cells, uint64_t pages);
+  PageStates(driver::TermRegion& term, std::span<std::atomic<uint64_t>> cells)
+      : PageStates(term, cells, cells.size()) {}
   PageStates(const PageStates&) = delete;
   PageStates& operator=(const PageStates&) = delete;
 
-  uint64_t pages() const { return cells_.size(); }
+  uint64_t pages() const { return pages_.load(std::memory_order_acquire); }
+  // The cells beyond the end stay, for who looked at pages() before; nobody takes a page beyond it from now on.
+  void Resize(uint64_t pages);
   // A guess, without a lock: true now, maybe not any more when it returns.
   PageEntry Peek(PageIndex page) const { return PageEntry(Cell(page).load(std::memory_order_relaxed)); }
 
@@ -158,6 +163,7 @@ class PageStates {
 
   driver::TermRegion& term_;
   const std::span<std::atomic<uint64_t>> cells_;
+  std::atomic<uint64_t> pages_;
   const std::unique_ptr<Stripe[]> stripes_;
   std::atomic<uint64_t> present_{0};
   std::atomic<uint64_t> dirty_{0};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/server/region.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "base/unique_fd.h"
 #include "tlib/server/aio_block_device.h"
 #include "tlib/server/bounce_pool.h"
 #include "tlib/server/cleaner.h"
@@ -66,7 +68,7 @@ Result<uint32_t> FramesFor(RegionKind kind, uint64_t pages, double ratio) {
 }
 
 Status CheckOptions(const RegionOptions& options) {
-  if (options.pages == 0 || options.pages >= UINT32_MAX) {
+  if (options.pages == 0 || options.pages >= UINT32_MAX || options.max_pages >= UINT32_MAX) {
     return Status::Error(EINVAL, "a region has between 1 and 2^32 - 2 pages");
   }
   return Status::Ok();
@@ -96,6 +98,20 @@ Status CheckOverwrite(const RegionOptions& options) {
   return Status::Error(EEXIST, options.device + " holds " + contents + "; if that may be lost, add --force");
 }
 
+// A change of the size that a crash cut short has left the device larger than the volume says.
+Status CutToSize(const RegionOptions& options, BlockDevice& device) {
+  const UniqueFd fd(open(options.device.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSIGN_OR_RETURN(const RegionLabel label, ReadRegionLabel(fd.get(), options.device));
+  if (label.pages != options.pages) {
+    LOG_INFO("{}: a change of the capacity was cut short; it is {} bytes", options.device, options.pages * kPageSize);
+    RETURN_IF_ERROR(ChangeRegionLabel(options.device, {.pages = options.pages, .volume = options.volume}));
+  }
+  if (options.kind == RegionKind::kRpc || device.size() <= options.pages * kPageSize) {
+    return Status::Ok();
+  }
+  return device.Resize(options.pages * kPageSize);
+}
+
 class CopyingSink final : public PieceSink {
  public:
   explicit CopyingSink(std::span<std::byte> to) : to_(to) {}
@@ -120,6 +136,8 @@ class StorageRegion final : public Region {
                 std::unique_ptr<BouncePool> bounce, std::unique_ptr<TierStore> tier, uint32_t frames,
                 FaultTarget fault_target)
       : kind_(options.kind),
+        device_path_(options.device),
+        ratio_(options.dram_ratio),
         first_budget_(frames),
         fault_target_(std::move(fault_target)),
         spawn_(std::move(environment.spawn)),
@@ -130,9 +148,9 @@ class StorageRegion final : public Region {
         term_(std::move(term)),
         bounce_(std::move(bounce)),
         tier_(std::move(tier)),
-        states_(*term_, tier_->cells()),
+        states_(*term_, tier_->cells(), options.pages),
         frames_(*term_),
-        policy_(options.pages, EffectiveChoice(options.kind, options.choice)),
+        policy_(options.pages, tier_->max_pages(), EffectiveChoice(options.kind, options.choice)),
         supply_(frames_, states_, policy_, metrics_, term_->max_frames()),
         cleaner_(device_, *log_, frames_, states_, supply_, metrics_),
         pager_(device_, frames_, states_, supply_, policy_, cleaner_, metrics_),
@@ -174,17 +192,29 @@ class StorageRegion final : public Region {
 
   void AddCounts(std::span<const HeatEntry> counts) override { promoter_.AddCounts(counts); }
   Status SetDramRatio(double ratio) override;
+  Status CheckGrowth(uint64_t pages) override;
+  Status CheckShrink() const override;
+  Status ExtendDevice(uint64_t pages) override;
+  Status MakeRoom(uint64_t pages) override;
+  Status SetTierFor(uint64_t pages) override;
+  Status Resize(uint64_t pages) override;
+  Status CutDevice(uint64_t pages) override;
   Status SetFrameChoice(FrameChoice choice) override;
   void StartFault(PageIndex page) override;
   driver::TermRegion& term() override { return *term_; }
   uint64_t memory() const override { return tier_->layout(); }
+  uint64_t pages() const override { return states_.pages(); }
   std::vector<MetricValue> Gauges() const override;
 
  private:
   Status Recover();
   Status LoadEverything(const Progress& progress);
+  // `pages`: of the region whose tier it is, now or soon.
+  Status SetBudget(uint64_t pages, uint32_t frames);
 
   const RegionKind kind_;
+  const std::string device_path_;
+  std::atomic<double> ratio_;
   const uint32_t first_budget_;
   const FaultTarget fault_target_;
   const Spawner spawn_;
@@ -211,11 +241,15 @@ Status StorageRegion::Start(const Progress& progress) {
   if (tier_->resumed()) {
     RETURN_IF_ERROR(Recover());
   }
-  RETURN_IF_ERROR(pager_.SetBudget(first_budget_));
-  if (kind_ == RegionKind::kPin) {
-    RETURN_IF_ERROR(LoadEverything(progress));
+  cleaner_.Start(spawn_);  // a tier that is taken over may be larger than the budget, and not clean
+  Status begun = pager_.SetBudget(first_budget_);
+  if (begun.ok() && kind_ == RegionKind::kPin) {
+    begun = LoadEverything(progress);
   }
-  cleaner_.Start(spawn_);
+  if (!begun.ok()) {
+    cleaner_.Stop();
+    return begun;
+  }
   if (HasFrames(kind_) && kind_ != RegionKind::kPin) {
     promoter_.Start(spawn_);
   }
@@ -295,9 +329,95 @@ Status StorageRegion::SetDramRatio(double ratio) {
                                      " has no DRAM tier to resize");
   }
   ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(kind_, states_.pages(), ratio));
+  RETURN_IF_ERROR(SetBudget(states_.pages(), frames));
+  ratio_.store(ratio);
+  return Status::Ok();
+}
+
+// What cannot be had is refused before anything changes; where that was too hopeful, what was had goes back.
+Status StorageRegion::SetBudget(uint64_t pages, uint32_t frames) {
+  const uint32_t before = frames_.limit();
+  if (frames > before) {
+    RETURN_IF_ERROR(tier_->CheckRoom(pages, frames - before));
+  }
   Status status = pager_.SetBudget(frames);
+  if (!status.ok() && frames > before) {
+    if (const Status undone = pager_.SetBudget(before); !undone.ok()) {
+      LOG_WARNING("the DRAM tier stays larger than it was: {}", undone.ToString());
+    }
+  }
   promoter_.Kick();
   return status;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The region's size. See "A region that changes its size" in docs/design_notes.md.
+
+Status StorageRegion::CheckGrowth(uint64_t pages) {
+  if (kind_ == RegionKind::kRpc) {
+    return Status::Error(ENOTSUP, "a region of kind rpc maps its device and cannot change its size");
+  }
+  if (pages > tier_->max_pages()) {
+    return Status::Error(EINVAL, "while it is served the region grows to at most " +
+                                     std::to_string(tier_->max_pages() << kPageBits) +
+                                     " bytes; after a restart of the server it has room for more");
+  }
+  ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(kind_, pages, ratio_.load()));
+  return tier_->CheckRoom(pages, frames - std::min(frames, frames_.limit()));
+}
+
+// A READ of a page that was cut off must find a page that is absent, not fail: its client has an old map and will ask
+// again. So the RNIC keeps those pages, and a region whose absent pages are faults cannot shrink.
+Status StorageRegion::CheckShrink() const {
+  return kind_ == RegionKind::kRpc || kind_ == RegionKind::kOdp
+             ? Status::Error(ENOTSUP, "a region of kind " + std::string(driver::ToString(kind_)) +
+                                          " does not shrink while it is served")
+             : Status::Ok();
+}
+
+Status StorageRegion::MakeRoom(uint64_t pages) {
+  RETURN_IF_ERROR(tier_->MakeRoom(pages));
+  return term_->MakeRoom(pages);
+}
+
+Status StorageRegion::SetTierFor(uint64_t pages) {
+  ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(kind_, pages, ratio_.load()));
+  return HasFrames(kind_) ? SetBudget(pages, frames) : Status::Ok();
+}
+
+Status StorageRegion::ExtendDevice(uint64_t pages) {
+  RETURN_IF_ERROR(devices_.pages->Resize(pages * kPageSize).WithContext("grow " + device_path_));
+  if (devices_.log->size() < WrittenLog::BytesFor(pages)) {
+    RETURN_IF_ERROR(devices_.log->Resize(WrittenLog::BytesFor(pages)).WithContext("grow the written log"));
+  }
+  RETURN_IF_ERROR(log_->Resize(pages));
+  return devices_.label(pages);
+}
+
+Status StorageRegion::Resize(uint64_t pages) {
+  const uint64_t before = states_.pages();
+  if (pages < before) {
+    const PageRange tail{.first = {pages}, .count = before - pages};
+    RETURN_IF_ERROR(io_.Zero({&tail, 1}));
+    states_.Resize(pages);
+    policy_.Resize(pages);
+    return Status::Ok();
+  }
+  RETURN_IF_ERROR(term_->Resize(std::max(pages, term_->pages())));
+  policy_.Resize(pages);
+  states_.Resize(pages);
+  // Normally nothing is there. But who began to read of a page that was about to be cut off may have left it in a
+  // frame.
+  const PageRange added{.first = {before}, .count = pages - before};
+  RETURN_IF_ERROR(io_.Zero({&added, 1}));
+  return kind_ == RegionKind::kPin ? LoadEverything(nullptr) : Status::Ok();
+}
+
+Status StorageRegion::CutDevice(uint64_t pages) {
+  tier_->GiveRoomBack(pages);
+  RETURN_IF_ERROR(log_->Resize(pages));
+  RETURN_IF_ERROR(devices_.label(pages));
+  return devices_.pages->Resize(pages * kPageSize).WithContext("cut " + device_path_);
 }
 
 Status StorageRegion::SetFrameChoice(FrameChoice choice) {
@@ -353,6 +473,10 @@ Status Region::Inspect(const RegionOptions& options) {
 
 Result<std::unique_ptr<Region>> Region::Open(const RegionOptions& options, RegionEnvironment environment) {
   ASSIGN_OR_RETURN(RegionDevices devices, OpenRegionDevices(options));
+  RETURN_IF_ERROR(CutToSize(options, *devices.pages));
+  devices.label = [path = options.device, volume = options.volume](uint64_t pages) {
+    return ChangeRegionLabel(path, {.pages = pages, .volume = volume});
+  };
   return OpenRegionOn(options, std::move(environment), std::move(devices));
 }
 
@@ -381,12 +505,12 @@ Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, Regio
   RETURN_IF_ERROR(CheckSize(*devices.pages, options));
   ASSIGN_OR_RETURN(auto log, WrittenLog::Open(*devices.log, options.pages));
   ASSIGN_OR_RETURN(auto bounce, BouncePool::Create(environment.nic, environment.domain, kBounceBytes));
-  ASSIGN_OR_RETURN(auto tier, TierStore::Open(options.tier, options.pages, frames));
+  ASSIGN_OR_RETURN(auto tier, TierStore::Open(options.tier, options.pages, options.max_pages, frames));
   auto fault_target = std::make_shared<std::atomic<Region*>>(nullptr);
   driver::TermRegionOptions term_options;
   term_options.kind = options.kind;
   term_options.pages = options.pages;
-  term_options.max_pages = options.pages;
+  term_options.max_pages = tier->max_pages();
   term_options.directory = tier->directory();
   term_options.resume = tier->resumed();
   RETURN_IF_ERROR(SecureRandom(term_options.pattern.line.data(), term_options.pattern.line.size()));

@@ -95,6 +95,17 @@ class Region {
   virtual void AddCounts(std::span<const HeatEntry> counts) = 0;
 
   virtual Status SetDramRatio(double ratio) = 0;  // in a coroutine; returns when the budget is in force
+  // Growing, in this order: CheckGrowth (whether memory and tmpfs have enough), ExtendDevice (SSD, written log, label),
+  // MakeRoom (page table, page states), SetTierFor (the budget), Resize (everything else). Each leaves a region that
+  // serves its old size and opens with it. Shrinking: Resize, SetTierFor, CutDevice. The errors are Server::Grow's. One
+  // caller at a time.
+  virtual Status CheckGrowth(uint64_t pages) = 0;
+  virtual Status CheckShrink() const = 0;           // ENOTSUP
+  virtual Status ExtendDevice(uint64_t pages) = 0;  // blocks
+  virtual Status MakeRoom(uint64_t pages) = 0;      // blocks
+  virtual Status SetTierFor(uint64_t pages) = 0;    // in a coroutine: the ratio's share of `pages`
+  virtual Status Resize(uint64_t pages) = 0;        // in a coroutine
+  virtual Status CutDevice(uint64_t pages) = 0;     // blocks
   virtual Status SetFrameChoice(FrameChoice choice) = 0;
 
   // kOdp, from the RNIC's thread: a READ met an absent page. Does not block.
@@ -102,6 +113,7 @@ class Region {
 
   virtual driver::TermRegion& term() = 0;
   virtual uint64_t memory() const = 0;  // Server::memory
+  virtual uint64_t pages() const = 0;   // any thread
   // region_pages, frames_budget, frames_used, pages_dirty, pages_present.
   virtual std::vector<MetricValue> Gauges() const = 0;
 };

@@ -27,6 +27,8 @@ class RegionIoImpl final : public RegionIo {
   Status Zero(std::span<const PageRange> ranges) override { return region_.Zero(ranges); }
   Status Flush(std::span<const PageRange> ranges) override { return region_.Flush(ranges); }
 
+  uint64_t bytes() const { return region_.pages() << kPageBits; }
+
   // The pages of `read` that the client misses, to its buffer; `present`: those that were in a frame.
   Status ReadMissing(CallImpl& call, const DecodedRead& read, ReadBitmap& present);
 

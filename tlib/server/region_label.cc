@@ -53,9 +53,7 @@ Status WriteAll(int fd, const char* data, size_t size, off_t at, const std::stri
 
 std::string Name(const std::string& volume) { return volume.empty() ? "without a name" : volume; }
 
-}  // namespace
-
-Status WriteRegionLabel(const std::string& path, const RegionLabel& label) {
+Status Write(const std::string& path, const RegionLabel& label, bool clear_first) {
   Block block;
   if (label.volume.size() >= block.volume.size()) {
     return Status::Error(EINVAL, "a volume's name has at most 47 characters");
@@ -69,11 +67,19 @@ Status WriteRegionLabel(const std::string& path, const RegionLabel& label) {
   if (!fd.valid()) {
     return ErrnoStatus("open " + path);
   }
-  const std::string zeros(kRegionStart, '\0');
-  RETURN_IF_ERROR(WriteAll(fd.get(), zeros.data(), zeros.size(), 0, path));
+  if (clear_first) {
+    const std::string zeros(kRegionStart, '\0');
+    RETURN_IF_ERROR(WriteAll(fd.get(), zeros.data(), zeros.size(), 0, path));
+  }
   RETURN_IF_ERROR(WriteAll(fd.get(), reinterpret_cast<const char*>(&block), sizeof(block), 0, path));
   return fsync(fd.get()) == 0 ? Status::Ok() : ErrnoStatus("label " + path);
 }
+
+}  // namespace
+
+Status WriteRegionLabel(const std::string& path, const RegionLabel& label) { return Write(path, label, true); }
+
+Status ChangeRegionLabel(const std::string& path, const RegionLabel& label) { return Write(path, label, false); }
 
 Result<RegionLabel> ReadRegionLabel(int fd, const std::string& path) {
   const auto block = std::make_unique<Block>();
@@ -106,7 +112,7 @@ Status CheckRegionLabel(int fd, const std::string& path, const RegionLabel& expe
     return Status::Error(EUCLEAN, path + " holds the region of another volume, " + Name(label->volume) + " and not " +
                                       Name(expected.volume));
   }
-  if (label->pages != expected.pages) {
+  if (label->pages < expected.pages) {
     return Status::Error(EUCLEAN, path + " holds a region of " + std::to_string(label->pages) + " pages, not of " +
                                       std::to_string(expected.pages));
   }

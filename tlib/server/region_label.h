@@ -31,9 +31,12 @@ struct RegionLabel {
 
 // Clears the first megabyte, with what partition table or file system began there, and labels it.
 Status WriteRegionLabel(const std::string& path, const RegionLabel& label);
+// Replaces the label that is there. It lies within one sector, so power loss leaves the old or the new one.
+Status ChangeRegionLabel(const std::string& path, const RegionLabel& label);
 // `fd`: of the device, opened with O_DIRECT or without; `path` for errors.
 Result<RegionLabel> ReadRegionLabel(int fd, const std::string& path);
-// That the label is `expected`.
+// That the label is `expected`, or the same of a larger region: the capacity's truth is in the volume's superblock, and
+// a change of it that a crash cut short leaves the label larger, never smaller.
 Status CheckRegionLabel(int fd, const std::string& path, const RegionLabel& expected);
 
 }  // namespace termfs::tlib::server

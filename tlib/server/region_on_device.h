@@ -6,6 +6,7 @@
 // Thread-safety, errors: as Region::Open.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "base/result.h"
@@ -17,6 +18,8 @@ namespace termfs::tlib::server {
 struct RegionDevices {
   std::unique_ptr<BlockDevice> pages;
   std::unique_ptr<BlockDevice> log;
+  // Notes on the SSD, durably, that the region has so many pages; it may block.
+  std::function<Status(uint64_t pages)> label = [](uint64_t) { return Status::Ok(); };
 };
 
 Result<RegionDevices> OpenRegionDevices(const RegionOptions& options);

@@ -63,6 +63,37 @@ class ServerImpl final : public Server {
   Status SetDramRatio(double ratio) override {
     return InTask([this, ratio] { return region_->SetDramRatio(ratio); });
   }
+  Status Grow(uint64_t pages) override {
+    const uint64_t before = region_->pages();
+    if (pages <= before) {
+      return Status::Ok();
+    }
+    RETURN_IF_ERROR(region_->CheckGrowth(pages));
+    Status grown = region_->ExtendDevice(pages);
+    if (grown.ok()) {
+      grown = region_->MakeRoom(pages);
+    }
+    if (grown.ok()) {
+      grown = workers_->Run([&] { return region_->SetTierFor(pages); });
+    }
+    if (grown.ok()) {
+      grown = workers_->Run([&] { return region_->Resize(pages); });
+    }
+    if (!grown.ok()) {
+      if (const Status undone = Shrink(before); !undone.ok()) {
+        LOG_WARNING("after a growth that failed: {}", undone.ToString());
+      }
+    }
+    return grown;
+  }
+  Status CheckShrink() const override { return region_->CheckShrink(); }
+  Status Shrink(uint64_t pages) override {
+    if (pages < region_->pages()) {
+      RETURN_IF_ERROR(workers_->Run([&] { return region_->Resize(pages); }));
+    }
+    RETURN_IF_ERROR(workers_->Run([&] { return region_->SetTierFor(pages); }));
+    return region_->CutDevice(pages);
+  }
   Status SetFrameChoice(FrameChoice choice) override { return region_->SetFrameChoice(choice); }
   Status SetPattern(const driver::Pattern& pattern) override {
     return patterns_->Switch(pattern,
@@ -100,8 +131,7 @@ class ServerImpl final : public Server {
     RETURN_IF_ERROR(workers_->Run([this] { return region_->Start(nullptr); }));
     region_io_ = std::make_unique<RegionIoImpl>(*region_);
     blocking_ = std::make_unique<BlockingPool>(options.blocking_threads);
-    dispatcher_ = std::make_unique<Dispatcher>(*region_io_, service, *blocking_, metrics_, options.epoch,
-                                               options.region.pages << kPageBits);
+    dispatcher_ = std::make_unique<Dispatcher>(*region_io_, service, *blocking_, metrics_, options.epoch);
     sessions_ = std::make_unique<SessionTable>(*workers_, *dispatcher_, *region_, metrics_, options.epoch,
                                                options.region.sample_period);
     patterns_ = std::make_unique<PatternSwitch>(*workers_, *sessions_, *region_);
@@ -120,7 +150,8 @@ class ServerImpl final : public Server {
     const PatternSwitch::Known known = patterns_->known();
     wire::RegionInfoT info;
     info.kind = static_cast<uint8_t>(term.kind());
-    info.pages = term.pages();
+    info.pages = region_->pages();
+    info.max_pages = term.max_frames();  // as many pages as frames
     info.region_rkey = term.rkey().value;
     info.bitmap_rkey = term.bitmap_rkey().value;
     info.bitmap_bytes = term.bitmap_bytes();

@@ -139,6 +139,7 @@ struct RegionOptions {
   std::string written_log{};  // file that holds the durable written marks
   std::string volume{};       // whose region it is, at most 47 characters; the device says so, too
   uint64_t pages = 0;         // S
+  uint64_t max_pages = 0;     // what S may grow to while it is served; costs address space. 0: it will not
   double dram_ratio = 0.5;    // D / S
   FrameChoice choice = FrameChoice::kHeat;
   std::chrono::milliseconds sample_period{1000};
@@ -192,6 +193,16 @@ class Server {
   virtual std::vector<SessionInfo> Sessions() const = 0;
 
   virtual Status SetDramRatio(double ratio) = 0;  // gradually; returns when the budget is in force
+  // Makes the region, its files and the tier as large as `pages` ask for, where they are not (a Shrink that failed may
+  // have left them so). Blocks; one caller at a time. EINVAL: beyond max_pages; ENOSPC, ENOMEM: the SSD, the tmpfs or
+  // the machine is too small. After an error nothing has changed. Until the caller has noted the new size durably, the
+  // next start serves the old one.
+  virtual Status Grow(uint64_t pages) = 0;
+  // ENOTSUP: a region of this kind does not shrink while it is served.
+  virtual Status CheckShrink() const = 0;
+  // The region has only `pages` any more; the tier shrinks along, and the file is cut. REQUIRES: what lies beyond reads
+  // as zeros, nobody uses it, and the caller has noted the new size durably. Blocks; one caller at a time.
+  virtual Status Shrink(uint64_t pages) = 0;
   virtual Status SetFrameChoice(FrameChoice choice) = 0;
   virtual Status SetPattern(const driver::Pattern& pattern) = 0;  // clients are told first
 

@@ -11,6 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/log.h"
+
 namespace termfs::tlib::server {
 namespace {
 
@@ -70,7 +72,7 @@ Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, 
                                      Mebibytes(needed_bytes) + " free (such as one in /dev/shm)");
   }
   RETURN_IF_ERROR(place.CheckPrivate());
-  RETURN_IF_ERROR(place.CheckRoom(needed_bytes));
+  RETURN_IF_ERROR(place.CheckRoom(needed_bytes, /*instead=*/true));
   return place;
 }
 
@@ -115,7 +117,23 @@ Status TierPlace::CheckPrivate() const {
   return Status::Ok();
 }
 
-Status TierPlace::CheckRoom(uint64_t needed_bytes) const {
+Status TierPlace::CheckGrowth(uint64_t most_bytes, uint64_t more_bytes) const {
+  if (most_bytes > 0 && IsMountPoint()) {
+    RETURN_IF_ERROR(MountOwn(most_bytes));
+  }
+  return CheckRoom(more_bytes, /*instead=*/false);
+}
+
+void TierPlace::LimitTo(uint64_t most_bytes) const {
+  if (!IsMountPoint()) {
+    return;
+  }
+  if (const Status limited = MountOwn(most_bytes); !limited.ok()) {
+    LOG_DEBUG("{} keeps its old limit: {}", path_, limited.message());  // which costs nothing
+  }
+}
+
+Status TierPlace::CheckRoom(uint64_t needed_bytes, bool instead) const {
   struct statfs space {};
   if (statfs(path_.c_str(), &space) != 0) {
     return ErrnoStatus("examine " + path_);
@@ -124,7 +142,10 @@ Status TierPlace::CheckRoom(uint64_t needed_bytes) const {
     return Status::Ok();  // a tmpfs without limit
   }
   uint64_t room = uint64_t{space.f_bavail} * static_cast<uint64_t>(space.f_bsize);
-  ASSIGN_OR_RETURN(const auto names, NamesIn(path_));
+  std::vector<std::string> names;
+  if (instead) {
+    ASSIGN_OR_RETURN(names, NamesIn(path_));
+  }
   for (const std::string& name : names) {
     struct stat found {};
     if (lstat(File(name.c_str()).c_str(), &found) == 0) {

@@ -25,6 +25,10 @@ class TierPlace {
 
   const std::string& path() const { return path_; }
   std::string File(const char* name) const { return path_ + "/" + name; }
+  // That `more_bytes` fit, after a tmpfs of one's own may hold `most_bytes` (0: it is not one's own). ENOSPC.
+  Status CheckGrowth(uint64_t most_bytes, uint64_t more_bytes) const;
+  // A tmpfs of one's own may hold no more than that, unless it does now.
+  void LimitTo(uint64_t most_bytes) const;
   // Removes every file in it.
   Status Clear() const;
   // Clear, and the tmpfs if it is one of its own, and the directory.
@@ -35,7 +39,8 @@ class TierPlace {
   Status Make() const;
   Status MountOwn(uint64_t most_bytes) const;
   Status CheckPrivate() const;
-  Status CheckRoom(uint64_t needed_bytes) const;
+  // What it holds counts as free when `instead` of that something else shall be there.
+  Status CheckRoom(uint64_t needed_bytes, bool instead) const;
   // Whether something is mounted on it.
   bool IsMountPoint() const;
 

@@ -38,8 +38,8 @@ bool TierPolicy::ClearlyHotter(float hotter, float colder) const {
   return more > 0 && more * more > deviations * deviations * (hotter + colder);
 }
 
-TierPolicy::TierPolicy(uint64_t pages, FrameChoice choice)
-    : heat_(pages), choice_(choice), referenced_(std::make_unique<std::atomic<uint64_t>[]>(pages / 64 + 1)) {}
+TierPolicy::TierPolicy(uint64_t pages, uint64_t max_pages, FrameChoice choice)
+    : heat_(pages, max_pages), choice_(choice), referenced_(max_pages / 64 + 1) {}
 
 void TierPolicy::Access(PageIndex page, uint32_t accesses, AccessKind kind) {
   std::atomic<uint64_t>& counter = kind == AccessKind::kHit ? hits_ : kind == AccessKind::kMiss ? misses_ : writes_;

@@ -18,13 +18,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 #include "base/page.h"
 #include "driver/nic.h"
 #include "tlib/server/heat_map.h"
 #include "tlib/server/server.h"
+#include "tlib/server/sparse_array.h"
 
 namespace termfs::tlib::server {
 
@@ -44,10 +44,13 @@ enum class AccessKind : uint8_t {
 
 class TierPolicy {
  public:
-  TierPolicy(uint64_t pages, FrameChoice choice);
+  // `max_pages`: what Resize may go to.
+  TierPolicy(uint64_t pages, uint64_t max_pages, FrameChoice choice);
+  TierPolicy(uint64_t pages, FrameChoice choice) : TierPolicy(pages, pages, choice) {}
 
   FrameChoice choice() const { return choice_.load(std::memory_order_relaxed); }
   void SetChoice(FrameChoice choice) { choice_.store(choice, std::memory_order_relaxed); }
+  void Resize(uint64_t pages) { heat_.Resize(pages); }
   void SetBudget(uint32_t frames) { budget_.store(frames, std::memory_order_relaxed); }
 
   void Access(PageIndex page, uint32_t accesses, AccessKind kind);
@@ -82,7 +85,7 @@ class TierPolicy {
   std::atomic<FrameChoice> choice_;
   std::atomic<uint32_t> budget_{0};
   std::atomic<uint32_t> hand_{0};
-  const std::unique_ptr<std::atomic<uint64_t>[]> referenced_;  // a bit per page
+  const SparseArray<std::atomic<uint64_t>> referenced_;  // a bit per page
   std::atomic<float> threshold_{0};
   std::atomic<float> deviations_{3};
   std::atomic<uint64_t> hits_{0};

@@ -28,6 +28,7 @@ Result<RecoveredTier> RecoverTier(const TierParts& parts, uint32_t frames) {
     limit = std::max(limit, frame.value + 1);
   }
   RETURN_IF_ERROR(parts.frames.SetLimit(limit, nullptr));
+  parts.supply.SetHandRange(limit);  // so that the tier can give up what is more than its budget
   parts.frames.DecommitRest();
   for (uint64_t i = 0; i < parts.states.pages(); i++) {
     const PageIndex page{i};

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <sstream>
 #include <vector>
 
@@ -22,9 +23,10 @@ namespace termfs::tlib::server {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'T', 'F', 'S', 'T', 'I', 'E', 'R', '\0'};
-constexpr uint32_t kVersion = 1;  // of the header, of page_entry.h and of the RNIC's page table
+constexpr uint32_t kVersion = 2;  // of the header, of page_entry.h and of the RNIC's page table
 constexpr uint64_t kSlack = uint64_t{1} << 20;
 constexpr uint64_t kChunkFrames = 1024;  // frames get memory by so many (frames.h)
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 Result<std::string> ReadAll(const std::string& path, size_t most) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
@@ -81,6 +83,26 @@ Result<std::string> BootId() {
 }
 
 uint64_t TableBytes(uint64_t pages) { return 2 * (RoundUpToPage(pages * sizeof(uint64_t)) + kPageSize); }
+uint64_t FrameBytes(uint64_t frames) { return (frames + kChunkFrames - 1) / kChunkFrames * kChunkFrames * kPageSize; }
+// What a tmpfs of one's own may hold: a piece of frames more, as growths are rounded up to such, too; and tables begin
+// with a huge page, as their files are long.
+uint64_t MostBytes(uint64_t pages) {
+  return FrameBytes(pages + kChunkFrames) + TableBytes(pages) + 2 * kHugePage + kSlack;
+}
+
+// 0: unknown.
+uint64_t AvailableMemory() {
+  std::ifstream info("/proc/meminfo");
+  for (std::string line; std::getline(info, line);) {
+    std::istringstream in(line);
+    std::string name;
+    uint64_t kib = 0;
+    if (in >> name >> kib && name == "MemAvailable:") {
+      return kib << 10;
+    }
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -90,7 +112,7 @@ struct TierStore::Header {
   uint32_t crc = 0;  // CRC-32C of the header with this field 0
   uint64_t layout = 0;
   uint64_t incarnation = 0;
-  uint64_t pages = 0;
+  uint64_t max_pages = 0;
   std::array<char, 48> volume{};
   std::array<char, 48> boot{};
 
@@ -101,8 +123,9 @@ struct TierStore::Header {
   }
 };
 
-Result<std::unique_ptr<TierStore>> TierStore::Open(const TierOptions& options, uint64_t pages, uint32_t frames) {
-  std::unique_ptr<TierStore> store(new TierStore(options, pages));
+Result<std::unique_ptr<TierStore>> TierStore::Open(const TierOptions& options, uint64_t pages, uint64_t max_pages,
+                                                   uint32_t frames) {
+  std::unique_ptr<TierStore> store(new TierStore(options, pages, std::max(pages, max_pages)));
   if (!options.directory.empty()) {
     RETURN_IF_ERROR(store->OpenPlace(frames));
   } else {
@@ -114,7 +137,7 @@ Result<std::unique_ptr<TierStore>> TierStore::Open(const TierOptions& options, u
 
 TierStore::~TierStore() {
   if (cells_ != nullptr) {
-    munmap(cells_, pages_ * sizeof(uint64_t));
+    munmap(cells_, CellBytes());
   }
 }
 
@@ -128,9 +151,8 @@ Status TierStore::OpenPlace(uint32_t frames) {
                                       record->directory + ": start it once with memory-directory there; or give them " +
                                       "up by removing " + options_.record);
   }
-  const uint64_t chunks = (frames + kChunkFrames - 1) / kChunkFrames;
-  const uint64_t needed = std::min(chunks * kChunkFrames, pages_) * kPageSize + TableBytes(pages_) + kSlack;
-  const uint64_t most = pages_ * kPageSize + TableBytes(pages_) + kSlack;
+  const uint64_t needed = FrameBytes(frames) + TableBytes(pages_) + kSlack;
+  const uint64_t most = MostBytes(pages_);
   ASSIGN_OR_RETURN(place_, TierPlace::Open(options_.directory, options_.own_tmpfs, needed, most));
   directory_ = place_->path();
   ASSIGN_OR_RETURN(resumed_, Examine(record));
@@ -177,9 +199,10 @@ Result<bool> TierStore::Examine(const std::optional<Record>& record) {
     LOG_WARNING("what is in {} is older than the last start and is discarded", directory_);
     return false;
   }
-  if (header.pages != pages_ || options_.volume != header.volume.data()) {
-    return Refusal(Status::Error(EUCLEAN, "it is of a volume of another size, or of another volume"));
+  if (header.max_pages < pages_ || options_.volume != header.volume.data()) {
+    return Refusal(Status::Error(EUCLEAN, "it is of a smaller volume, or of another one"));
   }
+  max_pages_ = header.max_pages;
   layout_ = header.layout;
   incarnation_ = header.incarnation;
   return true;
@@ -193,35 +216,82 @@ Status TierStore::Refusal(const Status& status) const {
 }
 
 Status TierStore::MapCells() {
-  const size_t bytes = pages_ * sizeof(uint64_t);
-  UniqueFd fd;
+  const size_t bytes = CellBytes();
   if (place_.has_value()) {
     const std::string path = place_->File("states");
-    fd = UniqueFd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | (resumed_ ? 0 : O_CREAT | O_EXCL), 0600));
-    if (!fd.valid()) {
+    states_ = UniqueFd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | (resumed_ ? 0 : O_CREAT | O_EXCL), 0600));
+    if (!states_.valid()) {
       Status status = ErrnoStatus("open " + path);
       return resumed_ ? Refusal(status) : status;
     }
     struct stat found {};
-    if (resumed_ && (fstat(fd.get(), &found) != 0 || static_cast<size_t>(found.st_size) != bytes)) {
+    if (resumed_ && (fstat(states_.get(), &found) != 0 || static_cast<size_t>(found.st_size) != bytes)) {
       return Refusal(Status::Error(EUCLEAN, path + " is of another length"));
     }
-    // Allocated before use: a full tmpfs is an error here and not a SIGBUS later.
-    if (!resumed_ && (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
-                      fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)) {
-      return ErrnoStatus("allocate " + path);
+    if (!resumed_ && ftruncate(states_.get(), static_cast<off_t>(bytes)) != 0) {
+      return ErrnoStatus("make " + path);
     }
   }
-  const int flags = fd.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd.get(), 0);
+  const int flags = states_.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, states_.get(), 0);
   if (mapped == MAP_FAILED) {
-    return ErrnoStatus("map the states of " + std::to_string(pages_) + " pages");
+    return ErrnoStatus("map the states of " + std::to_string(max_pages_) + " pages");
   }
   cells_ = static_cast<std::atomic<uint64_t>*>(mapped);
-  if (fd.valid() && mlock(mapped, bytes) != 0) {
+  RETURN_IF_ERROR(AllocateCells(pages_));
+  return resumed_ ? ForgetCellsBeyond(pages_) : Status::Ok();
+}
+
+// Before use: a full tmpfs is an error here and not a SIGBUS later.
+Status TierStore::AllocateCells(uint64_t pages) {
+  if (!states_.valid()) {
+    return Status::Ok();
+  }
+  const size_t bytes = pages * sizeof(uint64_t);
+  while (fallocate(states_.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
+    if (errno != EINTR) {
+      return ErrnoStatus("allocate " + place_->File("states"));
+    }
+  }
+  if (mlock(cells_, bytes) != 0) {
     LOG_DEBUG("page states stay unlocked: {}", strerror(errno));  // the RNIC warns of the limit
   }
   return Status::Ok();
+}
+
+// What a server that died while the region became smaller or larger left there is of pages that the region has not.
+Status TierStore::ForgetCellsBeyond(uint64_t pages) {
+  const size_t begin = pages * sizeof(uint64_t);
+  const size_t whole = std::min<size_t>(RoundUpToPage(begin), CellBytes());
+  std::memset(reinterpret_cast<std::byte*>(cells_) + begin, 0, whole - begin);
+  if (whole < CellBytes() && fallocate(states_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                       static_cast<off_t>(whole), static_cast<off_t>(CellBytes() - whole)) != 0) {
+    return ErrnoStatus("cut " + place_->File("states"));
+  }
+  return Status::Ok();
+}
+
+Status TierStore::CheckRoom(uint64_t pages, uint32_t more_frames) {
+  const uint64_t more_pages = pages > pages_ ? pages - pages_ : 0;
+  const uint64_t needed = FrameBytes(more_frames) + TableBytes(more_pages);
+  if (const uint64_t available = AvailableMemory(); available != 0 && available < needed) {
+    return Status::Error(ENOMEM, "the DRAM tier needs " + std::to_string(needed >> 20) +
+                                     " MiB more memory, of which the machine has " + std::to_string(available >> 20) +
+                                     " MiB; lower dram-ratio first");
+  }
+  return place_.has_value() ? place_->CheckGrowth(options_.own_tmpfs ? MostBytes(pages) : 0, needed) : Status::Ok();
+}
+
+Status TierStore::MakeRoom(uint64_t pages) {
+  RETURN_IF_ERROR(AllocateCells(pages));
+  pages_ = std::max(pages_, pages);
+  return Status::Ok();
+}
+
+void TierStore::GiveRoomBack(uint64_t pages) {
+  if (place_.has_value() && options_.own_tmpfs) {
+    place_->LimitTo(MostBytes(pages));
+  }
 }
 
 Status TierStore::Commit() {
@@ -238,7 +308,7 @@ Status TierStore::WriteHeader() {
   header.version = kVersion;
   header.layout = layout_;
   header.incarnation = ++incarnation_;
-  header.pages = pages_;
+  header.max_pages = max_pages_;
   options_.volume.copy(header.volume.data(), header.volume.size() - 1);
   boot_.copy(header.boot.data(), header.boot.size() - 1);
   header.crc = header.Crc();

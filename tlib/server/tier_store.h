@@ -16,7 +16,11 @@
 // page_states.h; a process that dies leaves each word old or new. All else is discarded: what an earlier boot left,
 // what a server left that died before Commit, what is older than a later start elsewhere. Two cases refuse to start
 // (EUCLEAN), because acknowledged writes may be in a tier that this server cannot read: the header of a tier that was
-// not stopped cleanly is damaged or of another version or size; and the record names another directory of this boot.
+// not stopped cleanly is damaged or of another version or volume; and the record names another directory of this boot.
+//
+// The files are as long as the largest region that they have room for, and sparse: a region grows without another
+// mapping here or at a client. How much room there is stands in the header, and does not change while a tier is
+// resumed.
 //
 // Without a directory the words are the process's own memory, and everything else here does nothing.
 //
@@ -33,6 +37,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "tlib/server/server.h"
 #include "tlib/server/tier_place.h"
 
@@ -40,8 +45,9 @@ namespace termfs::tlib::server {
 
 class TierStore {
  public:
-  // For a region of `pages` of which `frames` get memory at once.
-  static Result<std::unique_ptr<TierStore>> Open(const TierOptions& options, uint64_t pages, uint32_t frames);
+  // For a region of `pages`, of which `frames` get memory at once, that may grow to `max_pages`.
+  static Result<std::unique_ptr<TierStore>> Open(const TierOptions& options, uint64_t pages, uint64_t max_pages,
+                                                 uint32_t frames);
   ~TierStore();
   TierStore(const TierStore&) = delete;
   TierStore& operator=(const TierStore&) = delete;
@@ -51,7 +57,18 @@ class TierStore {
   const std::string& directory() const { return directory_; }
   // Random; the same for every server that resumes it, and of no other.
   uint64_t layout() const { return layout_; }
-  std::span<std::atomic<uint64_t>> cells() const { return {cells_, pages_}; }
+  // As asked for, or what the resumed tier has.
+  uint64_t max_pages() const { return max_pages_; }
+  std::span<std::atomic<uint64_t>> cells() const { return {cells_, max_pages_}; }
+
+  // The region shall have `pages`, and `more_frames` shall get memory: raises the limit of the tmpfs if it is the
+  // volume's own. ENOSPC, ENOMEM: the tmpfs or the machine has not so much memory. One caller at a time, here and
+  // below.
+  Status CheckRoom(uint64_t pages, uint32_t more_frames);
+  // The cells of a region of `pages` get their memory. ENOSPC: there is none.
+  Status MakeRoom(uint64_t pages);
+  // The region has only `pages` any more.
+  void GiveRoomBack(uint64_t pages);
 
   // Everything in the directory is complete: from now on it counts.
   Status Commit();
@@ -68,7 +85,11 @@ class TierStore {
     std::string directory;
   };
 
-  TierStore(const TierOptions& options, uint64_t pages) : options_(options), pages_(pages) {}
+  TierStore(const TierOptions& options, uint64_t pages, uint64_t max_pages)
+      : options_(options), pages_(pages), max_pages_(max_pages) {}
+  size_t CellBytes() const { return max_pages_ * sizeof(uint64_t); }
+  Status AllocateCells(uint64_t pages);
+  Status ForgetCellsBeyond(uint64_t pages);
   Status OpenPlace(uint32_t frames);
   Result<std::optional<Record>> ReadRecord() const;
   // Whether the tier in the directory is the record's, whole.
@@ -78,7 +99,9 @@ class TierStore {
   Status WriteRecord() const;
 
   const TierOptions options_;
-  const uint64_t pages_;
+  uint64_t pages_;  // that the cells have memory for
+  uint64_t max_pages_;
+  UniqueFd states_;
   std::optional<TierPlace> place_;
   std::string directory_;
   std::string boot_;

@@ -46,9 +46,12 @@ WrittenLog::Slot WrittenLog::EmptySlot(uint64_t index, uint64_t pages, uint64_t 
 }
 
 Status WrittenLog::Format(BlockDevice& device, uint64_t pages) {
-  const uint64_t blocks = BlocksFor(pages);
-  for (uint64_t begin = 0; begin < blocks; begin += kBlocksPerRead) {
-    const uint64_t end = std::min(blocks, begin + kBlocksPerRead);
+  return FormatBlocks(device, 0, BlocksFor(pages), pages);
+}
+
+Status WrittenLog::FormatBlocks(BlockDevice& device, uint64_t first, uint64_t end_block, uint64_t pages) {
+  for (uint64_t begin = first; begin < end_block; begin += kBlocksPerRead) {
+    const uint64_t end = std::min(end_block, begin + kBlocksPerRead);
     std::vector<Slot> slots;
     slots.reserve((end - begin) * 2);
     for (uint64_t i = begin; i < end; i++) {
@@ -61,7 +64,7 @@ Status WrittenLog::Format(BlockDevice& device, uint64_t pages) {
 }
 
 WrittenLog::WrittenLog(BlockDevice& device, uint64_t pages)
-    : device_(device), pages_(pages), sync_([this] { return SyncOnce(); }) {}
+    : device_(device), sync_([this] { return SyncOnce(); }), pages_(pages) {}
 
 Result<std::unique_ptr<WrittenLog>> WrittenLog::Open(BlockDevice& device, uint64_t pages) {
   if (device.size() < BytesFor(pages)) {
@@ -74,10 +77,50 @@ Result<std::unique_ptr<WrittenLog>> WrittenLog::Open(BlockDevice& device, uint64
   return log;
 }
 
-Status WrittenLog::Load() {
-  const uint64_t blocks = BlocksFor(pages_);
+Status WrittenLog::Resize(uint64_t pages) {
+  uint64_t known = 0;
   {
     MutexLock lock(mutex_);
+    if (pages <= pages_) {
+      pages_ = pages;
+      return Status::Ok();
+    }
+    known = slots_.size();
+  }
+  const uint64_t blocks = BlocksFor(pages);
+  if (device_.size() < BytesFor(pages)) {
+    return Status::Error(EINVAL, "the written log is shorter than the larger region needs");
+  }
+  RETURN_IF_ERROR(FormatBlocks(device_, known, blocks, pages));
+  ClearBeyondEnd();
+  MutexLock lock(mutex_);
+  for (uint64_t index = known; index < blocks; index++) {
+    slots_.push_back(EmptySlot(index, pages, 1));  // as FormatBlocks wrote it, to the first slot
+    blocks_.emplace_back();
+  }
+  pages_ = pages;
+  return Status::Ok();
+}
+
+// Power loss may have taken back the size of a region that had been written to beyond its end of now.
+void WrittenLog::ClearBeyondEnd() {
+  uint64_t page = 0;
+  uint64_t end = 0;
+  {
+    MutexLock lock(mutex_);
+    page = pages_;
+    end = slots_.size() * kPagesPerBlock;
+  }
+  for (; page < end; page++) {
+    Clear({page});
+  }
+}
+
+Status WrittenLog::Load() {
+  uint64_t blocks = 0;
+  {
+    MutexLock lock(mutex_);
+    blocks = BlocksFor(pages_);
     slots_.resize(blocks);
     blocks_.resize(blocks);
   }
@@ -100,9 +143,8 @@ Status WrittenLog::CheckSlot(const Slot& slot, uint64_t index) const {
     return Status::Error(EUCLEAN, "the written log has version " + std::to_string(slot.version) +
                                       ", this program reads " + std::to_string(kVersion));
   }
-  if (slot.index != index || slot.pages != pages_) {
-    return Status::Error(EUCLEAN, "the written log belongs to a region of " + std::to_string(slot.pages) +
-                                      " pages, not of " + std::to_string(pages_));
+  if (slot.index != index || slot.pages <= index * kPagesPerBlock) {
+    return Status::Error(EUCLEAN, "a copy of block " + std::to_string(index) + " of the written log is another's");
   }
   return Status::Ok();
 }
@@ -124,18 +166,18 @@ Status WrittenLog::LoadBlock(uint64_t index, const Slot& first, const Slot& seco
 }
 
 bool WrittenLog::IsSet(PageIndex page) const {
-  TERMFS_CHECK(page.value < pages_);
   const uint64_t bit = page.value % kPagesPerBlock;
   MutexLock lock(mutex_);
+  TERMFS_CHECK(page.value / kPagesPerBlock < slots_.size());
   return (slots_[page.value / kPagesPerBlock].bits[bit / 64] >> (bit % 64) & 1) != 0;
 }
 
 void WrittenLog::Change(PageIndex page, bool set) {
-  TERMFS_CHECK(page.value < pages_);
   const uint64_t index = page.value / kPagesPerBlock;
   const uint64_t bit = page.value % kPagesPerBlock;
   const uint64_t mask = uint64_t{1} << (bit % 64);
   MutexLock lock(mutex_);
+  TERMFS_CHECK(index < slots_.size());
   uint64_t& word = slots_[index].bits[bit / 64];
   if (((word & mask) != 0) == set) {
     return;

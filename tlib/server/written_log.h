@@ -6,7 +6,8 @@
 //
 // On its device (numbers little-endian), for block i of the bitmap two slots of 4 KiB at (2 i) and (2 i + 1):
 //
-//   0  magic "TFSWRTLG"   8  version (4), CRC-32C of the slot with this field 0 (4)   16  sequence   24  i   32  pages
+//   0  magic "TFSWRTLG"   8  version (4), CRC-32C of the slot with this field 0 (4)   16  sequence   24  i
+//   32  pages: the region's size when the slot was written; it may have changed since
 //   64 bits of kPagesPerBlock pages
 //
 // A block is written to the slot that does not hold its newest copy, with the next sequence; so power loss during an
@@ -14,7 +15,8 @@
 // intact one is taken for such a torn update, and logged; two damaged copies are refused.
 //
 // Thread-safety: Set, Clear, IsSet: any thread. Sync: tasks of any workers.
-// Errors:        Open: EUCLEAN when both copies of a block are damaged or the log is one of another size or version.
+// Errors:        Open: EUCLEAN when both copies of a block are damaged, or the log is of a smaller region or another
+// version.
 //                Sync: the device's; what it was to write is written by the next one.
 // Durability:    what was Set and Cleared before Sync was called is durable when it returned ok.
 #pragma once
@@ -49,6 +51,11 @@ class WrittenLog {
   WrittenLog(const WrittenLog&) = delete;
   WrittenLog& operator=(const WrittenLog&) = delete;
 
+  // The region has `pages` from now on. Larger: new pages have no marks, durably after the next Sync; EINVAL: the
+  // device is not long enough. Smaller: REQUIRES that no mark is set beyond the end. What the log then has beyond it is
+  // left. Blocks. One caller at a time.
+  Status Resize(uint64_t pages) EXCLUDES(mutex_);
+
   bool IsSet(PageIndex page) const EXCLUDES(mutex_);
   // In memory; durable with the next Sync.
   void Set(PageIndex page) EXCLUDES(mutex_) { Change(page, true); }
@@ -77,18 +84,20 @@ class WrittenLog {
   };
 
   WrittenLog(BlockDevice& device, uint64_t pages);
+  static Status FormatBlocks(BlockDevice& device, uint64_t first, uint64_t end, uint64_t pages);
   static Slot EmptySlot(uint64_t index, uint64_t pages, uint64_t sequence);
   static uint32_t CrcOf(const Slot& slot);
   Status CheckSlot(const Slot& slot, uint64_t index) const;
   Status Load() EXCLUDES(mutex_);
   Status LoadBlock(uint64_t index, const Slot& first, const Slot& second) REQUIRES(mutex_);
+  void ClearBeyondEnd() EXCLUDES(mutex_);
   void Change(PageIndex page, bool set) EXCLUDES(mutex_);
   Status SyncOnce() EXCLUDES(mutex_);
 
   BlockDevice& device_;
-  const uint64_t pages_;
   GroupCommit sync_;
   mutable Mutex mutex_;
+  uint64_t pages_ GUARDED_BY(mutex_);
   std::vector<Slot> slots_ GUARDED_BY(mutex_);  // the newest contents
   std::vector<Block> blocks_ GUARDED_BY(mutex_);
   std::vector<uint64_t> changed_ GUARDED_BY(mutex_);  // blocks with `changed` set

@@ -12,7 +12,7 @@ namespace {
 
 driver::TermRegionOptions Options(uint64_t pages) {
   driver::TermRegionOptions options;
-  options.pages = pages;
+  options.max_pages = options.pages = pages;
   return options;
 }
 

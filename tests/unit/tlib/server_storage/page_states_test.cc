@@ -17,7 +17,7 @@ constexpr driver::FrameIndex kFrame{3};
 
 driver::TermRegionOptions Options() {
   driver::TermRegionOptions options;
-  options.pages = 16;
+  options.max_pages = options.pages = 16;
   return options;
 }
 

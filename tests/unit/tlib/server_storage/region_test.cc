@@ -240,10 +240,11 @@ TEST(Region, SetDramRatio_DownAndUp_KeepsEveryByteAndGivesMemoryBack) {
   });
 }
 
-TEST(Region, SetDramRatio_MemoryRunsOut_GoesAsFarAsItCan) {
+TEST(Region, SetDramRatio_MemoryRunsOut_StaysAsItWas) {
   RegionFixture fixture({.pages = 4096, .dram_ratio = 0.25});
-  fixture.term().FailCommits(true);
+  fixture.term().FailCommitsFrom(2048);
   fixture.Run([&](Region& region) { EXPECT_EQ(region.SetDramRatio(1).code(), ENOMEM); });
+  EXPECT_EQ(fixture.term().committed_frames(), 1024U);
   EXPECT_EQ(fixture.Gauge("frames_budget"), 1024U);
 }
 

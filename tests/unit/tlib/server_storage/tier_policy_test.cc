@@ -117,7 +117,7 @@ TEST(TierPolicy, SetChoice_FromStaticToHeat_TakesEffect) {
 }
 
 TEST(HeatMap, Threshold_IsTheHeatThatOnlySoManyExceed) {
-  HeatMap heat(1000);
+  HeatMap heat(1000, 1000);
   for (uint64_t page = 0; page < 1000; page++) {
     heat.Add({page}, static_cast<uint32_t>(page + 1));
   }
@@ -134,7 +134,7 @@ TEST(HeatMap, Threshold_IsTheHeatThatOnlySoManyExceed) {
 }
 
 TEST(HeatMap, Age_ManyHalfLives_KeepsOrderAndForgetsTheOld) {
-  HeatMap heat(3);
+  HeatMap heat(3, 3);
   heat.Add({0}, 1000000);
   for (int i = 0; i < 300; i++) {  // beyond a float's range, were it not brought back into it
     heat.Age(0.5);

@@ -32,7 +32,7 @@ class TierStoreTest : public testing::Test {
   ~TierStoreTest() override { std::filesystem::remove_all(shm_); }
 
   std::unique_ptr<TierStore> Open(bool commit = true) {
-    auto store = TierStore::Open(options_, kPages, kFrames);
+    auto store = TierStore::Open(options_, kPages, kPages, kFrames);
     EXPECT_TRUE(store.ok()) << store.status().ToString();
     if (commit) {
       const Status committed = (*store)->Commit();
@@ -45,7 +45,7 @@ class TierStoreTest : public testing::Test {
     const auto store = Open();
     store->cells()[7].store(word);
   }
-  Status Refused() { return TierStore::Open(options_, kPages, kFrames).status(); }
+  Status Refused() { return TierStore::Open(options_, kPages, kPages, kFrames).status(); }
   std::string File(const char* name) const { return options_.directory + "/" + name; }
   void Overwrite(const char* name, const std::string& bytes) { std::ofstream(File(name)) << bytes; }
 
@@ -78,7 +78,7 @@ TEST_F(TierStoreTest, Open_BeforeCommit_DiscardsWhatWasNeverComplete) {
 // Of its own: with huge pages where the kernel has them, for frames that a random read touches.
 TEST_F(TierStoreTest, OwnTmpfs_HasHugePagesAndGoesWithRemove) {
   options_.own_tmpfs = true;
-  const auto store = TierStore::Open(options_, kPages, kFrames);
+  const auto store = TierStore::Open(options_, kPages, kPages, kFrames);
   if (!store.ok() && store.status().code() == EPERM) {
     GTEST_SKIP() << "this user may not mount";
   }
@@ -137,12 +137,38 @@ TEST_F(TierStoreTest, Open_WithADamagedHeader_RefusesAndSaysWhatToDo) {
 
 TEST_F(TierStoreTest, Open_OfAnotherSizeOrVolume_Refuses) {
   Leave(42);
-  EXPECT_EQ(TierStore::Open(options_, kPages * 2, kFrames).status().code(), EUCLEAN);
+  EXPECT_EQ(TierStore::Open(options_, kPages * 2, kPages * 2, kFrames).status().code(), EUCLEAN);
   options_.volume = "w";
   EXPECT_EQ(Refused().code(), EUCLEAN);
   options_.volume = "v";
   Overwrite("states", "short");
   EXPECT_EQ(Refused().code(), EUCLEAN);
+}
+
+TEST_F(TierStoreTest, Resume_OfALargerRegion_HasItsRoomAndForgetsWhatIsBeyond) {
+  constexpr uint64_t kRoom = 64 * kPages;
+  {
+    auto store = TierStore::Open(options_, kPages, kRoom, kFrames);
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    ASSERT_TRUE((*store)->Commit().ok());
+    ASSERT_TRUE((*store)->CheckRoom(kRoom, 0).ok());
+    ASSERT_TRUE((*store)->MakeRoom(kRoom).ok());
+    EXPECT_EQ((*store)->cells().size(), kRoom);
+    (*store)->cells()[0].store(1);
+    (*store)->cells()[2 * kPages - 1].store(2);
+    (*store)->cells()[2 * kPages].store(3);
+    (*store)->cells()[kRoom - 1].store(4);
+    EXPECT_EQ((*store)->CheckRoom(kRoom, UINT32_MAX - 1).code(), ENOMEM) << "16 TiB of frames";
+  }
+  auto store = TierStore::Open(options_, 2 * kPages, 2 * kPages, kFrames);
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  EXPECT_TRUE((*store)->resumed());
+  EXPECT_EQ((*store)->max_pages(), kRoom);
+  EXPECT_EQ((*store)->cells()[0].load(), 1U);
+  EXPECT_EQ((*store)->cells()[2 * kPages - 1].load(), 2U);
+  ASSERT_TRUE((*store)->MakeRoom(kRoom).ok());
+  EXPECT_EQ((*store)->cells()[2 * kPages].load(), 0U);
+  EXPECT_EQ((*store)->cells()[kRoom - 1].load(), 0U);
 }
 
 TEST_F(TierStoreTest, Open_Elsewhere_RefusesWhileTheOldMayHoldWrites) {
@@ -192,7 +218,7 @@ TEST_F(TierStoreTest, Open_ADirectoryThatOthersMayEnter_IsRefused) {
 }
 
 TEST_F(TierStoreTest, Open_OnATmpfsThatIsTooSmall_NamesWhatIsNeeded) {
-  const Status refused = TierStore::Open(options_, uint64_t{1} << 40, UINT32_MAX - 1).status();
+  const Status refused = TierStore::Open(options_, uint64_t{1} << 40, uint64_t{1} << 40, UINT32_MAX - 1).status();
   EXPECT_EQ(refused.code(), ENOSPC) << refused.ToString();
   EXPECT_NE(refused.message().find("MiB"), std::string::npos) << refused.message();
   EXPECT_NE(refused.message().find("dram-ratio"), std::string::npos) << refused.message();

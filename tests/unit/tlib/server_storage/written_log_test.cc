@@ -51,6 +51,63 @@ TEST_F(WrittenLogTest, Sync_ThenReopen_HasTheMarks) {
   EXPECT_EQ(visited, (std::vector<uint64_t>{WrittenLog::kPagesPerBlock, kPages - 1}));
 }
 
+TEST_F(WrittenLogTest, Resize_KeepsMarksAndHasNoneOfNewPages) {
+  constexpr uint64_t kLarger = 5 * WrittenLog::kPagesPerBlock;
+  medium_->bytes_.resize(WrittenLog::BytesFor(kLarger), std::byte{0xa5});
+  {
+    FakeBlockDevice device(medium_);
+    auto log = Open(device);
+    runner_.Run([&] {
+      log->Set({kPages - 1});
+      EXPECT_TRUE(log->Sync().ok());
+    });
+    EXPECT_EQ(log->Resize(kLarger + 1).code(), EINVAL) << "the device is too short";
+    ASSERT_TRUE(log->Resize(kLarger).ok());
+    runner_.Run([&] {
+      EXPECT_FALSE(log->IsSet({kPages}));
+      EXPECT_FALSE(log->IsSet({kLarger - 1}));
+      log->Set({kLarger - 2});
+      EXPECT_TRUE(log->Sync().ok());
+    });
+  }
+  FakeBlockDevice device(medium_);
+  auto larger = WrittenLog::Open(device, kLarger);
+  ASSERT_TRUE(larger.ok()) << larger.status().ToString();
+  EXPECT_TRUE((*larger)->IsSet({kPages - 1}));
+  EXPECT_TRUE((*larger)->IsSet({kLarger - 2}));
+  EXPECT_FALSE((*larger)->IsSet({kPages}));
+  EXPECT_FALSE((*larger)->IsSet({kLarger - 1}));
+  const auto as_before = Open(device);  // the growth was not noted
+  EXPECT_TRUE(as_before->IsSet({kPages - 1}));
+  EXPECT_EQ(WrittenLog::Open(device, kLarger + 1).status().code(), EUCLEAN);
+}
+
+TEST_F(WrittenLogTest, Resize_ForgetsMarksOfALargerRegionThatWasTakenBack) {
+  constexpr uint64_t kLarger = kPages + 5;  // in the same block
+  {
+    FakeBlockDevice device(medium_);
+    auto larger = WrittenLog::Open(device, kLarger);
+    ASSERT_TRUE(larger.ok()) << larger.status().ToString();
+    runner_.Run([&] {
+      (*larger)->Set({kPages - 1});
+      (*larger)->Set({kPages + 1});
+      EXPECT_TRUE((*larger)->Sync().ok());
+    });
+  }
+  {
+    FakeBlockDevice device(medium_);
+    auto log = Open(device);
+    ASSERT_TRUE(log->Resize(kLarger).ok());
+    EXPECT_FALSE(log->IsSet({kPages + 1}));
+    EXPECT_TRUE(log->IsSet({kPages - 1}));
+    runner_.Run([&] { EXPECT_TRUE(log->Sync().ok()); });
+  }
+  FakeBlockDevice device(medium_);
+  auto larger = WrittenLog::Open(device, kLarger);
+  ASSERT_TRUE(larger.ok());
+  EXPECT_FALSE((*larger)->IsSet({kPages + 1}));
+}
+
 TEST_F(WrittenLogTest, Sync_WithoutChanges_TouchesNothing) {
   FakeBlockDevice device(medium_);
   auto log = Open(device);
@@ -113,10 +170,17 @@ TEST_F(WrittenLogTest, Open_BothCopiesDamaged_IsRefusedWithTheBlock) {
   EXPECT_NE(log.status().ToString().find("block 1"), std::string::npos) << log.status().ToString();
 }
 
-TEST_F(WrittenLogTest, Open_OfAnotherSize_IsRefused) {
-  FakeBlockDevice device(medium_);
-  EXPECT_EQ(WrittenLog::Open(device, kPages - 100).status().code(), EUCLEAN);
-  EXPECT_EQ(WrittenLog::Open(device, kPages * 2).status().code(), EUCLEAN);
+TEST_F(WrittenLogTest, Open_OfASmallerRegion_IsRefused) {
+  {
+    FakeBlockDevice device(medium_);
+    EXPECT_EQ(WrittenLog::Open(device, kPages * 2).status().code(), EUCLEAN) << "too short";
+  }
+  FakeBlockDevice smaller(medium_);
+  ASSERT_TRUE(WrittenLog::Format(smaller, WrittenLog::kPagesPerBlock).ok());
+  EXPECT_TRUE(WrittenLog::Open(smaller, kPages).ok()) << "the blocks behind it are whole";
+  const auto block = medium_->bytes_.begin();
+  std::copy(block, block + 2 * WrittenLog::kSlotBytes, block + 2 * WrittenLog::kSlotBytes);
+  EXPECT_EQ(WrittenLog::Open(smaller, kPages).status().code(), EUCLEAN) << "block 0 in the place of block 1";
 }
 
 }  // namespace

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/capacity.h"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <chrono>
+
+#include "base/log.h"
+#include "base/page.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{60};  // with a region of which nothing more can be moved
+constexpr std::chrono::milliseconds kPause{100};
+constexpr std::chrono::seconds kGrace{2};                  // for what was removed just now to be free
+constexpr uint64_t kMetadataReserve = uint64_t{64} << 20;  // of the disk that the metadata is on, stays free
+
+std::string Mebibytes(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+}  // namespace
+
+Capacity::Progress Capacity::progress() const {
+  const uint64_t target = target_.load();  // first: when it is none, the pages are those of the end
+  const uint64_t now = pages();
+  Progress progress{.pages = now,
+                    .target_pages = target != 0 ? target : now,
+                    .pages_to_move = 0,
+                    .changing = target != 0,
+                    .failure = {}};
+  if (progress.target_pages < progress.pages) {
+    progress.pages_to_move = p_.names.TakenBeyond();
+  }
+  MutexLock lock(mutex_);
+  progress.failure = failure_;
+  return progress;
+}
+
+Status Capacity::Set(uint64_t pages) {
+  const uint64_t before = this->pages();
+  const uint64_t target = target_.load();
+  if (target != 0 && pages == before && pages != target) {
+    cancelled_.store(true);
+    return Status::Ok();
+  }
+  if (target != 0 && pages != target) {
+    return Status::Error(EBUSY, "the capacity is on its way to " + std::to_string(target << kPageBits) +
+                                    " bytes; capacity=" + std::to_string(before << kPageBits) + " calls that off");
+  }
+  if (target != 0 || pages == before) {
+    return Status::Ok();
+  }
+  {
+    MutexLock lock(mutex_);
+    failure_.clear();
+  }
+  if (pages < before) {
+    return BeginShrink(pages);
+  }
+  target_.store(pages);
+  Status grown = Grow(pages);
+  target_.store(0);
+  if (grown.ok()) {
+    LOG_INFO("the capacity is {} bytes now", pages << kPageBits);
+  }
+  return grown;
+}
+
+void Capacity::Stop() {
+  cancelled_.store(true);
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+// First everything that serves pages; then the settings; then the superblock, which decides, and from which moment on
+// the pages are given to files.
+Status Capacity::Grow(uint64_t pages) {
+  const uint64_t before = this->pages();
+  RETURN_IF_ERROR(CheckDisk((pages - before) << kPageBits));
+  RETURN_IF_ERROR(p_.server.Grow(pages));
+  Status noted = p_.note(pages);
+  if (noted.ok()) {
+    noted = p_.names.Grow(pages);
+  }
+  if (!noted.ok()) {
+    Status undone = p_.note(before);
+    if (undone.ok()) {  // else they say what the label has to say; the next start puts both right
+      undone = p_.server.Shrink(before);
+    }
+    if (!undone.ok()) {
+      LOG_WARNING("after a growth that failed: {}", undone.ToString());
+    }
+    return noted;
+  }
+  return p_.names.Sync();
+}
+
+// A file of the region shares its disk with the metadata, mostly.
+Status Capacity::CheckDisk(uint64_t more_bytes) const {
+  struct stat device {};
+  struct stat meta {};
+  struct statvfs space {};
+  if (stat(p_.device.c_str(), &device) != 0 || stat(p_.meta.c_str(), &meta) != 0 ||
+      statvfs(p_.device.c_str(), &space) != 0) {
+    return ErrnoStatus("examine " + p_.device);
+  }
+  if (!S_ISREG(device.st_mode)) {
+    return Status::Ok();
+  }
+  const unsigned __int128 free = static_cast<unsigned __int128>(space.f_bavail) * space.f_frsize;
+  const uint64_t needed = more_bytes + (device.st_dev == meta.st_dev ? kMetadataReserve : 0);
+  if (free < needed) {
+    return Status::Error(ENOSPC, p_.device + ": " + Mebibytes(needed) + " more are needed on its disk, which has " +
+                                     Mebibytes(static_cast<uint64_t>(free)) + " free");
+  }
+  return Status::Ok();
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Smaller.
+
+Status Capacity::BeginShrink(uint64_t pages) {
+  RETURN_IF_ERROR(p_.server.CheckShrink());
+  const auto deadline = std::chrono::steady_clock::now() + kGrace;
+  Status confined = p_.confine(pages);
+  while (confined.code() == ENOSPC && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kPause);
+    confined = p_.confine(pages);
+  }
+  RETURN_IF_ERROR(std::move(confined).WithContext("the capacity cannot be " + std::to_string(pages << kPageBits)));
+  if (thread_.joinable()) {
+    thread_.join();  // of an earlier one; it has ended
+  }
+  cancelled_.store(false);
+  target_.store(pages);
+  thread_ = std::thread([this, pages, before = this->pages()] {
+    const Status done = Shrink(pages);
+    if (done.ok()) {
+      LOG_INFO("the capacity is {} bytes now", pages << kPageBits);
+    } else {
+      LOG_WARNING("changing the capacity to {} bytes: {}", pages << kPageBits, done.ToDebugString());
+      MutexLock lock(mutex_);
+      failure_ = done.ToString();
+    }
+    if (this->pages() == before) {
+      p_.names.EndConfinement();
+    }
+    target_.store(0);
+  });
+  return Status::Ok();
+}
+
+Status Capacity::Shrink(uint64_t pages) {
+  const auto cancelled = [this] { return cancelled_.load(); };
+  uint64_t least = p_.names.TakenBeyond();
+  auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (true) {
+    ASSIGN_OR_RETURN(const Evacuation::Pass pass, p_.evacuate(cancelled));
+    Status obstacle = pass.obstacle;
+    if (pass.found == 0) {
+      obstacle = p_.alone([&] { return Cut(pages); });
+      if (obstacle.code() != EBUSY) {
+        return obstacle;  // or none
+      }
+    }
+    const auto now = std::chrono::steady_clock::now();
+    const uint64_t left = p_.names.TakenBeyond();
+    if (pass.moved > 0 || left < least) {
+      deadline = now + kPatience;
+    }
+    least = std::min(least, left);
+    if (now >= deadline) {
+      return obstacle.ok() ? Status::Error(EBUSY, std::to_string(left << kPageBits) + " bytes cannot be moved")
+                           : obstacle;
+    }
+    if (cancelled()) {
+      return Status::Error(ECANCELED, "the change of the capacity was called off");
+    }
+    if (pass.moved == 0) {
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+}
+
+// The superblock decides, so it comes first; what a crash leaves of the rest is cut at the next start.
+Status Capacity::Cut(uint64_t pages) {
+  if (cancelled_.load()) {
+    return Status::Error(ECANCELED, "the change of the capacity was called off");
+  }
+  RETURN_IF_ERROR(p_.names.Shrink(pages));
+  Status cut = p_.names.Sync();
+  if (cut.ok()) {
+    cut = p_.note(pages);
+  }
+  if (cut.ok()) {
+    cut = p_.server.Shrink(pages);
+  }
+  return std::move(cut).WithContext("it is smaller, but the SSD and the DRAM tier follow at the next start only");
+}
+
+}  // namespace termfs::fs::server
