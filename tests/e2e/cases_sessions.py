@@ -14,9 +14,9 @@ GONE = 25  # seconds; an interrupted process is gone within one, a call without 
 def waits_in_kernel(pid):
     """Its system call waits for an answer of FUSE, or for a lock that somebody has who does."""
     try:
-        with open(f"/proc/{pid}/wchan", encoding="ascii") as where:
-            text = where.read()
-            return any(word in text for word in ("request_wait_answer", "rwsem", "d_alloc_parallel"))
+        with open(f"/proc/{pid}/wchan", encoding="ascii") as where, open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            # Who waits for a lock of a directory is in one of many functions, and cannot be interrupted.
+            return "request_wait_answer" in where.read() or stat.read().rsplit(")", 1)[1].split()[0] == "D"
     except OSError:
         return False
 
