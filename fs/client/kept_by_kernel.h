@@ -3,9 +3,8 @@
 // KeptByKernel: what a mount has to know of what its kernel was granted. LaneGrants: of one lane, what the reply to its
 // last request grants.
 //
-//   recalls   counted before the kernel is told; a reply to what was asked before grants nothing when it is given to
-//   the
-//             kernel later. The loss of a session counts as one.
+//   recalls   counted before the kernel is told; a reply to what was asked before grants nothing when the kernel gets
+//             it later. The loss of a session counts as one.
 //   inodes    whose attributes the kernel was given to keep, for as long as that lasts: they are told to it when the
 //             session is lost. Entries need no such list: a new epoch makes them all void.
 //

@@ -7,9 +7,8 @@
 //      map looks at it again afterwards (coherence.h).
 //   2. On the reclaimer's thread, so that nothing pending is freed meanwhile: reserve pages below the line; copy; flush
 //      them. Readers by RPC still read where the bytes were.
-//   3. One transaction gives the file the new pages and makes the old ones pending-free. Then the map in memory
-//   changes,
-//      and `frees` is raised: who has read the old pages reads again.
+//   3. One transaction gives the file the new pages and makes the old ones pending-free. Then the map in memory is
+//      changed, and `frees` is raised: who has read the old pages reads again.
 //   4. Leave the gate. The reclaimer frees the old pages when the transaction is durable.
 // A crash before the transaction leaves the new pages pending-free; after it, the old ones.
 //

@@ -135,6 +135,17 @@ def in_memory(volume):
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
+def expect_after_restart(volume, capacity, names):
+    """A check in between finds nothing."""
+    for mount in list(volume.mounts):
+        volume.umount(mount)
+    volume.stop()
+    volume.fsck()
+    volume.serve()
+    check(volume.status()["capacity_bytes"] == capacity, "the capacity after a restart")
+    expect_contents(volume.mount(), names)
+
+
 def case_capacity_grows_under_load(site):
     volume = site.volume("96M", 0.4)
     m = volume.mount()
@@ -160,13 +171,7 @@ def case_capacity_grows_under_load(site):
         end_load(load)
     other = volume.mount()
     expect_contents(other, names + more)
-    for mount in list(volume.mounts):
-        volume.umount(mount)
-    volume.stop()
-    volume.fsck()
-    volume.serve()
-    check(volume.status()["capacity_bytes"] == 512 * MIB, "the new capacity after a restart")
-    expect_contents(volume.mount(), names + more)
+    expect_after_restart(volume, 512 * MIB, names + more)
 
 
 def case_capacity_grows_for_every_bitmap(site):
@@ -297,13 +302,7 @@ def case_capacity_shrinks_under_load(site):
         end_load(load)
     for fd in held:
         os.close(fd)
-    for mount in list(volume.mounts):
-        volume.umount(mount)
-    volume.stop()
-    volume.fsck()
-    volume.serve()
-    check(volume.status()["capacity_bytes"] == 200 * MIB, "the capacity after a restart")
-    expect_contents(volume.mount(), names + more)
+    expect_after_restart(volume, 200 * MIB, names + more)
 
 
 def case_capacity_shrink_killed(site):

@@ -16,14 +16,6 @@ namespace {
 constexpr server::CoherenceTimeouts kShort{.revoke = std::chrono::milliseconds(50),
                                            .invalidate = std::chrono::milliseconds(50),
                                            .expel = std::chrono::milliseconds(10000)};
-
-class SilentCache final : public client::KernelCache {
- public:
-  void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
-  void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
-  [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
-  void ServerLost() override {}
-};
 }  // namespace
 
 TEST(Coherence, Revoke_ExpelsWhoDoesNotAnswer) {

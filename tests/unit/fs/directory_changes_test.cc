@@ -33,14 +33,6 @@ void ChangeIt(DirectoryChanges& changes, uint64_t directory) {
   change.Brings(AttributesOf(directory));
 }
 
-class Deaf final : public client::KernelCache {
- public:
-  void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
-  void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
-  [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
-  void ServerLost() override {}
-};
-
 }  // namespace
 
 TEST(DirectoryChanges, Take_OnceAfterAChange) {
@@ -126,7 +118,7 @@ class ChangedDirectory : public testing::Test {
   }
 
   MemoryVolume volume_{uint64_t{16} << 20};
-  Deaf cache_;
+  SilentCache cache_;
   Mount mount_{volume_, &cache_};
   Mount other_{volume_};
   const uint64_t directory_ = MakeDirectory("d", kRootInode);
@@ -195,7 +187,7 @@ TEST_F(ChangedDirectory, IsAskedForAfterAnotherChange) {
 
 TEST(ChangedDirectoryLease, IsAskedForWhenTheTimeIsOver) {
   MemoryVolume volume(uint64_t{16} << 20, {.lease = milliseconds(20), .drift = milliseconds(20)});
-  Deaf cache;
+  SilentCache cache;
   Mount mount(volume, &cache);
   mount.Close(mount.Create("f"));
   std::this_thread::sleep_for(milliseconds(25));

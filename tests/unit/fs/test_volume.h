@@ -45,6 +45,15 @@ class RecordingCache final : public client::KernelCache {
   std::atomic<uint64_t> last_ino{0}, last_offset{0}, last_length{0}, calls{0};
 };
 
+// Drops nothing.
+class SilentCache final : public client::KernelCache {
+ public:
+  void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
+  void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
+  [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
+  void ServerLost() override {}
+};
+
 // A client with a lane, and calls that fail the test when they fail.
 class Mount {
  public:
