@@ -61,7 +61,7 @@ Status FileService::FlushPages(const Request& request, Inode& inode, uint64_t pa
         }
       }
     }
-    const Status flushed = ranges.empty() ? Status::Ok() : region().Flush(ranges);
+    Status flushed = ranges.empty() ? Status::Ok() : region().Flush(ranges);
     if (inode.frees.load(std::memory_order_acquire) == frees) {
       return flushed;
     }
