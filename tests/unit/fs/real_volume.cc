@@ -2,6 +2,7 @@
 #include "tests/unit/fs/real_volume.h"
 
 #include <filesystem>
+#include <fstream>
 
 #include "driver/softnic/softnic.h"
 
@@ -59,6 +60,12 @@ std::vector<std::string> RealVolume::Check() {
   const auto report = server::CheckVolume(directory_);
   EXPECT_TRUE(report.ok()) << report.status().ToString();
   return report.ok() ? report->problems : std::vector<std::string>{};
+}
+
+std::string RealVolume::Text(const std::string& name) const {
+  std::ifstream in(directory_ + "/" + name);
+  EXPECT_TRUE(in.is_open()) << name;
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::unique_ptr<client::FileSystem> RealVolume::Connect(client::KernelCache* cache) {

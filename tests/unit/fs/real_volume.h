@@ -21,6 +21,7 @@ class RealVolume final : public TestVolume {
   void Start();
   void Stop();
   const std::string& directory() const { return directory_; }
+  std::string Text(const std::string& name) const;  // of a file in it
 
  private:
   std::string directory_;
