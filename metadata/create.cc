@@ -72,7 +72,10 @@ Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, 
   Receipt receipt;
   const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const dir, op.ClaimDirectory(parent));
-    ASSIGN_OR_RETURN(const InodeNumber ino, NextInode());
+    InodeNumber ino = wanted.ino;
+    if (ino == 0) {
+      ASSIGN_OR_RETURN(ino, NextInode());
+    }
     InodeRecord record = MakeInode(ino, wanted, dir->attributes, caller, now);
     RETURN_IF_ERROR(op.transaction().Grows());
     RETURN_IF_ERROR(op.AddDentry(*dir, name, {ino, record.attributes.type()}));

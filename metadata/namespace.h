@@ -14,8 +14,8 @@
 // The caller takes some (ListPendingFree), waits until no I/O and no client can name them, makes them durable zero
 // pages, and calls CommitFree. So a free page is always a zero page.
 //
-// Open files: pass keep_open to the operations that remove a name unless the inode surely is not open. Removed then
-// says `orphaned`, and the caller calls ReleaseOrphan when it sees no opener left. At start-up ReleaseOrphan all of
+// Open files: an inode goes away with its last name unless MayBeOpen says otherwise, or it holds much. Removed then says
+// `orphaned`, and the caller calls ReleaseOrphan when it sees no opener left. At start-up ReleaseOrphan all of
 // ListOrphans and finish all of ListTruncations. The inode number of an orphan stays valid until then.
 //
 // Marked requests: an operation that takes a Stamp leaves its Receipt in the same transaction, so that whoever asks
@@ -98,16 +98,18 @@ class Namespace {
   Result<Attributes> LookupInMemory(InodeNumber parent, std::string_view name);
   Result<Attributes> Create(InodeNumber parent, std::string_view name, const NewInode& inode, Caller caller,
                             Nanoseconds now, const Stamp* stamp = nullptr);
+  // For who has to know the number before anybody else can. What is not used is lost.
+  Result<InodeNumber> NextInode() EXCLUDES(inode_mutex_);
   Result<std::string> Readlink(InodeNumber ino);
   // EPERM for a directory, EMLINK beyond kMaxLinks, ENOENT when the inode is an orphan.
   Result<Attributes> Link(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
                           const Stamp* stamp = nullptr);
-  Result<Removed> Unlink(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now,
+  Result<Removed> Unlink(InodeNumber parent, std::string_view name, const MayBeOpen& open, Nanoseconds now,
                          const Stamp* stamp = nullptr);
-  Result<Removed> Rmdir(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now,
+  Result<Removed> Rmdir(InodeNumber parent, std::string_view name, const MayBeOpen& open, Nanoseconds now,
                         const Stamp* stamp = nullptr);
   Result<Renamed> Rename(InodeNumber old_parent, std::string_view old_name, InodeNumber new_parent,
-                         std::string_view new_name, RenameMode mode, bool keep_open, Nanoseconds now,
+                         std::string_view new_name, RenameMode mode, const MayBeOpen& open, Nanoseconds now,
                          const Stamp* stamp = nullptr);
 
   // --- Directories (readdir.cc) ---
@@ -252,7 +254,6 @@ class Namespace {
   // The same for a change that may have a stamp: `receipt`, as `body` leaves it, is stored with it.
   Status Run(const Stamp* stamp, Receipt& receipt, const std::function<Status(Operation&)>& body);
   Result<Attributes> LookupBy(Reader& reader, InodeNumber parent, std::string_view name) const;
-  Result<InodeNumber> NextInode() EXCLUDES(inode_mutex_);
 
   KeyValueStore& store_;
   mutable Mutex superblock_mutex_;

@@ -60,15 +60,16 @@ Status DeleteInode(Operation& op, const InodeRecord& inode) {
   return op.Remove(inode.attributes.ino);
 }
 
-Result<Removed> DropLink(Operation& op, InodeRecord& inode, bool keep_open, Nanoseconds now) {
+Result<Removed> DropLink(Operation& op, InodeRecord& inode, const MayBeOpen& open, Nanoseconds now) {
   Attributes& a = inode.attributes;
   a.ctime = now;
   a.nlink = a.is_directory() ? 0 : a.nlink - 1;
-  Removed removed{a.ino, a.type(), a.nlink == 0, false};
+  Removed removed{.ino = a.ino, .type = a.type(), .last_link = a.nlink == 0};
   if (a.nlink != 0) {
     return removed;
   }
-  if (!keep_open) {
+  if (!open(a.ino)) {
+    removed.freed_pages = a.blocks != 0;
     ASSIGN_OR_RETURN(const bool empty, FreeContent(op, inode, true));
     if (empty) {
       RETURN_IF_ERROR(DeleteInode(op, inode));

@@ -73,7 +73,7 @@ void Reparent(InodeRecord& moved, InodeRecord& from, InodeRecord& to) {
   }
 }
 
-Result<Removed> Replace(Operation& op, const Place& from, const Place& to, bool keep_open, Nanoseconds now) {
+Result<Removed> Replace(Operation& op, const Place& from, const Place& to, const MayBeOpen& open, Nanoseconds now) {
   RETURN_IF_ERROR(CheckMoves(op, from, to, false));
   ASSIGN_OR_RETURN(InodeRecord* const moved, op.Claim(from.dentry->ino));
   InodeRecord* victim = nullptr;
@@ -93,7 +93,7 @@ Result<Removed> Replace(Operation& op, const Place& from, const Place& to, bool 
     return Removed{};
   }
   to.dir->attributes.nlink -= to.directory() ? 1 : 0;
-  return DropLink(op, *victim, keep_open, now);
+  return DropLink(op, *victim, open, now);
 }
 
 Status Exchange(Operation& op, const Place& from, const Place& to, Nanoseconds now) {
@@ -121,7 +121,7 @@ Status OpenPlaces(Operation& op, InodeNumber old_parent, InodeNumber new_parent,
 }  // namespace
 
 Result<Renamed> Namespace::Rename(InodeNumber old_parent, std::string_view old_name, InodeNumber new_parent,
-                                  std::string_view new_name, RenameMode mode, bool keep_open, Nanoseconds now,
+                                  std::string_view new_name, RenameMode mode, const MayBeOpen& open, Nanoseconds now,
                                   const Stamp* stamp) {
   RETURN_IF_ERROR(CheckName(old_name));
   RETURN_IF_ERROR(CheckName(new_name));
@@ -145,7 +145,7 @@ Result<Renamed> Namespace::Rename(InodeNumber old_parent, std::string_view old_n
       RETURN_IF_ERROR(Exchange(op, from, to, now));
       result.exchanged = to.dentry->ino;
     } else {
-      ASSIGN_OR_RETURN(result.replaced, Replace(op, from, to, keep_open, now));
+      ASSIGN_OR_RETURN(result.replaced, Replace(op, from, to, open, now));
     }
     result.ino = from.dentry->ino;
     from.dir->attributes.mtime = from.dir->attributes.ctime = now;

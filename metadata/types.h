@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -84,6 +85,7 @@ struct NewInode {
   uint32_t mode = S_IFREG;
   uint64_t rdev = 0;           // of a character or block device
   std::string symlink_target;  // of a symlink, 1 to kMaxSymlink bytes
+  InodeNumber ino = 0;         // from Namespace::NextInode; 0: any
 };
 
 struct DirectoryEntry {
@@ -98,11 +100,16 @@ struct DirectoryEntryPlus {
   Attributes attributes;
 };
 
+// Whether an inode that is about to lose its last name may be open. Asked inside the transaction, in each of its
+// attempts; the answer has to hold until the transaction has ended.
+using MayBeOpen = std::function<bool(InodeNumber)>;
+
 // The inode behind a name that was removed or replaced.
 struct Removed {
   InodeNumber ino = 0;  // 0: no inode lost a name
   FileType type = FileType::kRegular;
   bool last_link = false;
+  bool freed_pages = false;  // some or all that it had are pending-free
   // The inode stays as an orphan: ReleaseOrphan it when nobody has it open (at once, if so now).
   bool orphaned = false;
 };

@@ -18,7 +18,7 @@ Result<Dentry> Find(Operation& op, const InodeRecord& dir, std::string_view name
 
 }  // namespace
 
-Result<Removed> Namespace::Unlink(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now,
+Result<Removed> Namespace::Unlink(InodeNumber parent, std::string_view name, const MayBeOpen& open, Nanoseconds now,
                                   const Stamp* stamp) {
   RETURN_IF_ERROR(CheckName(name));
   Removed removed;
@@ -32,14 +32,14 @@ Result<Removed> Namespace::Unlink(InodeNumber parent, std::string_view name, boo
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(dentry.ino));
     RETURN_IF_ERROR(op.DeleteDentry(*dir, name));
     dir->attributes.mtime = dir->attributes.ctime = now;
-    ASSIGN_OR_RETURN(removed, DropLink(op, *inode, keep_open, now));
+    ASSIGN_OR_RETURN(removed, DropLink(op, *inode, open, now));
     return Status::Ok();
   });
   RETURN_IF_ERROR(status);
   return removed;
 }
 
-Result<Removed> Namespace::Rmdir(InodeNumber parent, std::string_view name, bool keep_open, Nanoseconds now,
+Result<Removed> Namespace::Rmdir(InodeNumber parent, std::string_view name, const MayBeOpen& open, Nanoseconds now,
                                  const Stamp* stamp) {
   if (name == "..") {
     return Status::Error(ENOTEMPTY, "the parent of a directory is not empty");
@@ -60,7 +60,7 @@ Result<Removed> Namespace::Rmdir(InodeNumber parent, std::string_view name, bool
     RETURN_IF_ERROR(op.DeleteDentry(*dir, name));
     dir->attributes.mtime = dir->attributes.ctime = now;
     --dir->attributes.nlink;
-    ASSIGN_OR_RETURN(removed, DropLink(op, *victim, keep_open, now));
+    ASSIGN_OR_RETURN(removed, DropLink(op, *victim, open, now));
     return Status::Ok();
   });
   RETURN_IF_ERROR(status);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Open, create, release. An opener is counted before the inode is looked at, so that whoever removes its last name at
-// the same time sees the opener, or the opener sees that the name is gone.
+// the same time sees the opener, or the opener sees that the name is gone (fs/server/ending.h).
 #include <fcntl.h>
 
 #include "fs/proto/codec.h"
@@ -48,6 +48,7 @@ Result<Bytes> FileService::Open(const Request& request) {
 
 Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int flags, bool notify) {
   const InodeRef inode = inodes_.Get(ino);
+  bool ending;
   {
     MutexLock lock(inode->mutex);
     Opener& opener = inode->opens[request.session.id];
@@ -56,8 +57,14 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
     }
     ++opener.count;
     opener.notify |= notify;
+    ending = inode->releasing;
   }
-  auto attributes = OnlyHolds(flags) ? LoadHeld(request, names_, *inode) : LoadOpened(request, *inode, flags);
+  auto attributes = [&]() -> Result<metadata::Attributes> {
+    if (ending) {
+      RETURN_IF_ERROR(GateHold::Enter(*inode, GateMode::kShared, request.session).status());
+    }
+    return OnlyHolds(flags) ? LoadHeld(request, names_, *inode) : LoadOpened(request, *inode, flags);
+  }();
   if (attributes.ok() && (flags & O_TRUNC) != 0 && Writes(flags) && !OnlyHolds(flags)) {
     const Status truncated = [&]() -> Status {
       ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
@@ -141,23 +148,28 @@ Result<metadata::Attributes> FileService::LoadHeld(const Request& request, metad
   return attributes;
 }
 
-Result<Bytes> FileService::OpenCreated(const Request& request, const metadata::Attributes& made,
-                                       const wire::MakeT& body, Granting& granting) {
-  const InodeRef inode = inodes_.Get(made.ino);
-  {
+Result<metadata::Attributes> FileService::CreateOpen(const Request& request, const wire::MakeT& body,
+                                                     const metadata::Caller& caller) {
+  return request.Blocking([&]() -> Result<metadata::Attributes> {
+    metadata::NewInode wanted{.mode = S_IFREG | (body.mode & 07777), .rdev = 0, .symlink_target = {}};
+    ASSIGN_OR_RETURN(wanted.ino, names_.NextInode());
+    const InodeRef inode = inodes_.Get(wanted.ino);
+    {
+      MutexLock lock(inode->mutex);
+      inode->opens[request.session.id] = {.count = 1, .notify = body.notify};
+    }
+    auto made = names_.Create(body.parent, body.name, wanted, caller, Now(), request.stamp);
     MutexLock lock(inode->mutex);
-    Opener& opener = inode->opens[request.session.id];
-    ++opener.count;
-    opener.notify |= body.notify;
-    if (!inode->loaded) {
-      inode->Load(made);
+    if (!made.ok()) {
+      inode->CloseAll(request.session.id);
+    } else if (!inode->loaded) {
+      inode->Load(*made);
       inode->extents.Set({0, kMaxFilePages, kHole});
       inode->tail_dirty = false;
       inode->unsynced = {};
     }
-  }
-  const metadata::Attributes granted = GrantAttributes(granting, made);
-  return DescribeOpened(request, granted, body.parent, granting);
+    return made;
+  });
 }
 
 Result<Bytes> FileService::DescribeOpened(const Request& request, const metadata::Attributes& granted, uint64_t parent,
@@ -180,6 +192,14 @@ Result<Bytes> FileService::Reopen(const Request& request) {
 Result<metadata::Attributes> FileService::ReopenInode(const Request& request, uint64_t ino, uint64_t count,
                                                       bool notify) {
   const InodeRef inode = inodes_.Get(ino);
+  bool ending;
+  {
+    MutexLock lock(inode->mutex);
+    ending = inode->releasing;
+  }
+  if (ending) {
+    RETURN_IF_ERROR(GateHold::Enter(*inode, GateMode::kShared, request.session).status());
+  }
   {
     MutexLock lock(inode->mutex);
     if (inode->releasing) {

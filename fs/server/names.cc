@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations on names: each one transaction. What a name was removed from is kept as an orphan in every case, and given
-// to the reclaimer when nobody has it open: an open that comes at the same time either was counted before the look at
-// the openers, or finds the orphan in the store and is refused.
+// Operations on names: each one transaction. What loses its last name ends in the same (fs/server/ending.h), or stays as
+// an orphan for those who have it open.
 #include <fcntl.h>
 #include <linux/fs.h>
 
 #include "fs/proto/codec.h"
+#include "fs/server/ending.h"
 #include "fs/server/service.h"
 
 namespace termfs::fs::server {
@@ -100,16 +100,15 @@ Result<Bytes> FileService::Create(const Request& request) {
     coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
     return DescribeOpened(request, made, body.parent, nothing);
   }
-  const metadata::NewInode inode{.mode = S_IFREG | (body.mode & 07777), .rdev = 0, .symlink_target = {}};
   Granting granting(coherence_.grants(), request.session);
   granting.Entry(body.parent, body.name);
   constexpr int kAttempts = 8;  // somebody else makes and removes the same name in between
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const auto made =
-        request.Blocking([&] { return names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp); });
+    const auto made = CreateOpen(request, body, caller);
     if (made.ok()) {
       reclaimer_.NoteChange();
-      auto reply = OpenCreated(request, *made, body, granting);
+      const metadata::Attributes granted = GrantAttributes(granting, *made);
+      auto reply = DescribeOpened(request, granted, body.parent, granting);
       coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
       return reply;
     }
@@ -117,11 +116,9 @@ Result<Bytes> FileService::Create(const Request& request) {
       return made.status();
     }
     const auto found = request.Blocking([&] { return names_.Lookup(body.parent, body.name); });
-    if (found.ok()) {
-      return OpenInode(request, found->ino, body.flags, body.notify);
-    }
-    if (found.status().code() != ENOENT) {
-      return found.status();
+    auto opened = found.ok() ? OpenInode(request, found->ino, body.flags, body.notify) : found.status();
+    if (opened.status().code() != ENOENT && opened.status().code() != ESTALE) {
+      return opened;
     }
   }
   return Status::Error(EBUSY, "the name comes and goes");
@@ -163,8 +160,12 @@ Result<Bytes> FileService::Unlink(const Request& request) {
   if (request.receipt != nullptr) {
     return ReplyRemoved(request, body.parent, body.name, 0);
   }
-  ASSIGN_OR_RETURN(const Removed removed,
-                   request.Blocking([&] { return names_.Unlink(body.parent, body.name, true, Now(), request.stamp); }));
+  ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&]() -> Result<Removed> {
+    Ending ending(names_, inodes_, clients_);
+    ASSIGN_OR_RETURN(Removed gone, names_.Unlink(body.parent, body.name, ending.open(), Now(), request.stamp));
+    ending.Committed(gone);
+    return gone;
+  }));
   AfterRemoval(removed);
   return ReplyRemoved(request, body.parent, body.name, removed.ino);
 }
@@ -174,8 +175,12 @@ Result<Bytes> FileService::RemoveDirectory(const Request& request) {
   if (request.receipt != nullptr) {
     return ReplyRemoved(request, body.parent, body.name, 0);
   }
-  ASSIGN_OR_RETURN(const Removed removed,
-                   request.Blocking([&] { return names_.Rmdir(body.parent, body.name, true, Now(), request.stamp); }));
+  ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&]() -> Result<Removed> {
+    Ending ending(names_, inodes_, clients_);
+    ASSIGN_OR_RETURN(Removed gone, names_.Rmdir(body.parent, body.name, ending.open(), Now(), request.stamp));
+    ending.Committed(gone);
+    return gone;
+  }));
   AfterRemoval(removed);
   return ReplyRemoved(request, body.parent, body.name, removed.ino);
 }
@@ -205,8 +210,12 @@ Result<Bytes> FileService::Rename(const Request& request) {
     coherence_.grants().AddAlways(GrantKey::Entry(body.new_parent, body.new_name), request.session.id);
     coherence_.grants().AddAlways(GrantKey::Entry(body.parent, body.name), request.session.id);
   }
-  ASSIGN_OR_RETURN(const auto renamed, request.Blocking([&] {
-    return names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode, true, Now(), request.stamp);
+  ASSIGN_OR_RETURN(const auto renamed, request.Blocking([&]() -> Result<metadata::Renamed> {
+    Ending ending(names_, inodes_, clients_);
+    ASSIGN_OR_RETURN(auto done, names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode,
+                                              ending.open(), Now(), request.stamp));
+    ending.Committed(done.replaced);
+    return done;
   }));
   if (renamed.ino == 0) {
     return Bytes{};
@@ -221,6 +230,9 @@ Result<Bytes> FileService::Rename(const Request& request) {
 
 void FileService::AfterRemoval(const Removed& removed) {
   NoteChanged(removed.ino);
+  if (removed.freed_pages) {
+    reclaimer_.NoteFreed();
+  }
   if (!removed.orphaned) {
     return;
   }

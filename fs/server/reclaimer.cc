@@ -47,6 +47,15 @@ bool Reclaimer::stopping() {
 void Reclaimer::AddOrphan(uint64_t ino) {
   MutexLock lock(mutex_);
   orphans_.insert(ino);
+  PassSoon();
+}
+
+void Reclaimer::NoteFreed() {
+  MutexLock lock(mutex_);
+  PassSoon();
+}
+
+void Reclaimer::PassSoon() {
   if (!gathering_until_) {
     gathering_until_ = std::chrono::steady_clock::now() + kGather;
     wake_.NotifyAll();

@@ -48,6 +48,8 @@ class Reclaimer {
   // may have.
   void AddOrphan(uint64_t ino);
   void AddTruncation(uint64_t ino);
+  // There are pages to be made free.
+  void NoteFreed();
   // Nobody has it open any more: trims what was allocated ahead, and writes its times.
   void AddClosed(uint64_t ino);
   // The inode's times have to be written to the store.
@@ -84,6 +86,7 @@ class Reclaimer {
   void SyncLog();
   using Inodes = std::unordered_set<uint64_t>;
   Inodes Take(Inodes Reclaimer::*set) EXCLUDES(mutex_);
+  void PassSoon() REQUIRES(mutex_);
   bool stopping() EXCLUDES(mutex_);
 
   metadata::Namespace& names_;
@@ -99,7 +102,7 @@ class Reclaimer {
   CondVar wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   bool kicked_ GUARDED_BY(mutex_) = false;
-  // Orphans are waited for until then: a pass for each of many removals would cost more than the removals.
+  // A pass is due then. More is waited for: a pass for each of many removals would cost more than the removals.
   std::optional<std::chrono::steady_clock::time_point> gathering_until_ GUARDED_BY(mutex_);
   Inodes orphans_ GUARDED_BY(mutex_);
   Inodes truncations_ GUARDED_BY(mutex_);

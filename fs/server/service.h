@@ -141,8 +141,9 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> Open(const Request& request);
   Result<Bytes> Create(const Request& request);
   Result<Bytes> Release(const Request& request);
-  Result<Bytes> OpenCreated(const Request& request, const metadata::Attributes& made, const wire::MakeT& body,
-                            Granting& granting);
+  // Makes a regular file and opens it, as one.
+  Result<metadata::Attributes> CreateOpen(const Request& request, const wire::MakeT& body,
+                                          const metadata::Caller& caller);
   Result<Bytes> DescribeOpened(const Request& request, const metadata::Attributes& granted, uint64_t parent,
                                const Granting& granting);
   Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool notify);

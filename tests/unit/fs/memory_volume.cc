@@ -7,10 +7,10 @@
 namespace termfs::fs {
 
 MemoryVolume::MemoryVolume(uint64_t capacity_bytes, server::CoherenceTimeouts timeouts)
-    : timeouts_(timeouts), store_(metadata::NewMemoryStore()), tlib_(capacity_bytes >> kPageBits) {
+    : timeouts_(timeouts), memory_(metadata::NewMemoryStore()), tlib_(capacity_bytes >> kPageBits) {
   metadata::FormatOptions options;
   options.capacity_pages = capacity_bytes >> kPageBits;
-  const Status formatted = metadata::Namespace::Format(*store_, options);
+  const Status formatted = metadata::Namespace::Format(store_, options);
   EXPECT_TRUE(formatted.ok()) << formatted.ToString();
   Start();
 }
@@ -21,7 +21,7 @@ MemoryVolume::~MemoryVolume() {
 }
 
 void MemoryVolume::Start() {
-  auto opened = metadata::Namespace::Open(*store_);
+  auto opened = metadata::Namespace::Open(store_);
   EXPECT_TRUE(opened.ok()) << opened.status().ToString();
   names_ = std::move(opened).value();
   server::ServiceOptions options;
@@ -67,7 +67,7 @@ void MemoryVolume::Restart() {
 
 std::vector<std::string> MemoryVolume::Check() {
   Stop();
-  const auto report = metadata::Check(*store_);
+  const auto report = metadata::Check(store_);
   EXPECT_TRUE(report.ok()) << report.status().ToString();
   return report.ok() ? report->problems : std::vector<std::string>{};
 }

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "fs/server/service.h"
-#include "metadata/key_value_store.h"
+#include "tests/fakes/faulty_store.h"
 #include "tests/fakes/memory_tlib.h"
 #include "tests/unit/fs/test_volume.h"
 
@@ -30,6 +30,7 @@ class MemoryVolume final : public TestVolume {
 
   MemoryServer& tlib() { return tlib_; }
   metadata::Namespace& names() { return *names_; }
+  metadata::FaultyStore& store() { return store_; }
 
  private:
   void Start();
@@ -40,7 +41,8 @@ class MemoryVolume final : public TestVolume {
   std::atomic<uint64_t> clients_{0};
 
   const server::CoherenceTimeouts timeouts_;
-  std::unique_ptr<metadata::KeyValueStore> store_;
+  const std::unique_ptr<metadata::KeyValueStore> memory_;
+  metadata::FaultyStore store_{*memory_};
   std::unique_ptr<metadata::Namespace> names_;
   std::unique_ptr<server::FileService> service_;
   MemoryServer tlib_;

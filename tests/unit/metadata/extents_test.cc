@@ -202,7 +202,7 @@ TEST_F(FragmentedTest, Truncate_UnfinishedNeverShowsOldPagesAgain) {
 
 TEST_F(FragmentedTest, Unlink_FreesInStepsAfterARestart) {
   ASSERT_TRUE(ns().Truncate(file_, 2 * 1200 * kPageSize, Tick()).ok());
-  const auto removed = ns().Unlink(kRootInode, "f", false, Tick());
+  const auto removed = ns().Unlink(kRootInode, "f", kNotOpen, Tick());
   ASSERT_TRUE(removed.ok());
   EXPECT_TRUE(removed->orphaned);
   EXPECT_THAT(Problems(store()), IsEmpty());
@@ -215,7 +215,7 @@ TEST_F(FragmentedTest, Unlink_FreesInStepsAfterARestart) {
 
 TEST_F(FragmentedTest, Unlink_DuringATruncationFreesTheFrontToo) {
   ASSERT_TRUE(ns().Truncate(file_, 2 * 100 * kPageSize, Tick())->more);
-  ASSERT_TRUE(ns().Unlink(kRootInode, "f", true, Tick()).ok());
+  ASSERT_TRUE(ns().Unlink(kRootInode, "f", kOpen, Tick()).ok());
   EXPECT_TRUE(ns().ReleaseOrphan(file_).ok());
   EXPECT_EQ(SumOfUse(), 4096u);
   EXPECT_THAT(*ns().ListTruncations(0, 10), IsEmpty());
@@ -242,7 +242,7 @@ TEST_F(BigVolumeTest, Allocate_SpansGroupsAndUsesTheShortLastOne) {
   EXPECT_EQ(page, 3 * kMaxAllocation);
   EXPECT_EQ(Allocate(file_, page, 1000), 0);
   EXPECT_EQ(ns().StatFs().free_pages, 0u);
-  ASSERT_TRUE(ns().Unlink(kRootInode, "f", false, Tick()).ok());
+  ASSERT_TRUE(ns().Unlink(kRootInode, "f", kNotOpen, Tick()).ok());
   CommitAllFree();
   EXPECT_EQ(ns().StatFs().free_pages, 3 * 32768u + 1000);
 }

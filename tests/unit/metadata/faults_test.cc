@@ -26,7 +26,7 @@ class FaultsTest : public ::testing::Test {
     EXPECT_TRUE(ns_->Truncate(file_, 15 * kPageSize, now_).ok());
     orphan_ = ns_->Create(kRootInode, "o", {}, {}, now_)->ino;
     EXPECT_TRUE(ns_->AllocateExtents(orphan_, 0, 5, std::nullopt, now_).ok());
-    EXPECT_TRUE(ns_->Unlink(kRootInode, "o", true, now_).ok());
+    EXPECT_TRUE(ns_->Unlink(kRootInode, "o", kOpen, now_).ok());
   }
 
   std::vector<KeyValue> Everything() { return *below_->Snapshot()->Scan(std::string(1, '\0'), "\xff", 10000); }
@@ -35,7 +35,7 @@ class FaultsTest : public ::testing::Test {
       {"Create", [this] { return ns_->Create(dir_, "new", {}, {}, now_).status(); }},
       {"Link", [this] { return ns_->Link(file_, dir_, "link", now_).status(); }},
       {"Rename",
-       [this] { return ns_->Rename(kRootInode, "f", dir_, "g", RenameMode::kReplace, false, now_).status(); }},
+       [this] { return ns_->Rename(kRootInode, "f", dir_, "g", RenameMode::kReplace, kNotOpen, now_).status(); }},
       {"Allocate", [this] { return ns_->AllocateExtents(file_, 100, 30, std::nullopt, now_).status(); }},
       {"Truncate", [this] { return ns_->Truncate(file_, 3 * kPageSize, now_).status(); }},
       {"SetSize", [this] { return ns_->SetSizeAndTimes(file_, 1 << 20, SizeRule::kIfLarger, now_, now_).status(); }},
@@ -46,8 +46,8 @@ class FaultsTest : public ::testing::Test {
       {"SetXattr", [this] { return ns_->SetXattr(file_, "user.a", "v", XattrMode::kEither, now_); }},
       {"CommitFree", [this] { return ns_->CommitFree(*ns_->ListPendingFree(10)); }},
       {"ReleaseOrphan", [this] { return ns_->ReleaseOrphan(orphan_); }},
-      {"Unlink", [this] { return ns_->Unlink(kRootInode, "f", false, now_).status(); }},
-      {"Rmdir", [this] { return ns_->Rmdir(kRootInode, "d", false, now_).status(); }},
+      {"Unlink", [this] { return ns_->Unlink(kRootInode, "f", kNotOpen, now_).status(); }},
+      {"Rmdir", [this] { return ns_->Rmdir(kRootInode, "d", kNotOpen, now_).status(); }},
       {"Grow", [this] { return ns_->Grow(300); }},
   };
 
@@ -103,8 +103,8 @@ TEST_F(FaultsTest, CrossingMoves_NeverMakeACircle) {
   const InodeNumber below_b = make(make(y, "b"), "q");
   Status second;
   store_.BeforeNextCommit(
-      [&] { second = ns_->Rename(y, "b", below_a, "b", RenameMode::kReplace, false, now_).status(); });
-  EXPECT_EQ(ns_->Rename(x, "a", below_b, "a", RenameMode::kReplace, false, now_).status().code(), EINVAL);
+      [&] { second = ns_->Rename(y, "b", below_a, "b", RenameMode::kReplace, kNotOpen, now_).status(); });
+  EXPECT_EQ(ns_->Rename(x, "a", below_b, "a", RenameMode::kReplace, kNotOpen, now_).status().code(), EINVAL);
   EXPECT_TRUE(second.ok()) << second.ToString();
   EXPECT_THAT(Problems(store_), IsEmpty());
 }
@@ -112,7 +112,7 @@ TEST_F(FaultsTest, CrossingMoves_NeverMakeACircle) {
 TEST_F(FaultsTest, CreateDuringRmdir_KeepsTheDirectory) {
   Status created;
   store_.BeforeNextCommit([&] { created = ns_->Create(dir_, "new", {}, {}, now_).status(); });
-  EXPECT_EQ(ns_->Rmdir(kRootInode, "d", false, now_).status().code(), ENOTEMPTY);
+  EXPECT_EQ(ns_->Rmdir(kRootInode, "d", kNotOpen, now_).status().code(), ENOTEMPTY);
   EXPECT_TRUE(created.ok()) << created.ToString();
   EXPECT_THAT(Problems(store_), IsEmpty());
 }

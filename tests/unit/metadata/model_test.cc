@@ -158,7 +158,7 @@ class Model {
     const std::string name = AnyName();
     const InodeNumber ino = At(dir, name);
     const bool keep_open = random_.Below(2) == 0;
-    const auto removed = ns_->Unlink(dir, name, keep_open, now_);
+    const auto removed = ns_->Unlink(dir, name, keep_open ? kOpen : kNotOpen, now_);
     ASSERT_EQ(removed.status().code(), ino == 0 ? ENOENT : nodes_[ino].directory ? EISDIR : 0);
     if (removed.ok()) {
       nodes_[dir].entries.erase(name);
@@ -171,7 +171,7 @@ class Model {
     const std::string name = AnyName();
     const InodeNumber ino = At(dir, name);
     const bool keep_open = random_.Below(2) == 0;
-    const auto removed = ns_->Rmdir(dir, name, keep_open, now_);
+    const auto removed = ns_->Rmdir(dir, name, keep_open ? kOpen : kNotOpen, now_);
     ASSERT_EQ(removed.status().code(), ino == 0                       ? ENOENT
                                        : !nodes_[ino].directory       ? ENOTDIR
                                        : !nodes_[ino].entries.empty() ? ENOTEMPTY
@@ -227,7 +227,7 @@ class Model {
     const bool keep_open = random_.Below(2) == 0;
     const InodeNumber source = At(from, old_name);
     const InodeNumber target = At(to, new_name);
-    const auto renamed = ns_->Rename(from, old_name, to, new_name, mode, keep_open, now_);
+    const auto renamed = ns_->Rename(from, old_name, to, new_name, mode, keep_open ? kOpen : kNotOpen, now_);
     ASSERT_EQ(renamed.status().code(), RenameCode(from, source, to, target, mode));
     if (!renamed.ok() || source == target) {
       return;
@@ -336,7 +336,7 @@ class Model {
       if (directory) {
         DeleteAll(ino);
       }
-      const auto removed = directory ? ns_->Rmdir(dir, name, false, now_) : ns_->Unlink(dir, name, false, now_);
+      const auto removed = directory ? ns_->Rmdir(dir, name, kNotOpen, now_) : ns_->Unlink(dir, name, kNotOpen, now_);
       ASSERT_TRUE(removed.ok()) << removed.status().ToString();
       nodes_[dir].entries.erase(name);
       DropLink(ino, *removed, false);

@@ -107,11 +107,11 @@ TEST_F(NamesTest, Link_CountsNames) {
 TEST_F(NamesTest, Unlink_LastNameRemovesTheInode) {
   const InodeNumber file = Make(kRootInode, "f");
   ASSERT_TRUE(ns().Link(file, kRootInode, "g", Tick()).ok());
-  auto removed = ns().Unlink(kRootInode, "f", false, Tick());
+  auto removed = ns().Unlink(kRootInode, "f", kNotOpen, Tick());
   ASSERT_TRUE(removed.ok());
   EXPECT_FALSE(removed->last_link);
   EXPECT_EQ(Get(file).nlink, 1u);
-  removed = ns().Unlink(kRootInode, "g", false, Tick());
+  removed = ns().Unlink(kRootInode, "g", kNotOpen, Tick());
   ASSERT_TRUE(removed.ok());
   EXPECT_TRUE(removed->last_link);
   EXPECT_FALSE(removed->orphaned);
@@ -123,15 +123,15 @@ TEST_F(NamesTest, Unlink_LastNameRemovesTheInode) {
 TEST_F(NamesTest, Unlink_Errors) {
   MakeDir(kRootInode, "d");
   const InodeNumber file = Make(kRootInode, "f");
-  EXPECT_EQ(ns().Unlink(kRootInode, "d", false, Tick()).status().code(), EISDIR);
-  EXPECT_EQ(ns().Unlink(kRootInode, "none", false, Tick()).status().code(), ENOENT);
-  EXPECT_EQ(ns().Unlink(file, "x", false, Tick()).status().code(), ENOTDIR);
+  EXPECT_EQ(ns().Unlink(kRootInode, "d", kNotOpen, Tick()).status().code(), EISDIR);
+  EXPECT_EQ(ns().Unlink(kRootInode, "none", kNotOpen, Tick()).status().code(), ENOENT);
+  EXPECT_EQ(ns().Unlink(file, "x", kNotOpen, Tick()).status().code(), ENOTDIR);
 }
 
 TEST_F(NamesTest, Unlink_KeepOpenMakesAnOrphanUntilReleased) {
   const InodeNumber file = Make(kRootInode, "f");
   ASSERT_EQ(Allocate(file, 0, 10), 0);
-  const auto removed = ns().Unlink(kRootInode, "f", true, Tick());
+  const auto removed = ns().Unlink(kRootInode, "f", kOpen, Tick());
   ASSERT_TRUE(removed.ok());
   EXPECT_TRUE(removed->orphaned);
   EXPECT_EQ(Get(file).nlink, 0u);
@@ -153,20 +153,20 @@ TEST_F(NamesTest, Rmdir_OnlyEmptyDirectories) {
   const InodeNumber dir = MakeDir(kRootInode, "d");
   Make(dir, "f");
   Make(kRootInode, "f");
-  EXPECT_EQ(ns().Rmdir(kRootInode, "d", false, Tick()).status().code(), ENOTEMPTY);
-  EXPECT_EQ(ns().Rmdir(kRootInode, "f", false, Tick()).status().code(), ENOTDIR);
-  EXPECT_EQ(ns().Rmdir(kRootInode, "none", false, Tick()).status().code(), ENOENT);
-  EXPECT_EQ(ns().Rmdir(dir, ".", false, Tick()).status().code(), EINVAL);
-  EXPECT_EQ(ns().Rmdir(dir, "..", false, Tick()).status().code(), ENOTEMPTY);
-  ASSERT_TRUE(ns().Unlink(dir, "f", false, Tick()).ok());
-  ASSERT_TRUE(ns().Rmdir(kRootInode, "d", false, Tick()).ok());
+  EXPECT_EQ(ns().Rmdir(kRootInode, "d", kNotOpen, Tick()).status().code(), ENOTEMPTY);
+  EXPECT_EQ(ns().Rmdir(kRootInode, "f", kNotOpen, Tick()).status().code(), ENOTDIR);
+  EXPECT_EQ(ns().Rmdir(kRootInode, "none", kNotOpen, Tick()).status().code(), ENOENT);
+  EXPECT_EQ(ns().Rmdir(dir, ".", kNotOpen, Tick()).status().code(), EINVAL);
+  EXPECT_EQ(ns().Rmdir(dir, "..", kNotOpen, Tick()).status().code(), ENOTEMPTY);
+  ASSERT_TRUE(ns().Unlink(dir, "f", kNotOpen, Tick()).ok());
+  ASSERT_TRUE(ns().Rmdir(kRootInode, "d", kNotOpen, Tick()).ok());
   EXPECT_EQ(Get(kRootInode).nlink, 2u);
   EXPECT_EQ(ns().GetAttr(dir).status().code(), ESTALE);
 }
 
 TEST_F(NamesTest, Rmdir_OpenDirectoryTakesNoNewNames) {
   const InodeNumber dir = MakeDir(kRootInode, "d");
-  const auto removed = ns().Rmdir(kRootInode, "d", true, Tick());
+  const auto removed = ns().Rmdir(kRootInode, "d", kOpen, Tick());
   ASSERT_TRUE(removed.ok());
   EXPECT_TRUE(removed->orphaned);
   EXPECT_EQ(Get(dir).nlink, 0u);

@@ -73,7 +73,7 @@ TEST_F(ReadDirTest, HundredThousand_EachOnceWhileOthersComeAndGo) {
   int added = 0;
   const auto seen = ReadAll(dir, 700, [&] {
     for (int i = 0; i < 100 && removed < kEntries; ++i, removed += 2) {
-      ASSERT_TRUE(ns().Unlink(dir, "lose" + std::to_string(removed), false, Tick()).ok());
+      ASSERT_TRUE(ns().Unlink(dir, "lose" + std::to_string(removed), kNotOpen, Tick()).ok());
       ASSERT_TRUE(ns().Link(file, dir, "new" + std::to_string(added++), Tick()).ok());
     }
   });
@@ -106,7 +106,7 @@ TEST_F(CollidingReadDirTest, EqualHashes_EachOnceWhileOthersComeAndGo) {
     const auto seen = ReadAll(kRootInode, limit, [&] {
       const std::string name = "lose" + std::to_string(n++ % 200);
       if (At(kRootInode, name) != 0) {
-        ASSERT_TRUE(ns().Unlink(kRootInode, name, false, Tick()).ok());
+        ASSERT_TRUE(ns().Unlink(kRootInode, name, kNotOpen, Tick()).ok());
       } else {
         Make(kRootInode, name);
       }

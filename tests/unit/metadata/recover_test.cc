@@ -65,7 +65,7 @@ TEST_F(RecoverTest, TrimAhead_TakesManySteps) {
 TEST_F(RecoverTest, Recover_ReleasesOrphansOnlyWhenAsked) {
   const InodeNumber ino = File("f");
   Allocate(ino, 0, 7, 3);
-  ASSERT_TRUE(ns().Unlink(kRootInode, "f", /*keep_open=*/true, Tick()).ok());
+  ASSERT_TRUE(ns().Unlink(kRootInode, "f", kOpen, Tick()).ok());
   EXPECT_EQ(Recover(false).orphans, 0u);
   EXPECT_TRUE(ns().GetAttr(ino).ok());
   EXPECT_EQ(Recover().orphans, 1u);

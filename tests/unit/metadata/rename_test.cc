@@ -12,7 +12,7 @@ class RenameTest : public VolumeTest {
   int Move(InodeNumber from, std::string_view old_name, InodeNumber to, std::string_view new_name,
            RenameMode mode = RenameMode::kReplace) {
     last_ = {};
-    const auto renamed = ns().Rename(from, old_name, to, new_name, mode, false, Tick());
+    const auto renamed = ns().Rename(from, old_name, to, new_name, mode, kNotOpen, Tick());
     if (renamed.ok()) {
       last_ = *renamed;
     }
@@ -25,7 +25,7 @@ class RenameTest : public VolumeTest {
 
 TEST_F(RenameTest, File_MovesAndTouchesBothParents) {
   const InodeNumber file = Make(a_, "f");
-  ASSERT_TRUE(ns().Rename(a_, "f", b_, "g", RenameMode::kReplace, false, Nanoseconds(7777)).ok());
+  ASSERT_TRUE(ns().Rename(a_, "f", b_, "g", RenameMode::kReplace, kNotOpen, Nanoseconds(7777)).ok());
   EXPECT_EQ(At(a_, "f"), 0u);
   EXPECT_EQ(At(b_, "g"), file);
   EXPECT_EQ(Get(a_).mtime, Nanoseconds(7777));
@@ -59,7 +59,7 @@ TEST_F(RenameTest, Replace_RemovesTheTarget) {
 TEST_F(RenameTest, Replace_KeepOpenMakesAnOrphan) {
   Make(a_, "f");
   const InodeNumber old = Make(a_, "g");
-  const auto renamed = ns().Rename(a_, "f", a_, "g", RenameMode::kReplace, true, Tick());
+  const auto renamed = ns().Rename(a_, "f", a_, "g", RenameMode::kReplace, kOpen, Tick());
   ASSERT_TRUE(renamed.ok());
   EXPECT_TRUE(renamed->replaced.orphaned);
   EXPECT_EQ(Get(old).nlink, 0u);
@@ -121,9 +121,9 @@ TEST_F(RenameTest, TwoThreads_NeverMakeACircle) {
   const auto mover = [&](std::string name, InodeNumber into) {
     for (int i = 0; i < 300; ++i) {
       const int in =
-          ns().Rename(kRootInode, name, into, name, RenameMode::kReplace, false, Nanoseconds(i)).status().code();
+          ns().Rename(kRootInode, name, into, name, RenameMode::kReplace, kNotOpen, Nanoseconds(i)).status().code();
       const int out =
-          ns().Rename(into, name, kRootInode, name, RenameMode::kReplace, false, Nanoseconds(i)).status().code();
+          ns().Rename(into, name, kRootInode, name, RenameMode::kReplace, kNotOpen, Nanoseconds(i)).status().code();
       wrong = wrong || (in != 0 && in != EINVAL && in != ENOENT) || (out != 0 && out != ENOENT);
     }
   };

@@ -35,6 +35,9 @@ class TemporaryDirectory {
   std::string path_;
 };
 
+inline const MayBeOpen kOpen = [](InodeNumber) { return true; };
+inline const MayBeOpen kNotOpen = [](InodeNumber) { return false; };
+
 inline FormatOptions SmallVolume(uint64_t capacity_pages = 4096) {
   FormatOptions options;
   options.uuid = {1, 2, 3, 4};

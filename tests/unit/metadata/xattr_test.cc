@@ -53,7 +53,7 @@ TEST_F(XattrTest, List_IsBoundedAndGoesWithTheInode) {
   EXPECT_EQ(code, ENOSPC);
   EXPECT_EQ(count - 1, 65536 / 250);
   EXPECT_EQ(ns().ListXattr(file_)->size(), static_cast<size_t>(count - 1));
-  const auto removed = ns().Unlink(kRootInode, "f", false, Tick());
+  const auto removed = ns().Unlink(kRootInode, "f", kNotOpen, Tick());
   ASSERT_TRUE(removed.ok());
   EXPECT_TRUE(removed->orphaned);  // more than one transaction frees
   EXPECT_THAT(Problems(store()), IsEmpty());

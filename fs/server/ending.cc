@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/ending.h"
+
+#include "base/log.h"
+
+namespace termfs::fs::server {
+
+bool Ending::MayBeOpen(uint64_t ino) {
+  TakeBack();  // of an attempt before
+  InodeRef inode = inodes_.Get(ino);
+  if (!inode->gate.TryEnter(GateMode::kExclusive)) {
+    return true;
+  }
+  {
+    MutexLock lock(inode->mutex);
+    // In this order: who has just lost an opener is expected since before.
+    if (inode->opens.empty() && !clients_.AnyExpected()) {
+      inode->releasing = true;
+      inode_ = std::move(inode);
+      return false;
+    }
+  }
+  inode->gate.Leave(GateMode::kExclusive);
+  return true;
+}
+
+void Ending::Committed(metadata::Removed& removed) {
+  if (!removed.last_link) {
+    TakeBack();  // an attempt before would have taken one
+  }
+  if (!inode_) {
+    return;
+  }
+  const InodeRef inode = std::move(inode_);
+  if (removed.orphaned) {
+    const Status released = names_.ReleaseOrphan(removed.ino);
+    removed.orphaned = !released.ok();
+    if (!released.ok()) {
+      LOG_ERROR("releasing inode {}: {}", removed.ino, released.ToDebugString());
+    }
+  }
+  {
+    MutexLock lock(inode->mutex);
+    inode->times_dirty = false;
+  }
+  inode->gate.Leave(GateMode::kExclusive);
+}
+
+void Ending::TakeBack() {
+  if (!inode_) {
+    return;
+  }
+  const InodeRef inode = std::move(inode_);
+  {
+    MutexLock lock(inode->mutex);
+    inode->releasing = false;
+  }
+  inode->gate.Leave(GateMode::kExclusive);
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ending: lets an inode end in the transaction that takes its last name, when nobody has it open, works on it, or is
+// expected back for it. So an unlink is one transaction, and leaves nothing to be done but for its pages.
+//
+//   transaction: MayBeOpen --no--> [in the gate, `releasing`] --committed--> gone: whoever opens it finds nothing
+//                    |                       +------------------failed-----> as before
+//                    +--yes--> an orphan: its last closer gives it to the reclaimer
+//
+// An opener is counted before it looks at the inode, and who makes and opens one in one request is counted before it has
+// a name. So either MayBeOpen sees the opener, or the opener sees `releasing` and passes the gate before it looks.
+//
+// Thread-safety: one thread at a time. Ownership: everything is borrowed.
+#pragma once
+
+#include "fs/server/clients.h"
+#include "fs/server/inode_table.h"
+#include "metadata/namespace.h"
+
+namespace termfs::fs::server {
+
+class Ending {
+ public:
+  Ending(metadata::Namespace& names, InodeTable& inodes, const Clients& clients)
+      : names_(names), inodes_(inodes), clients_(clients) {}
+  ~Ending() { TakeBack(); }
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
+
+  // For the transaction.
+  metadata::MayBeOpen open() {
+    return [this](uint64_t ino) { return MayBeOpen(ino); };
+  }
+  // It has been committed. Ends what did not fit into it: `removed` is an orphan then only if somebody may have it open,
+  // or the store failed. Where one may block.
+  void Committed(metadata::Removed& removed);
+
+ private:
+  bool MayBeOpen(uint64_t ino);
+  void TakeBack();
+
+  metadata::Namespace& names_;
+  InodeTable& inodes_;
+  const Clients& clients_;
+  InodeRef inode_;  // its gate is ours
+};
+
+}  // namespace termfs::fs::server
