@@ -244,7 +244,8 @@ class CompletionQueue {
   // Moves up to completions.size() completions out, those of one queue pair in order. Never blocks.
   virtual size_t Poll(std::span<WorkCompletion> completions) = 0;
   // After Arm() returned true, fd() becomes readable when a completion arrives; false: there are completions now, poll
-  // first. Spurious wake-ups happen. The descriptor is for poll and epoll only.
+  // first. Spurious wake-ups happen. The descriptor is for poll and epoll only. Where completions of receives and of
+  // sends go to different queues it is another one while the queue is armed: ask for it then.
   virtual bool Arm() = 0;
   // Call after waking up from fd(), before polling.
   virtual void Disarm() = 0;

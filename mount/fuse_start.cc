@@ -19,7 +19,7 @@ namespace {
 
 constexpr unsigned kDeviceThreads = 2;         // beside rings
 constexpr unsigned kLeastThreads = 2;          // for each CPU
-constexpr size_t kMostQueues = 128;            // each costs two queue pairs; a session may have 300
+constexpr size_t kMostQueues = 128;            // each costs four queue pairs; a session may have 600
 constexpr std::chrono::seconds kPatience{30};  // with the kernel, for INIT
 constexpr char kSwitch[] = "/sys/module/fuse/parameters/enable_uring";
 

@@ -47,6 +47,7 @@ Status SoftCompletionQueue::Attach(SoftQueuePair* queue_pair, uint32_t count) {
 
 void SoftCompletionQueue::Detach(SoftQueuePair* queue_pair, uint32_t count) {
   reserved_ -= count;
+  lone_ = false;
   std::erase(queue_pairs_, queue_pair);
   for (uint64_t at = head_; at != tail_; at++) {
     if (ring_[at & mask_].queue_pair == queue_pair) {
@@ -98,11 +99,16 @@ size_t SoftCompletionQueue::Poll(std::span<WorkCompletion> completions) {
   return count;
 }
 
+// Where there is but one socket to wait for, a sleeper waits for that itself: through epoll both falling asleep and
+// being woken cost more, and so does finding out what for.
+int SoftCompletionQueue::fd() const { return lone_ ? queue_pairs_.front()->socket() : epoll_.get(); }
+
 bool SoftCompletionQueue::Arm() {
   if (head_ != tail_) {
     return false;
   }
   armed_ = true;
+  lone_ = false;
   TimePoint deadline = TimePoint::max();
   for (SoftQueuePair* queue_pair : queue_pairs_) {
     if (!queue_pair->PrepareToSleep(*this, &deadline)) {
@@ -110,6 +116,7 @@ bool SoftCompletionQueue::Arm() {
     }
   }
   SetTimer(deadline);
+  lone_ = !timer_set_ && queue_pairs_.size() == 1 && queue_pairs_.front()->SleepsForMessages(*this);
   return true;
 }
 
@@ -130,6 +137,21 @@ void SoftCompletionQueue::SetTimer(TimePoint deadline) {
 }
 
 void SoftCompletionQueue::Disarm() {
+  if (lone_) {
+    lone_ = false;
+    queue_pairs_.front()->ReadSocket(1);  // there was one wake-up; should there be more, the next sleep is a short one
+  } else {
+    ReadDescriptors();
+  }
+  if (armed_) {
+    armed_ = false;
+    for (SoftQueuePair* queue_pair : queue_pairs_) {
+      queue_pair->StayAwake(*this);
+    }
+  }
+}
+
+void SoftCompletionQueue::ReadDescriptors() {
   std::array<epoll_event, 64> events{};
   const int ready = epoll_wait(epoll_.get(), events.data(), events.size(), 0);
   for (int i = 0; i < ready; i++) {
@@ -139,12 +161,6 @@ void SoftCompletionQueue::Disarm() {
       timer_set_ = false;
     } else {
       static_cast<SoftQueuePair*>(events[i].data.ptr)->ReadSocket();
-    }
-  }
-  if (armed_) {
-    armed_ = false;
-    for (SoftQueuePair* queue_pair : queue_pairs_) {
-      queue_pair->StayAwake(*this);
     }
   }
 }

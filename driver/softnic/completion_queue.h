@@ -33,7 +33,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   size_t Poll(std::span<WorkCompletion> completions) override;
   bool Arm() override;
   void Disarm() override;
-  int fd() const override { return epoll_.get(); }
+  int fd() const override;  // from Arm to Disarm it may be another one
 
   // --- For queue pairs.
 
@@ -58,6 +58,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   explicit SoftCompletionQueue(uint32_t capacity);
   size_t PopRing(std::span<WorkCompletion> completions);
   void SetTimer(TimePoint deadline);
+  void ReadDescriptors();
 
   const uint32_t capacity_;
   const uint64_t mask_;
@@ -68,6 +69,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   std::vector<SoftQueuePair*> queue_pairs_;
   size_t next_ = 0;  // whose turn it is
   bool armed_ = false;
+  bool lone_ = false;  // armed for the one queue pair's socket only
   bool timer_set_ = false;
   UniqueFd epoll_;
   UniqueFd timer_;

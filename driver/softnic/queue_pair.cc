@@ -356,9 +356,8 @@ void SoftQueuePair::StayAwake(SoftCompletionQueue& queue) {
   }
 }
 
-void SoftQueuePair::ReadSocket() {
-  constexpr int kFairShare = 16;
-  for (int i = 0; i < kFairShare && state_ == State::kReady; i++) {
+void SoftQueuePair::ReadSocket(int most) {
+  for (int i = 0; i < most && state_ == State::kReady; i++) {
     SocketMessage message;
     std::array<UniqueFd, kMaxMessageFds> fds;
     const int got = ReceiveMessage(port_->request_fd(), &message, fds);

@@ -63,8 +63,13 @@ class SoftQueuePair final : public QueuePair {
   // False: there is something to poll. Else lowers `deadline` to when there may be without a wake-up.
   bool PrepareToSleep(SoftCompletionQueue& queue, SoftCompletionQueue::TimePoint* deadline);
   void StayAwake(SoftCompletionQueue& queue);
-  // Takes in answers and wake-ups.
-  void ReadSocket();
+  // Whether who sleeps until there is a completion in `queue` waits for messages and nothing else.
+  bool SleepsForMessages(const SoftCompletionQueue& queue) const {
+    return state_ == State::kReady && &queue == receive_queue_ && &queue != send_queue_;
+  }
+  int socket() const { return port_->request_fd(); }
+  // Takes in answers and wake-ups, as many as `most`.
+  void ReadSocket(int most = 16);
   void OnPolled(const WorkCompletion& completion) {
     (completion.opcode == Opcode::kRecv ? receives_in_flight_ : sends_in_flight_)--;
   }

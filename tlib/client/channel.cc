@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/client/channel.h"
 
+#include <sched.h>
+
 #include <bit>
 #include <cstring>
 
@@ -16,6 +18,20 @@ constexpr uint64_t kSampleHits = 64;  // one hit in so many is timed
 
 uint64_t NanosecondsSince(steady_clock::time_point begin) {
   return static_cast<uint64_t>((steady_clock::now() - begin).count());
+}
+
+// -1: it may run on several.
+int CpuOfThisThread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) != 1) {
+    return -1;
+  }
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &set)) {
+    cpu++;
+  }
+  return cpu;
 }
 
 }  // namespace
@@ -55,6 +71,7 @@ void ChannelImpl::AfterGivenUp(LateReply late) {
 void ChannelImpl::Detach() {
   TERMFS_CHECK(core_->patterns().lost());
   reader_.reset();
+  bound_port_.reset();
   port_.reset();
 }
 
@@ -128,7 +145,7 @@ Status ChannelImpl::Fetch(std::span<const ReadRequest> reads, TimePoint begin) {
     }
   };
   for (const MissingPages& pages : missing_) {
-    while (!port_->has_credit() && ended < tickets_.size()) {
+    while (!FetchPort().has_credit() && ended < tickets_.size()) {
       end_next();
     }
     if (!result.ok()) {
@@ -154,21 +171,32 @@ Status ChannelImpl::Fetch(std::span<const ReadRequest> reads, TimePoint begin) {
   return Status::Ok();
 }
 
+RpcPort& ChannelImpl::FetchPort() {
+  if (!std::exchange(bound_port_asked_for_, true)) {
+    const int cpu = CpuOfThisThread();
+    auto opened = cpu >= 0 ? RpcPort::Open(core_, options_.interruption, cpu) : Status::Error(ENOTSUP, "not bound");
+    if (opened.ok()) {
+      bound_port_ = std::move(*opened);
+    }
+  }
+  return bound_port_ != nullptr ? *bound_port_ : *port_;
+}
+
 Result<RpcPort::Ticket> ChannelImpl::BeginFetch(const ReadRequest& read, const MissingPages& pages,
                                                 TimePoint deadline) {
   const PageSpan span(read.offset.value, read.length);
   const ReadBody body{.offset = read.offset.value, .length = read.length, .words = span.words()};
-  return port_->Begin({.opcode = kRead,
-                       .head = std::as_bytes(std::span(&body, 1)),
-                       .tail = std::as_bytes(std::span(pages.bits.data(), span.words())),
-                       .in = {},
-                       .out = buffer_->Describe(read.destination, read.length)},
-                      buffer_, deadline);
+  return FetchPort().Begin({.opcode = kRead,
+                            .head = std::as_bytes(std::span(&body, 1)),
+                            .tail = std::as_bytes(std::span(pages.bits.data(), span.words())),
+                            .in = {},
+                            .out = buffer_->Describe(read.destination, read.length)},
+                           buffer_, deadline);
 }
 
 Status ChannelImpl::EndFetch(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
                              TimePoint deadline) {
-  ASSIGN_OR_RETURN(const DecodedReply reply, port_->Await(ticket, deadline, /*soon=*/false));
+  ASSIGN_OR_RETURN(const DecodedReply reply, FetchPort().Await(ticket, deadline, /*soon=*/false));
   const PageSpan span(read.offset.value, read.length);
   ReadBitmap present{};
   RETURN_IF_ERROR(DecodePresence(reply, span.words(), present));

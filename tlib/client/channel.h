@@ -44,6 +44,9 @@ class ChannelImpl final : public Channel {
   // For the kinds whose region cannot be READ.
   Status AllAreMissing(std::span<const ReadRequest> reads);
   Status Fetch(std::span<const ReadRequest> reads, TimePoint begin);
+  // Where absent pages are asked for. Of a thread that is bound to a CPU: a queue pair that a worker of the same CPU
+  // serves, see "Woken where it sleeps"; else the channel's.
+  RpcPort& FetchPort();
   Result<RpcPort::Ticket> BeginFetch(const ReadRequest& read, const MissingPages& pages, TimePoint deadline);
   Status EndFetch(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
                   TimePoint deadline);
@@ -60,6 +63,8 @@ class ChannelImpl final : public Channel {
   std::shared_ptr<ChannelCounters> counters_;
   std::shared_ptr<RegisteredBuffer> buffer_;
   std::unique_ptr<RpcPort> port_;           // null: detached
+  std::unique_ptr<RpcPort> bound_port_;     // null: none, or not asked for yet
+  bool bound_port_asked_for_ = false;
   std::unique_ptr<OneSidedReader> reader_;  // null where the region cannot be READ
   std::vector<MissingPages> missing_;
   std::vector<RpcPort::Ticket> tickets_;

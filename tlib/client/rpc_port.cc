@@ -22,9 +22,9 @@ Status ErrorOf(const DecodedReply& reply) {
 
 }  // namespace
 
-Result<std::unique_ptr<RpcPort>> RpcPort::Open(std::shared_ptr<SessionCore> core, Interruption* interruption) {
+Result<std::unique_ptr<RpcPort>> RpcPort::Open(std::shared_ptr<SessionCore> core, Interruption* interruption, int cpu) {
   std::unique_ptr<RpcPort> port(new RpcPort(std::move(core), interruption));
-  RETURN_IF_ERROR(port->Init());
+  RETURN_IF_ERROR(port->Init(cpu));
   return port;
 }
 
@@ -40,7 +40,7 @@ RpcPort::~RpcPort() {
   }
 }
 
-Status RpcPort::Init() {
+Status RpcPort::Init(int cpu) {
   messages_ = std::make_unique<std::byte[]>(kMessageBytes);
   ASSIGN_OR_RETURN(messages_region_,
                    core_->domain().RegisterMemory(messages_.get(), kMessageBytes, driver::Access::kLocalWrite));
@@ -50,7 +50,8 @@ Status RpcPort::Init() {
                                                                      .recv_cq = recv_queue_.get(),
                                                                      .max_send = kMaxSend,
                                                                      .max_recv = kChannelCredits,
-                                                                     .max_message = kMaxMessage}));
+                                                                     .max_message = kMaxMessage},
+                                                cpu));
   for (uint32_t i = 0; i < kChannelCredits; i++) {
     free_.push_back(kChannelCredits - 1 - i);
     RETURN_IF_ERROR(PostReceive(i));
@@ -102,16 +103,19 @@ void RpcPort::Free(uint32_t slot) {
 }
 
 void RpcPort::PollReplies() {
-  std::array<driver::WorkCompletion, kChannelCredits> completions;
-  const size_t count = recv_queue_->Poll(completions);
-  for (size_t i = 0; i < count; i++) {
-    if (completions[i].status != driver::WcStatus::kSuccess) {
-      PollSends();  // a SEND that failed first tells more than the receives flushed after it
-      Fail(completions[i]);
-      return;
+  std::array<driver::WorkCompletion, 4> completions;  // initialised every time, so few
+  size_t count = 0;
+  do {
+    count = recv_queue_->Poll(completions);
+    for (size_t i = 0; i < count; i++) {
+      if (completions[i].status != driver::WcStatus::kSuccess) {
+        PollSends();  // a SEND that failed first tells more than the receives flushed after it
+        Fail(completions[i]);
+        return;
+      }
+      HandleReply(completions[i]);
     }
-    HandleReply(completions[i]);
-  }
+  } while (count == completions.size());
 }
 
 void RpcPort::HandleReply(const driver::WorkCompletion& completion) {

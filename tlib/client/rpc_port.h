@@ -48,8 +48,9 @@ class RpcPort {
     uint64_t call = 0;
   };
 
-  // `interruption` may be null, and outlives the port.
-  static Result<std::unique_ptr<RpcPort>> Open(std::shared_ptr<SessionCore> core, Interruption* interruption);
+  // `interruption` may be null, and outlives the port. `cpu`: that the calls wait on; -1: anywhere.
+  static Result<std::unique_ptr<RpcPort>> Open(std::shared_ptr<SessionCore> core, Interruption* interruption,
+                                               int cpu = -1);
   ~RpcPort();
   RpcPort(const RpcPort&) = delete;
   RpcPort& operator=(const RpcPort&) = delete;
@@ -91,7 +92,7 @@ class RpcPort {
 
   RpcPort(std::shared_ptr<SessionCore> core, Interruption* interruption)
       : core_(std::move(core)), waiter_(*core_, interruption) {}
-  Status Init();
+  Status Init(int cpu);
   Status PostReceive(uint32_t index);
   void HandleReply(const driver::WorkCompletion& completion);
   void Fail(const driver::WorkCompletion& completion);

@@ -127,11 +127,13 @@ BitmapMode SessionCore::bitmap_mode() const {
 }
 
 Result<std::unique_ptr<driver::QueuePair>> SessionCore::OpenQueuePair(wire::Purpose purpose,
-                                                                      const driver::QueuePairOptions& options) {
+                                                                      const driver::QueuePairOptions& options,
+                                                                      int cpu) {
   ASSIGN_OR_RETURN(auto pair, domain_->CreateQueuePair(options));
   ASSIGN_OR_RETURN(driver::Endpoint local, pair->LocalEndpoint());
   wire::OpenQueuePairT request;
   request.purpose = purpose;
+  request.cpu = cpu;
   request.endpoint.resize(local.bytes.size());
   std::memcpy(request.endpoint.data(), local.bytes.data(), local.bytes.size());
   driver::Endpoint remote;

@@ -64,9 +64,9 @@ class SessionCore {
   // The pulled bitmap; empty in the other modes.
   std::span<std::atomic<uint64_t>> pulled_bitmap() { return {pulled_bitmap_.get(), pulled_words_}; }
 
-  // A connected queue pair for `purpose`.
+  // A connected queue pair for `purpose`. `cpu`: that the calling thread is bound to and will wait on; -1: none.
   Result<std::unique_ptr<driver::QueuePair>> OpenQueuePair(wire::Purpose purpose,
-                                                           const driver::QueuePairOptions& options);
+                                                           const driver::QueuePairOptions& options, int cpu = -1);
 
   // The region's size as last heard of. A server makes its region larger without telling; so who is asked for bytes
   // beyond that asks the server before he refuses.

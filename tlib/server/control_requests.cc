@@ -137,7 +137,7 @@ void ControlServer::HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQue
   remote.bytes.assign(data, data + request.endpoint.size());
   remote.fds = std::move(fds);
   SetBusy(peer, true);
-  sessions_.OpenQueuePair(peer->session->id, request.purpose == wire::Purpose::Callback, std::move(remote),
+  sessions_.OpenQueuePair(peer->session->id, request.purpose == wire::Purpose::Callback, request.cpu, std::move(remote),
                           [this, peer](Result<driver::Endpoint> opened) {
                             auto shared = std::make_shared<Result<driver::Endpoint>>(std::move(opened));
                             loop_->Post([this, peer, shared] {

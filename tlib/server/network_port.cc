@@ -5,11 +5,12 @@
 
 namespace termfs::tlib::server {
 
-Result<std::unique_ptr<NetworkPort>> NetworkPort::Create(driver::Nic& nic, driver::ProtectionDomain& domain) {
+Result<std::unique_ptr<NetworkPort>> NetworkPort::Create(driver::Nic& nic, driver::ProtectionDomain& domain,
+                                                         uint32_t max_connections) {
   std::unique_ptr<NetworkPort> port(new NetworkPort(domain));
   ASSIGN_OR_RETURN(port->bulk_, BulkPool::Create(domain));
   ASSIGN_OR_RETURN(port->queue_,
-                   nic.CreateCompletionQueue(kMaxConnections * (Connection::kMaxSend + Connection::kMaxReceive)));
+                   nic.CreateCompletionQueue(max_connections * (Connection::kMaxSend + Connection::kMaxReceive)));
   return port;
 }
 

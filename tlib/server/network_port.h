@@ -20,16 +20,15 @@ namespace termfs::tlib::server {
 
 class NetworkPort final : public EventSource {
  public:
-  static constexpr uint32_t kMaxConnections = 512;
-
   struct Opened {
     std::shared_ptr<Connection> connection;
     driver::Endpoint endpoint;  // for the client
   };
 
-  static Result<std::unique_ptr<NetworkPort>> Create(driver::Nic& nic, driver::ProtectionDomain& domain);
+  static Result<std::unique_ptr<NetworkPort>> Create(driver::Nic& nic, driver::ProtectionDomain& domain,
+                                                     uint32_t max_connections);
 
-  // ENOMEM: there are kMaxConnections. EPROTO: a malformed endpoint.
+  // ENOMEM: there are as many as may be. EPROTO: a malformed endpoint.
   Result<Opened> Open(driver::Endpoint remote, std::shared_ptr<Connection::Handler> handler);
   BulkPool& bulk() { return *bulk_; }
 

@@ -9,7 +9,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr size_t kMaxQueuePairs = 300;  // a mount has at most 256 threads
+constexpr size_t kMaxQueuePairs = 600;  // a mount has at most 256 threads, each with two
 
 Status NoSession() { return Status::Error(ENOTCONN, "no such session"); }
 
@@ -29,7 +29,7 @@ std::function<void()> SessionTable::TakeGone(Session& session) {
   return std::exchange(session.gone, nullptr);
 }
 
-void SessionTable::OpenQueuePair(SessionId id, bool for_callbacks, driver::Endpoint remote, Opened opened) {
+void SessionTable::OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driver::Endpoint remote, Opened opened) {
   Status refused;
   {
     MutexLock lock(mutex_);
@@ -48,7 +48,7 @@ void SessionTable::OpenQueuePair(SessionId id, bool for_callbacks, driver::Endpo
     opened(std::move(refused));
     return;
   }
-  WorkerUnit& unit = workers_.Next();
+  WorkerUnit& unit = workers_.Near(cpu);
   // std::function wants copyable captures; an endpoint has descriptors.
   auto shared = std::make_shared<driver::Endpoint>(std::move(remote));
   unit.worker->Post([this, id, &unit, for_callbacks, shared, opened = std::move(opened)] {

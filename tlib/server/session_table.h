@@ -50,8 +50,9 @@ class SessionTable {
   // A new session; the id is set here.
   SessionInfo Open(SessionInfo info) EXCLUDES(mutex_);
   // Calls `opened` on a worker's thread. ENOTCONN: the session is closing; EALREADY: a second callback queue pair;
-  // EUSERS: enough.
-  void OpenQueuePair(SessionId id, bool for_callbacks, driver::Endpoint remote, Opened opened) EXCLUDES(mutex_);
+  // EUSERS: enough. `cpu`: that the client waits on; -1: none.
+  void OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driver::Endpoint remote, Opened opened)
+      EXCLUDES(mutex_);
   // Reads the access counts over the session's first data connection. EINVAL, ENOTCONN: there is none.
   Status StartHeat(SessionId id, const HeatExport& exported) EXCLUDES(mutex_);
   // Closes all connections; `gone` is called once, on a worker's thread or here. False: no such session, or closed

@@ -220,9 +220,11 @@ bool Worker::Spinning(bool was_busy) {
   if (was_busy) {
     spins_in_vain_ = idle_since_ == TimePoint{} ? spins_in_vain_ : 0;
     idle_since_ = steady_clock::now();
+    idle_rounds_ = 0;
   }
-  for (int i = 0; i < kRoundsPerClockRead; i++) {
-    Relax();
+  Relax();
+  if (++idle_rounds_ % kRoundsPerClockRead != 0) {
+    return true;
   }
   const auto idle = steady_clock::now() - idle_since_;
   if (idle > kSpinAlone) {

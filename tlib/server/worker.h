@@ -114,6 +114,7 @@ class Worker {
   TaskPool tasks_;
   bool stopping_ = false;
   TimePoint idle_since_{};
+  uint32_t idle_rounds_ = 0;  // since then
   std::chrono::nanoseconds spin_{0};
   uint64_t spins_in_vain_ = 0;
 

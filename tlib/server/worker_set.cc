@@ -1,14 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/server/worker_set.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <future>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace termfs::tlib::server {
 namespace {
 
 constexpr uint32_t kAioDepth = 256;
+constexpr uint32_t kMostConnections = 1024;      // of a worker; each costs some KiB of completion queue
+constexpr uint32_t kMostBoundConnections = 128;  // of one that is bound to a CPU: two for each mount
+
+std::vector<int> CpusOfThisThread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE && cpus.size() < WorkerSet::kMostBound; cpu++) {
+      if (CPU_ISSET(cpu, &set)) {
+        cpus.push_back(cpu);
+      }
+    }
+  }
+  return cpus;
+}
+
+void BindThisThread(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  if (const int error = pthread_setaffinity_np(pthread_self(), sizeof(set), &set); error != 0) {
+    LOG_DEBUG("a worker cannot be bound to CPU {}: errno {}", cpu, error);
+  }
+}
 
 }  // namespace
 
@@ -19,24 +48,50 @@ Result<std::unique_ptr<WorkerSet>> WorkerSet::Start(driver::Nic& nic, driver::Pr
   }
   std::unique_ptr<WorkerSet> set(new WorkerSet);
   for (uint32_t i = 0; i < count; i++) {
-    auto unit = std::make_unique<WorkerUnit>();
-    ASSIGN_OR_RETURN(unit->aio, AioContext::Create(kAioDepth));
-    ASSIGN_OR_RETURN(unit->port, NetworkPort::Create(nic, domain));
-    ASSIGN_OR_RETURN(unit->worker, Worker::Create({.index = i}));
-    RETURN_IF_ERROR(unit->worker->AddSource(*unit->aio));
-    RETURN_IF_ERROR(unit->worker->AddSource(*unit->port));
+    ASSIGN_OR_RETURN(auto unit, MakeUnit(nic, domain, i, kMostConnections));
     set->units_.push_back(std::move(unit));
   }
-  for (auto& unit : set->units_) {
-    unit->worker->Start();
+  for (const int cpu : CpusOfThisThread()) {
+    ASSIGN_OR_RETURN(auto unit, MakeUnit(nic, domain, count + static_cast<uint32_t>(set->bound_.size()),
+                                         kMostBoundConnections));
+    unit->cpu = cpu;
+    unit->worker->Post([cpu] { BindThisThread(cpu); });
+    set->bound_.push_back(std::move(unit));
+  }
+  for (auto* units : {&set->units_, &set->bound_}) {
+    for (auto& unit : *units) {
+      unit->worker->Start();
+    }
   }
   return set;
 }
 
+Result<std::unique_ptr<WorkerUnit>> WorkerSet::MakeUnit(driver::Nic& nic, driver::ProtectionDomain& domain,
+                                                        uint32_t index, uint32_t connections) {
+  auto unit = std::make_unique<WorkerUnit>();
+  ASSIGN_OR_RETURN(unit->aio, AioContext::Create(kAioDepth));
+  ASSIGN_OR_RETURN(unit->port, NetworkPort::Create(nic, domain, connections));
+  ASSIGN_OR_RETURN(unit->worker, Worker::Create({.index = index}));
+  RETURN_IF_ERROR(unit->worker->AddSource(*unit->aio));
+  RETURN_IF_ERROR(unit->worker->AddSource(*unit->port));
+  return unit;
+}
+
 void WorkerSet::Stop() {
-  for (auto& unit : units_) {
-    unit->worker->Stop();
+  for (auto* units : {&units_, &bound_}) {
+    for (auto& unit : *units) {
+      unit->worker->Stop();
+    }
   }
+}
+
+WorkerUnit& WorkerSet::Near(int cpu) {
+  for (auto& unit : bound_) {
+    if (unit->cpu == cpu) {
+      return *unit;
+    }
+  }
+  return Next();
 }
 
 void WorkerSet::Spawn(std::function<void()> task) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WorkerSet: the server's workers, each with its disk and network, and whose turn it is.
+// WorkerSet: the server's workers, each with its disk and network, and whose turn it is. Beside those that take turns
+// there is one bound to each CPU, for who waits there for the SSD. See "Woken where it sleeps".
 //
-// Thread-safety: Next and Spawn from any thread; Start and Stop from one.
+// Thread-safety: Next, Near and Spawn from any thread; Start and Stop from one.
 // Ownership:     owns it all. REQUIRES at Stop: every task ends, every connection is gone.
 #pragma once
 
@@ -21,6 +22,7 @@
 namespace termfs::tlib::server {
 
 struct WorkerUnit {
+  int cpu = -1;  // that the worker is bound to; -1: none
   std::unique_ptr<AioContext> aio;
   std::unique_ptr<NetworkPort> port;
   std::unique_ptr<Worker> worker;  // destroyed first: it polls the others
@@ -28,6 +30,9 @@ struct WorkerUnit {
 
 class WorkerSet {
  public:
+  static constexpr size_t kMostBound = 32;
+
+  // `count` workers that take turns, and one for each CPU that this thread may run on, up to kMostBound.
   static Result<std::unique_ptr<WorkerSet>> Start(driver::Nic& nic, driver::ProtectionDomain& domain, uint32_t count);
   ~WorkerSet() { Stop(); }
   WorkerSet(const WorkerSet&) = delete;
@@ -35,6 +40,8 @@ class WorkerSet {
 
   // Round robin.
   WorkerUnit& Next() { return *units_[next_.fetch_add(1, std::memory_order_relaxed) % units_.size()]; }
+  // The worker that is bound to `cpu`; without one (-1 has none) as Next.
+  WorkerUnit& Near(int cpu);
   // Starts a task: on this thread's worker if it is one, else on the next.
   void Spawn(std::function<void()> task);
   // Runs `task` in a task and waits for it. REQUIRES: not on a worker's thread.
@@ -44,7 +51,10 @@ class WorkerSet {
 
  private:
   WorkerSet() = default;
+  static Result<std::unique_ptr<WorkerUnit>> MakeUnit(driver::Nic& nic, driver::ProtectionDomain& domain, uint32_t index,
+                                                      uint32_t connections);
   std::vector<std::unique_ptr<WorkerUnit>> units_;
+  std::vector<std::unique_ptr<WorkerUnit>> bound_;
   std::atomic<uint32_t> next_{0};
 };
 

@@ -278,7 +278,7 @@ TEST_F(ControlTest, QueuePairsOfASessionAreBounded) {
     opened = control.Receive(answer, &held.emplace_back());
   }
   EXPECT_EQ(opened.code(), EUSERS);
-  EXPECT_EQ(pairs.size(), 301U);
+  EXPECT_EQ(pairs.size(), 601U);
   TestClient another;
   EXPECT_TRUE(another.Connect(volume_.path()).ok());
 }

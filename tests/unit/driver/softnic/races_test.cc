@@ -193,27 +193,29 @@ TEST(SoftTermRegion, SetPattern_ReadersNeverSeeAMixture) {
 }
 
 // Sleeps until there is a completion; false after a time that only a lost wake-up takes.
-bool SleepFor(Side& side, WorkCompletion* completion) {
+bool SleepFor(CompletionQueue& queue, WorkCompletion* completion) {
   for (;;) {
-    if (side.queue->Poll({completion, 1}) == 1) {
+    if (queue.Poll({completion, 1}) == 1) {
       return true;
     }
-    if (!side.queue->Arm()) {
+    if (!queue.Arm()) {
       continue;
     }
-    pollfd waiting{side.queue->fd(), POLLIN, 0};
+    pollfd waiting{queue.fd(), POLLIN, 0};
     const int ready = poll(&waiting, 1, 60'000);
-    side.queue->Disarm();
+    queue.Disarm();
     if (ready == 0) {
       return false;
     }
   }
 }
 
-void Echo(Side& side, int rounds) {
+bool SleepFor(Side& side, WorkCompletion* completion) { return SleepFor(*side.queue, completion); }
+
+void Echo(Side& side, int rounds, CompletionQueue& receives) {
   for (int i = 0; i < rounds; i++) {
     WorkCompletion completion;
-    ASSERT_TRUE(SleepFor(side, &completion)) << "lost wake-up in round " << i;
+    ASSERT_TRUE(SleepFor(receives, &completion)) << "lost wake-up in round " << i;
     ASSERT_EQ(completion.status, WcStatus::kSuccess);
     ASSERT_TRUE(side.Receive(1, 0, 64).ok());
     SendWorkRequest answer = side.Request(Opcode::kSend, 64, 64, {});
@@ -227,13 +229,75 @@ TEST(SoftCompletionQueue, Arm_NoMessageIsSleptThrough) {
   Connection c;
   ASSERT_TRUE(c.server.Receive(1, 0, 64).ok());
   ASSERT_TRUE(c.client.Receive(1, 0, 64).ok());
-  std::jthread server([&] { Echo(c.server, kRounds); });
+  std::jthread server([&] { Echo(c.server, kRounds, *c.server.queue); });
   SendWorkRequest first = c.client.Request(Opcode::kSend, 64, 64, {});
   first.signaled = false;
   ASSERT_TRUE(c.client.Send(first).ok());
-  Echo(c.client, kRounds - 1);
+  Echo(c.client, kRounds - 1, *c.client.queue);
   WorkCompletion last;
   EXPECT_TRUE(SleepFor(c.client, &last));
+}
+
+// What it receives completes in a queue of its own, of which the socket is all there is to wait for.
+struct ReceivingSide : Side {
+  ReceivingSide() : receives(nic->CreateCompletionQueue(1024).value()) {
+    pair.reset();
+    options.recv_cq = receives.get();
+    pair = domain->CreateQueuePair(options).value();
+  }
+  ~ReceivingSide() { pair.reset(); }
+  const std::unique_ptr<CompletionQueue> receives;
+};
+
+TEST(SoftCompletionQueue, Arm_OfReceivesAlone_NoMessageIsSleptThrough) {
+  constexpr int kRounds = 20000;
+  ReceivingSide server_side;
+  ReceivingSide client_side;
+  Connect(*client_side.pair, *server_side.pair);
+  ASSERT_TRUE(server_side.Receive(1, 0, 64).ok());
+  ASSERT_TRUE(client_side.Receive(1, 0, 64).ok());
+  std::jthread server([&] { Echo(server_side, kRounds, *server_side.receives); });
+  SendWorkRequest first = client_side.Request(Opcode::kSend, 64, 64, {});
+  first.signaled = false;
+  ASSERT_TRUE(client_side.Send(first).ok());
+  Echo(client_side, kRounds - 1, *client_side.receives);
+  WorkCompletion last;
+  EXPECT_TRUE(SleepFor(*client_side.receives, &last));
+}
+
+// At any moment of falling asleep.
+TEST(SoftCompletionQueue, Arm_OfReceivesAlone_LossOfThePeerWakesUp) {
+  for (int round = 0; round < 200; round++) {
+    ReceivingSide server;
+    ReceivingSide client;
+    Connect(*client.pair, *server.pair);
+    ASSERT_TRUE(client.Receive(1, 0, 8).ok());
+    std::jthread closer([&] { server.pair->Close(); });
+    WorkCompletion completion;
+    ASSERT_TRUE(SleepFor(*client.receives, &completion)) << round;
+    EXPECT_EQ(completion.status, WcStatus::kWrFlushErr);
+  }
+}
+
+// Wake-ups that were sent for a sleep that ended before are no loss and no obstacle.
+TEST(SoftCompletionQueue, Arm_OfReceivesAlone_AfterWakeUpsForNothing) {
+  ReceivingSide server;
+  ReceivingSide client;
+  Connect(*client.pair, *server.pair);
+  WorkCompletion completion;
+  for (int i = 0; i < 40; i++) {  // armed, and never asleep
+    ASSERT_TRUE(client.Receive(1, 0, 8).ok());
+    ASSERT_TRUE(client.receives->Arm());
+    SendWorkRequest send = server.Request(Opcode::kSend, 0, 8, {});
+    send.signaled = false;
+    ASSERT_TRUE(server.Send(send).ok());
+    while (client.receives->Poll({&completion, 1}) == 0) {
+    }
+  }
+  ASSERT_TRUE(client.Receive(1, 0, 8).ok());
+  std::jthread closer([&] { server.pair->Close(); });
+  ASSERT_TRUE(SleepFor(*client.receives, &completion));
+  EXPECT_EQ(completion.status, WcStatus::kWrFlushErr);
 }
 
 // The sender runs out of receives all the time and sleeps until there are some.
