@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mount/mount_point.h"
 
+#include <fcntl.h>
 #include <mntent.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <functional>
-#include <future>
 #include <memory>
 #include <string_view>
-#include <thread>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "mount/front_end.h"
 
 namespace termfs::mount {
 namespace {
 
 constexpr size_t kMaxDescription = 64U << 10;  // the kernel's limit for an extended attribute
+constexpr std::chrono::seconds kPatience{10};
+
+using TimePoint = std::chrono::steady_clock::time_point;
 
 Status ParseLine(std::string_view line, MountDescription& description) {
   const size_t space = line.find(' ');
@@ -63,19 +74,8 @@ Status ForEachMount(const std::function<void(const mntent&)>& visit) {
   return Status::Ok();
 }
 
-}  // namespace
-
-Result<MountDescription> DescribeMount(const std::string& path) {
-  std::vector<char> buffer(kMaxDescription);
-  const ssize_t got = getxattr(path.c_str(), kDescriptionXattr, buffer.data(), buffer.size());
-  if (got < 0) {
-    if (errno == EOPNOTSUPP || errno == ENODATA) {
-      return Status::Error(EINVAL, path + " is not the mount point of a termfs");
-    }
-    return ErrnoStatus(path);
-  }
+Result<MountDescription> Parse(std::string_view text) {
   MountDescription description;
-  std::string_view text(buffer.data(), static_cast<size_t>(got));
   while (!text.empty()) {
     const size_t end = text.find('\n');
     RETURN_IF_ERROR(ParseLine(text.substr(0, end), description));
@@ -84,25 +84,111 @@ Result<MountDescription> DescribeMount(const std::string& path) {
   return description;
 }
 
+// Asks a mount what it is, in a process of its own: who waits for a mount that is stopped cannot even be killed, and a
+// process does not end before its last thread. That process is left behind then.
+class Question {
+ public:
+  static Result<Question> Ask(std::string path) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+      return ErrnoStatus("make a pipe");
+    }
+    Question question(std::move(path), UniqueFd(ends[0]));
+    const UniqueFd to(ends[1]);
+    question.child_ = fork();
+    if (question.child_ == 0) {
+      Answer(question.path_.c_str(), to.get());
+    }
+    return question.child_ > 0 ? Result<Question>(std::move(question)) : ErrnoStatus("start a process");
+  }
+
+  const std::string& path() const { return path_; }
+
+  // ETIMEDOUT: no answer by then. REQUIRES: called once.
+  Result<MountDescription> Wait(TimePoint deadline) {
+    std::string text;
+    std::array<char, 4096> piece;
+    while (true) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+      pollfd waiting{.fd = from_.get(), .events = POLLIN, .revents = 0};
+      const int ready = poll(&waiting, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+      if (ready < 0 && errno == EINTR) {
+        continue;
+      }
+      if (ready <= 0) {
+        kill(child_, SIGKILL);
+        return Status::Error(ETIMEDOUT, path_ + ": the mount does not answer; is its process stopped?");
+      }
+      const ssize_t got = read(from_.get(), piece.data(), piece.size());
+      if (got <= 0) {
+        break;
+      }
+      text.append(piece.data(), static_cast<size_t>(got));
+    }
+    waitpid(child_, nullptr, 0);
+    int error = EPROTO;
+    if (text.size() >= sizeof(error)) {
+      std::memcpy(&error, text.data(), sizeof(error));
+    }
+    if (error == EOPNOTSUPP || error == ENODATA) {
+      return Status::Error(EINVAL, path_ + " is not the mount point of a termfs");
+    }
+    if (error != 0) {
+      errno = error;
+      return ErrnoStatus(path_);
+    }
+    return Parse(std::string_view(text).substr(sizeof(error)));
+  }
+
+ private:
+  Question(std::string path, UniqueFd from) : path_(std::move(path)), from_(std::move(from)) {}
+
+  // An errno, and the answer if that is 0. Nothing else stays open: whoever reads our output must not wait for us.
+  [[noreturn]] static void Answer(const char* path, int to) {
+    close_range(0, static_cast<unsigned>(to) - 1, 0);
+    close_range(static_cast<unsigned>(to) + 1, ~0U, 0);
+    static std::array<char, sizeof(int) + kMaxDescription> message;
+    const ssize_t got = getxattr(path, kDescriptionXattr, message.data() + sizeof(int), kMaxDescription);
+    const int error = got < 0 ? errno : 0;
+    std::memcpy(message.data(), &error, sizeof(error));
+    const size_t size = sizeof(error) + static_cast<size_t>(std::max<ssize_t>(got, 0));
+    for (size_t sent = 0; sent < size;) {
+      const ssize_t put = write(to, message.data() + sent, size - sent);
+      if (put <= 0) {
+        break;
+      }
+      sent += static_cast<size_t>(put);
+    }
+    _exit(0);
+  }
+
+  std::string path_;
+  UniqueFd from_;
+  pid_t child_ = -1;
+};
+
+}  // namespace
+
+Result<MountDescription> DescribeMount(const std::string& path) {
+  ASSIGN_OR_RETURN(Question question, Question::Ask(path));
+  return question.Wait(std::chrono::steady_clock::now() + kPatience);
+}
+
 Result<std::vector<std::pair<std::string, MountDescription>>> DescribeMountsOf(const std::string& address,
                                                                                std::chrono::milliseconds patience) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
-  std::vector<std::pair<std::string, std::future<Result<MountDescription>>>> asked;
+  std::vector<Question> asked;
   RETURN_IF_ERROR(ForEachMount([&](const mntent& entry) {
     if (address == entry.mnt_fsname && std::string_view(entry.mnt_type) == "fuse.termfs") {
-      // On a thread that is left behind when the mount does not answer.
-      std::packaged_task<Result<MountDescription>()> ask(
-          [path = std::string(entry.mnt_dir)] { return DescribeMount(path); });
-      asked.emplace_back(entry.mnt_dir, ask.get_future());
-      std::thread(std::move(ask)).detach();
+      if (Result<Question> question = Question::Ask(entry.mnt_dir); question.ok()) {
+        asked.push_back(std::move(*question));
+      }
     }
   }));
   std::vector<std::pair<std::string, MountDescription>> found;
-  for (auto& [path, answer] : asked) {
-    if (answer.wait_until(deadline) == std::future_status::ready) {
-      if (Result<MountDescription> description = answer.get(); description.ok()) {
-        found.emplace_back(path, std::move(*description));
-      }
+  for (Question& question : asked) {
+    if (Result<MountDescription> description = question.Wait(deadline); description.ok()) {
+      found.emplace_back(question.path(), std::move(*description));
     }
   }
   return found;

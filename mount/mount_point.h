@@ -23,7 +23,7 @@ struct MountDescription {
   std::map<std::string, uint64_t> metrics;
 };
 
-// ENOTCONN: the mount is dead. EINVAL: `path` is not the root of a termfs mount.
+// ENOTCONN: the mount is dead. EINVAL: `path` is not the root of a termfs mount. ETIMEDOUT: no answer for ten seconds.
 Result<MountDescription> DescribeMount(const std::string& path);
 // The mounts on this host of the volume at `address`: mount point and description. Those that do not answer within
 // `patience` are left out.

@@ -2,7 +2,6 @@
 """A volume that grows and shrinks while it is served and used, and a DRAM tier that does."""
 import errno
 import hashlib
-import json
 import os
 import random
 import signal
@@ -379,13 +378,8 @@ class SilentMounts:
             found = holder.stdout.readline().strip()
             check(found == hashlib.sha256(content_of(name)).hexdigest(), f"{name} where it was open: {found}")
 
-    def status(self, *flags):
-        """The volume's, as whoever does not see these mounts is told: it would be asked of them, too."""
-        return run("unshare", "--mount", "sh", "-c", 'for mount in $0; do umount -l "$mount"; done; exec "$@"',
-                   " ".join(mount.path for mount in self.mounts), self.site.termfs, "status", self.volume.path, *flags)
-
     def changing(self):
-        return json.loads(self.status("--json"))["capacity_changing"]
+        return self.volume.status()["capacity_changing"]
 
     def go_on(self):
         for mount in self.mounts:
@@ -410,10 +404,10 @@ def case_capacity_shows_its_way(site):
     try:
         setting = subprocess.Popen([site.termfs, "set", volume.path, "capacity=32M"], stderr=subprocess.PIPE, text=True)
         eventually(silent.changing, "status says that the capacity is being changed")
-        status = json.loads(silent.status("--json"))
+        status = volume.status()
         check(status["capacity_bytes"] == 64 * MIB and status["capacity_target_bytes"] == 32 * MIB, str(status))
         check(4096 <= status["capacity_to_move_bytes"] <= 10 * MIB, str(status))
-        text = silent.status()
+        text = run(site.termfs, "status", volume.path)
         check("on its way to 32.0 MiB" in text and "to be moved" in text, text)
         for other in ("96M", "40M"):
             refused(site, 1, ("on its way", "calls that off"), "set", volume.path, f"capacity={other}")
@@ -421,7 +415,7 @@ def case_capacity_shows_its_way(site):
         check(setting.wait(timeout=60) != 0, "set was interrupted")
         setting.stderr.close()
         run(site.termfs, "set", volume.path, "capacity=32M")  # waits for what was begun
-        status = json.loads(silent.status("--json"))
+        status = volume.status()
         check(status["capacity_bytes"] == status["capacity_target_bytes"] == 32 * MIB, str(status))
         check(status["capacity_changing"] == 0 and status["capacity_failure"] == "", str(status))
     finally:

@@ -4,6 +4,7 @@ import mmap
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 
@@ -366,6 +367,24 @@ def case_stopped_holder(site):
         check(error.errno == 107, f"a name that was made meanwhile: {error}")
     check(os.stat(a / "f").st_mode & 0o777 == 0o600, "the other mount goes on")
     site.volumes[0].abandon(b)
+
+
+def case_stopped_mount_is_asked(site):
+    """Whoever asks a mount that is stopped is told so; whoever asks for the volume is told of the other mounts."""
+    a, b = two_mounts(site)
+    volume = site.volumes[0]
+    os.kill(b.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        points = [session.get("mountpoint") for session in volume.status()["sessions"]]
+        took = time.monotonic() - began
+        asked = subprocess.run([site.termfs, "status", b.path], capture_output=True, text=True, timeout=120, check=False)
+    finally:
+        os.kill(b.pid, signal.SIGCONT)
+    check(a.path in points and b.path not in points, f"described: {points}")
+    check(took < 60, f"status took {took:.1f} s")
+    check(asked.returncode == 1 and "does not answer" in asked.stderr, f"{asked.returncode}: {asked.stderr}")
+    eventually(lambda: b.path in [session.get("mountpoint") for session in volume.status()["sessions"]], "it answers again")
 
 
 def case_killed_holder(site):
