@@ -22,8 +22,8 @@ Result<bool> Trim(Operation& op, InodeRecord& inode);
 // others go on at inode.trim_page. REQUIRES: the inode has no name.
 Result<bool> FreeContent(Operation& op, InodeRecord& inode, bool from_start);
 
-// Takes a name from an inode whose dentry is gone. After its last one it goes away at once if it holds little and is not
-// open, else it becomes an orphan. Directories too (they must be empty).
+// Takes a name from an inode whose dentry is gone. After its last one it goes away at once if it holds little and is
+// not open, else it becomes an orphan. Directories too (they must be empty).
 Result<Removed> DropLink(Operation& op, InodeRecord& inode, const MayBeOpen& open, Nanoseconds now);
 
 // Deletes the records of an inode that has no name and no content.

@@ -14,8 +14,8 @@
 // The caller takes some (ListPendingFree), waits until no I/O and no client can name them, makes them durable zero
 // pages, and calls CommitFree. So a free page is always a zero page.
 //
-// Open files: an inode goes away with its last name unless MayBeOpen says otherwise, or it holds much. Removed then says
-// `orphaned`, and the caller calls ReleaseOrphan when it sees no opener left. At start-up ReleaseOrphan all of
+// Open files: an inode goes away with its last name unless MayBeOpen says otherwise, or it holds much. Removed then
+// says `orphaned`, and the caller calls ReleaseOrphan when it sees no opener left. At start-up ReleaseOrphan all of
 // ListOrphans and finish all of ListTruncations. The inode number of an orphan stays valid until then.
 //
 // Marked requests: an operation that takes a Stamp leaves its Receipt in the same transaction, so that whoever asks

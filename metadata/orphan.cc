@@ -55,8 +55,13 @@ Result<bool> FreeContent(Operation& op, InodeRecord& inode, bool from_start) {
 }
 
 Status DeleteInode(Operation& op, const InodeRecord& inode) {
-  RETURN_IF_ERROR(op.transaction().Delete(TruncationKey(inode.attributes.ino)));
-  RETURN_IF_ERROR(op.transaction().Delete(AheadKey(inode.attributes.ino)));
+  // Mostly neither is there, and to see that costs less than to delete it.
+  for (const std::string& key : {TruncationKey(inode.attributes.ino), AheadKey(inode.attributes.ino)}) {
+    ASSIGN_OR_RETURN(const auto there, op.transaction().Get(key));
+    if (there) {
+      RETURN_IF_ERROR(op.transaction().Delete(key));
+    }
+  }
   return op.Remove(inode.attributes.ino);
 }
 

@@ -7,6 +7,7 @@
 #include <rocksdb/cache.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/options.h>
+#include <rocksdb/perf_level.h>
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/transaction.h>
 #include <rocksdb/utilities/transaction_db.h>
@@ -72,9 +73,14 @@ Result<std::vector<KeyValue>> Collect(rocksdb::Iterator& iterator, std::string_v
   return result;
 }
 
+// The engine counts each comparison of keys, for whoever asks the thread that it ran on; nobody does. Without that a
+// transaction takes a fifth less.
+void CountNothing() { rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable); }
+
 class RocksReader : public Reader {
  public:
   RocksReader(rocksdb::DB& db, rocksdb::ReadTier tier) : db_(db), snapshot_(db.GetSnapshot()) {
+    CountNothing();
     options_.snapshot = snapshot_;
     options_.read_tier = tier;
   }
@@ -214,6 +220,7 @@ class RocksStore : public KeyValueStore {
   }
 
   std::unique_ptr<Transaction> Begin() override {
+    CountNothing();
     return std::make_unique<RocksTransaction>(
         std::unique_ptr<rocksdb::Transaction>(db_->BeginTransaction(write_options_, transaction_options_)), health_,
         room_);

@@ -171,6 +171,8 @@ class FuseServer {
   Status PrepareRing(Worker& worker);
   bool AwaitRegistration(Worker& worker, Status prepared) EXCLUDES(mutex_);
   void ServeDevice(Worker& worker);
+  // Nothing but FORGET and INTERRUPT comes by the device.
+  bool BesideRings() EXCLUDES(mutex_);
   void ServeRing(Worker& worker);
   // Receives one request and answers it. False: there will be none any more.
   bool ServeOne(Worker& worker);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "base/log.h"
 #include "base/page.h"
@@ -15,7 +16,8 @@
 namespace termfs::mount {
 namespace {
 
-constexpr std::chrono::seconds kTurn{1};  // of a wait in a loop
+constexpr std::chrono::seconds kTurn{1};         // of a wait in a loop
+constexpr std::chrono::milliseconds kGather{5};  // for more inodes that the kernel forgets
 
 void IgnoreSignal(int) {}
 
@@ -119,7 +121,17 @@ bool FuseServer::AwaitRegistration(Worker& worker, Status prepared) {
 void FuseServer::ServeDevice(Worker& worker) {
   readers_.fetch_add(1, std::memory_order_seq_cst);
   while (!stopping_.load(std::memory_order_relaxed) && ServeOne(worker)) {
+    // The kernel keeps what it forgets until somebody reads, and hands it over at once then; one that reads already is
+    // woken for each.
+    if (IsForget(worker.facts) && BesideRings()) {
+      std::this_thread::sleep_for(kGather);
+    }
   }
+}
+
+bool FuseServer::BesideRings() {
+  MutexLock lock(mutex_);
+  return agreement_.rings && agreement_.refused == 0;
 }
 
 bool FuseServer::ServeOne(Worker& worker) {

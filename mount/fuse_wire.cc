@@ -116,6 +116,10 @@ size_t WriteBytes(std::span<const std::byte> request) {
   return IsWrite(Examine(request)) && Argument(request, in) ? in.size : 0;
 }
 
+bool IsForget(const RequestFacts& request) {
+  return request.opcode == FUSE_FORGET || request.opcode == FUSE_BATCH_FORGET;
+}
+
 bool IsHousekeeping(const RequestFacts& request) {
   switch (request.opcode) {
     case FUSE_INIT:

@@ -38,6 +38,7 @@ RequestFacts Examine(std::span<const std::byte> request);
 bool IsWrite(const RequestFacts& request);
 // The length of the payload that a write announces; 0 for others.
 size_t WriteBytes(std::span<const std::byte> request);
+bool IsForget(const RequestFacts& request);
 // Requests that are answered without the file system, so that their bytes may stay where they were received.
 bool IsHousekeeping(const RequestFacts& request);
 

@@ -7,8 +7,8 @@
 //                    |                       +------------------failed-----> as before
 //                    +--yes--> an orphan: its last closer gives it to the reclaimer
 //
-// An opener is counted before it looks at the inode, and who makes and opens one in one request is counted before it has
-// a name. So either MayBeOpen sees the opener, or the opener sees `releasing` and passes the gate before it looks.
+// An opener is counted before it looks at the inode, and who makes and opens one in one request is counted before it
+// has a name. So either MayBeOpen sees the opener, or the opener sees `releasing` and passes the gate before it looks.
 //
 // Thread-safety: one thread at a time. Ownership: everything is borrowed.
 #pragma once
@@ -31,8 +31,8 @@ class Ending {
   metadata::MayBeOpen open() {
     return [this](uint64_t ino) { return MayBeOpen(ino); };
   }
-  // It has been committed. Ends what did not fit into it: `removed` is an orphan then only if somebody may have it open,
-  // or the store failed. Where one may block.
+  // It has been committed. Ends what did not fit into it: `removed` is an orphan then only if somebody may have it
+  // open, or the store failed. Where one may block.
   void Committed(metadata::Removed& removed);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations on names: each one transaction. What loses its last name ends in the same (fs/server/ending.h), or stays as
-// an orphan for those who have it open.
+// Operations on names: each one transaction. What loses its last name ends in the same (fs/server/ending.h), or stays
+// as an orphan for those who have it open.
 #include <fcntl.h>
 #include <linux/fs.h>
 

@@ -62,8 +62,8 @@ class ChannelImpl final : public Channel {
   Histogram& call_latency_;
   std::shared_ptr<ChannelCounters> counters_;
   std::shared_ptr<RegisteredBuffer> buffer_;
-  std::unique_ptr<RpcPort> port_;           // null: detached
-  std::unique_ptr<RpcPort> bound_port_;     // null: none, or not asked for yet
+  std::unique_ptr<RpcPort> port_;        // null: detached
+  std::unique_ptr<RpcPort> bound_port_;  // null: none, or not asked for yet
   bool bound_port_asked_for_ = false;
   std::unique_ptr<OneSidedReader> reader_;  // null where the region cannot be READ
   std::vector<MissingPages> missing_;

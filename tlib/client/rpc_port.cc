@@ -46,12 +46,13 @@ Status RpcPort::Init(int cpu) {
                    core_->domain().RegisterMemory(messages_.get(), kMessageBytes, driver::Access::kLocalWrite));
   ASSIGN_OR_RETURN(send_queue_, core_->nic().CreateCompletionQueue(kMaxSend));
   ASSIGN_OR_RETURN(recv_queue_, core_->nic().CreateCompletionQueue(kChannelCredits));
-  ASSIGN_OR_RETURN(pair_, core_->OpenQueuePair(wire::Purpose::Data, {.send_cq = send_queue_.get(),
-                                                                     .recv_cq = recv_queue_.get(),
-                                                                     .max_send = kMaxSend,
-                                                                     .max_recv = kChannelCredits,
-                                                                     .max_message = kMaxMessage},
-                                                cpu));
+  ASSIGN_OR_RETURN(pair_, core_->OpenQueuePair(wire::Purpose::Data,
+                                               {.send_cq = send_queue_.get(),
+                                                .recv_cq = recv_queue_.get(),
+                                                .max_send = kMaxSend,
+                                                .max_recv = kChannelCredits,
+                                                .max_message = kMaxMessage},
+                                               cpu));
   for (uint32_t i = 0; i < kChannelCredits; i++) {
     free_.push_back(kChannelCredits - 1 - i);
     RETURN_IF_ERROR(PostReceive(i));

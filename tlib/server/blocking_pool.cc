@@ -1,17 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/server/blocking_pool.h"
 
-#include <atomic>
-#include <chrono>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <atomic>
+
+#include "base/check.h"
 #include "tlib/server/task.h"
+#include "tlib/server/worker.h"
 
 namespace termfs::tlib::server {
 
-BlockingPool::BlockingPool(uint32_t threads) {
-  for (uint32_t i = 0; i < threads; i++) {
-    threads_.emplace_back([this] { Work(); });
+Result<std::unique_ptr<BlockingPool>> BlockingPool::Start(uint32_t threads) {
+  std::unique_ptr<BlockingPool> pool(new BlockingPool);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return ErrnoStatus("make the pipe of a thread pool");
   }
+  pool->sleep_ = UniqueFd(ends[0]);
+  pool->bell_ = UniqueFd(ends[1]);
+  for (uint32_t i = 0; i < threads; i++) {
+    pool->threads_.emplace_back([raw = pool.get()] { raw->Work(); });
+  }
+  return pool;
 }
 
 BlockingPool::~BlockingPool() { Stop(); }
@@ -21,12 +33,18 @@ void BlockingPool::Submit(std::function<void()> function) {
     MutexLock lock(mutex_);
     queue_.push_back(std::move(function));
   }
-  changed_.NotifyOne();
+  const char ring = 0;
+  ssize_t put = 0;
+  do {
+    put = write(bell_.get(), &ring, sizeof(ring));
+  } while (put < 0 && errno == EINTR);
+  TERMFS_CHECK(put == sizeof(ring));  // full, which nobody has seen, it waits; the readers are there until Stop
 }
 
 void BlockingPool::Run(const std::function<void()>& function) {
   std::atomic<bool> done{false};
   Task& task = Task::Current();
+  const Worker::Elsewhere elsewhere;
   Submit([&] {
     function();
     // The task may end as soon as it sees `done`: take what is needed first. Tasks outlive what they run.
@@ -40,11 +58,7 @@ void BlockingPool::Run(const std::function<void()>& function) {
 }
 
 void BlockingPool::Stop() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.NotifyAll();
+  bell_ = UniqueFd();
   for (std::thread& thread : threads_) {
     if (thread.joinable()) {
       thread.join();
@@ -52,18 +66,21 @@ void BlockingPool::Stop() {
   }
 }
 
+bool BlockingPool::Sleep() {
+  char ring = 0;
+  ssize_t got = 0;
+  do {
+    got = read(sleep_.get(), &ring, sizeof(ring));
+  } while (got < 0 && errno == EINTR);
+  return got > 0;
+}
+
 void BlockingPool::Work() {
-  while (true) {
+  while (Sleep()) {
     std::function<void()> function;
     {
       MutexLock lock(mutex_);
-      while (queue_.empty() && !stopping_) {
-        changed_.WaitFor(mutex_, std::chrono::seconds(60));
-      }
-      if (queue_.empty()) {
-        return;
-      }
-      function = std::move(queue_.front());
+      function = std::move(queue_.front());  // there is one for each ring
       queue_.pop_front();
     }
     function();

@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BlockingPool: threads for what may block: RocksDB, control work.
+// BlockingPool: threads for what may block: RocksDB, control work. They sleep in a read of a pipe, one byte for each
+// thing to do: see "Handed over on the same CPU".
 //
 // Thread-safety: Submit and Run from any thread. Stop once, by the owner, when nobody submits any more.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace termfs::tlib::server {
 
 class BlockingPool {
  public:
-  explicit BlockingPool(uint32_t threads);
+  // Errors: no more descriptors.
+  static Result<std::unique_ptr<BlockingPool>> Start(uint32_t threads);
   // As Stop.
   ~BlockingPool();
   BlockingPool(const BlockingPool&) = delete;
@@ -29,12 +35,14 @@ class BlockingPool {
   void Stop() EXCLUDES(mutex_);
 
  private:
+  BlockingPool() = default;
   void Work() EXCLUDES(mutex_);
+  bool Sleep();
 
+  UniqueFd bell_;   // to be written
+  UniqueFd sleep_;  // to be read; at its end the threads end
   Mutex mutex_;
-  CondVar changed_;
   std::deque<std::function<void()>> queue_ GUARDED_BY(mutex_);
-  bool stopping_ GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

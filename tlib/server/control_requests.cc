@@ -109,7 +109,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
   }
   peer->session = sessions_.Open(std::move(info));
   SetBusy(peer, true);
-  pool_.Submit([this, peer, session = *peer->session] {
+  pool_->Submit([this, peer, session = *peer->session] {
     const Status opened = service_.SessionOpened(session);
     loop_->Post([this, peer, opened] {
       if (!opened.ok()) {
@@ -171,7 +171,7 @@ void ControlServer::HandleGoodbye(const PeerPtr& peer) {
 
 void ControlServer::HandleAdmin(const PeerPtr& peer, wire::AdminT request) {
   SetBusy(peer, true);
-  pool_.Submit([this, peer, request = std::move(request)] {
+  pool_->Submit([this, peer, request = std::move(request)] {
     const auto* body = reinterpret_cast<const std::byte*>(request.body.data());
     auto result = service_.HandleAdmin(request.opcode, {body, request.body.size()});
     wire::ControlMessageT message;

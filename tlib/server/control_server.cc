@@ -35,6 +35,7 @@ constexpr std::chrono::seconds kStopTimeout{60};
 Result<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlOptions& options, SessionTable& sessions,
                                                             Service& service) {
   std::unique_ptr<ControlServer> server(new ControlServer(options, sessions, service));
+  ASSIGN_OR_RETURN(server->pool_, BlockingPool::Start(kThreads));
   ASSIGN_OR_RETURN(server->loop_, EventLoop::Create());
   RETURN_IF_ERROR(server->Listen());
   ControlServer* const raw = server.get();
@@ -214,7 +215,7 @@ void ControlServer::MaybeFinish(const PeerPtr& peer) {
   if (!peer->session_gone || peer->busy) {
     return;
   }
-  pool_.Submit([this, id = peer->session->id, end = peer->end] {
+  pool_->Submit([this, id = peer->session->id, end = peer->end] {
     sessions_.Remove(id);
     service_.SessionClosed(id, end);
     MutexLock lock(mutex_);
@@ -283,7 +284,7 @@ void ControlServer::Stop() {
       LOG_ERROR("{} sessions did not end within {} s", live_, kStopTimeout.count());
     }
   }
-  pool_.Stop();
+  pool_->Stop();
   loop_->Stop();
   thread_.join();
 }

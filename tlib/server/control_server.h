@@ -77,7 +77,7 @@ class ControlServer {
   using PeerPtr = std::shared_ptr<Peer>;
 
   ControlServer(const ControlOptions& options, SessionTable& sessions, Service& service)
-      : options_(options), sessions_(sessions), service_(service), pool_(kThreads) {}
+      : options_(options), sessions_(sessions), service_(service) {}
   Status Listen();
 
   // On the loop's thread.
@@ -111,7 +111,7 @@ class ControlServer {
   std::unordered_map<int, PeerPtr> peers_;  // by socket
   bool accepting_ = true;
   std::thread thread_;
-  BlockingPool pool_;
+  std::unique_ptr<BlockingPool> pool_;
   Mutex mutex_;
   CondVar changed_;
   uint32_t live_ GUARDED_BY(mutex_) = 0;  // sessions whose SessionClosed has not returned

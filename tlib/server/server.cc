@@ -130,7 +130,7 @@ class ServerImpl final : public Server {
     region_started_ = true;
     RETURN_IF_ERROR(workers_->Run([this] { return region_->Start(nullptr); }));
     region_io_ = std::make_unique<RegionIoImpl>(*region_);
-    blocking_ = std::make_unique<BlockingPool>(options.blocking_threads);
+    ASSIGN_OR_RETURN(blocking_, BlockingPool::Start(options.blocking_threads));
     dispatcher_ = std::make_unique<Dispatcher>(*region_io_, service, *blocking_, metrics_, options.epoch);
     sessions_ = std::make_unique<SessionTable>(*workers_, *dispatcher_, *region_, metrics_, options.epoch,
                                                options.region.sample_period);

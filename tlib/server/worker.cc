@@ -222,6 +222,9 @@ bool Worker::Spinning(bool was_busy) {
     idle_since_ = steady_clock::now();
     idle_rounds_ = 0;
   }
+  if (elsewhere_ != 0) {
+    sched_yield();
+  }
   Relax();
   if (++idle_rounds_ % kRoundsPerClockRead != 0) {
     return true;

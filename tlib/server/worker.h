@@ -80,6 +80,19 @@ class Worker {
   // Runs `function` on the worker's thread, outside of any task: short work that never waits.
   void Post(std::function<void()> function) EXCLUDES(mutex_);
 
+  // As long as it lives, a task of this thread's worker waits for another thread of this server: the worker gives way
+  // while it has nothing else to do.
+  class Elsewhere {
+   public:
+    Elsewhere() : worker_(*Current()) { worker_.elsewhere_++; }
+    ~Elsewhere() { worker_.elsewhere_--; }
+    Elsewhere(const Elsewhere&) = delete;
+    Elsewhere& operator=(const Elsewhere&) = delete;
+
+   private:
+    Worker& worker_;
+  };
+
   // For Task.
   void MakeReady(CoroutineTask& task) EXCLUDES(mutex_);
   void AddTimer(TimePoint deadline, CoroutineTask& task) { timers_.emplace(deadline, &task); }
@@ -117,6 +130,7 @@ class Worker {
   uint32_t idle_rounds_ = 0;  // since then
   std::chrono::nanoseconds spin_{0};
   uint64_t spins_in_vain_ = 0;
+  uint32_t elsewhere_ = 0;
 
   // Handed over by other threads. has_mail_ is stored (release) under the mutex and read without it, so that an empty
   // mailbox costs the loop one load.

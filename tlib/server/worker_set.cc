@@ -52,8 +52,8 @@ Result<std::unique_ptr<WorkerSet>> WorkerSet::Start(driver::Nic& nic, driver::Pr
     set->units_.push_back(std::move(unit));
   }
   for (const int cpu : CpusOfThisThread()) {
-    ASSIGN_OR_RETURN(auto unit, MakeUnit(nic, domain, count + static_cast<uint32_t>(set->bound_.size()),
-                                         kMostBoundConnections));
+    ASSIGN_OR_RETURN(auto unit,
+                     MakeUnit(nic, domain, count + static_cast<uint32_t>(set->bound_.size()), kMostBoundConnections));
     unit->cpu = cpu;
     unit->worker->Post([cpu] { BindThisThread(cpu); });
     set->bound_.push_back(std::move(unit));
