@@ -28,7 +28,7 @@ class Ending {
   Ending& operator=(const Ending&) = delete;
 
   // For the transaction.
-  metadata::MayBeOpen open() {
+  metadata::MayBeOpen may_be_open() {
     return [this](uint64_t ino) { return MayBeOpen(ino); };
   }
   // It has been committed. Ends what did not fit into it: `removed` is an orphan then only if somebody may have it

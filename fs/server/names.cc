@@ -162,7 +162,7 @@ Result<Bytes> FileService::Unlink(const Request& request) {
   }
   ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&]() -> Result<Removed> {
     Ending ending(names_, inodes_, clients_);
-    ASSIGN_OR_RETURN(Removed gone, names_.Unlink(body.parent, body.name, ending.open(), Now(), request.stamp));
+    ASSIGN_OR_RETURN(Removed gone, names_.Unlink(body.parent, body.name, ending.may_be_open(), Now(), request.stamp));
     ending.Committed(gone);
     return gone;
   }));
@@ -177,7 +177,7 @@ Result<Bytes> FileService::RemoveDirectory(const Request& request) {
   }
   ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&]() -> Result<Removed> {
     Ending ending(names_, inodes_, clients_);
-    ASSIGN_OR_RETURN(Removed gone, names_.Rmdir(body.parent, body.name, ending.open(), Now(), request.stamp));
+    ASSIGN_OR_RETURN(Removed gone, names_.Rmdir(body.parent, body.name, ending.may_be_open(), Now(), request.stamp));
     ending.Committed(gone);
     return gone;
   }));
@@ -213,7 +213,7 @@ Result<Bytes> FileService::Rename(const Request& request) {
   ASSIGN_OR_RETURN(const auto renamed, request.Blocking([&]() -> Result<metadata::Renamed> {
     Ending ending(names_, inodes_, clients_);
     ASSIGN_OR_RETURN(auto done, names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode,
-                                              ending.open(), Now(), request.stamp));
+                                              ending.may_be_open(), Now(), request.stamp));
     ending.Committed(done.replaced);
     return done;
   }));

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "tlib/rpc/page_span.h"
 
 namespace termfs::tlib::client {
@@ -177,6 +178,8 @@ RpcPort& ChannelImpl::FetchPort() {
     auto opened = cpu >= 0 ? RpcPort::Open(core_, options_.interruption, cpu) : Status::Error(ENOTSUP, "not bound");
     if (opened.ok()) {
       bound_port_ = std::move(*opened);
+    } else {
+      LOG_DEBUG("absent pages are asked for like everything else: {}", opened.status().ToString());
     }
   }
   return bound_port_ != nullptr ? *bound_port_ : *port_;

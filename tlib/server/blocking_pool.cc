@@ -38,7 +38,7 @@ void BlockingPool::Submit(std::function<void()> function) {
   do {
     put = write(bell_.get(), &ring, sizeof(ring));
   } while (put < 0 && errno == EINTR);
-  TERMFS_CHECK(put == sizeof(ring));  // full, which nobody has seen, it waits; the readers are there until Stop
+  TERMFS_CHECK(put == sizeof(ring));  // where the pipe is full, with tens of thousands of things to do, it waits
 }
 
 void BlockingPool::Run(const std::function<void()>& function) {
@@ -58,30 +58,35 @@ void BlockingPool::Run(const std::function<void()>& function) {
 }
 
 void BlockingPool::Stop() {
-  bell_ = UniqueFd();
-  for (std::thread& thread : threads_) {
-    if (thread.joinable()) {
-      thread.join();
-    }
+  for (size_t i = 0; i < threads_.size(); i++) {
+    Submit(nullptr);
   }
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+  threads_.clear();
 }
 
-bool BlockingPool::Sleep() {
+void BlockingPool::Sleep() {
   char ring = 0;
   ssize_t got = 0;
   do {
     got = read(sleep_.get(), &ring, sizeof(ring));
   } while (got < 0 && errno == EINTR);
-  return got > 0;
+  TERMFS_CHECK(got == sizeof(ring));
 }
 
 void BlockingPool::Work() {
-  while (Sleep()) {
+  while (true) {
+    Sleep();
     std::function<void()> function;
     {
       MutexLock lock(mutex_);
       function = std::move(queue_.front());  // there is one for each ring
       queue_.pop_front();
+    }
+    if (!function) {
+      return;
     }
     function();
   }

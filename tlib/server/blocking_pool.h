@@ -31,18 +31,18 @@ class BlockingPool {
   void Submit(std::function<void()> function) EXCLUDES(mutex_);
   // In a task: runs `function` on one of the threads and parks until it has ended.
   void Run(const std::function<void()>& function);
-  // Runs what was submitted and joins. Idempotent.
+  // Runs what was submitted before and joins. Idempotent.
   void Stop() EXCLUDES(mutex_);
 
  private:
   BlockingPool() = default;
   void Work() EXCLUDES(mutex_);
-  bool Sleep();
+  void Sleep();
 
   UniqueFd bell_;   // to be written
-  UniqueFd sleep_;  // to be read; at its end the threads end
+  UniqueFd sleep_;  // to be read
   Mutex mutex_;
-  std::deque<std::function<void()>> queue_ GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> queue_ GUARDED_BY(mutex_);  // an empty one ends a thread
   std::vector<std::thread> threads_;
 };
 

@@ -52,11 +52,14 @@ Result<std::unique_ptr<WorkerSet>> WorkerSet::Start(driver::Nic& nic, driver::Pr
     set->units_.push_back(std::move(unit));
   }
   for (const int cpu : CpusOfThisThread()) {
-    ASSIGN_OR_RETURN(auto unit,
-                     MakeUnit(nic, domain, count + static_cast<uint32_t>(set->bound_.size()), kMostBoundConnections));
-    unit->cpu = cpu;
-    unit->worker->Post([cpu] { BindThisThread(cpu); });
-    set->bound_.push_back(std::move(unit));
+    auto unit = MakeUnit(nic, domain, count + static_cast<uint32_t>(set->bound_.size()), kMostBoundConnections);
+    if (!unit.ok()) {
+      LOG_WARNING("reads on CPU {} are served by a worker elsewhere: {}", cpu, unit.status().ToString());
+      continue;
+    }
+    (*unit)->cpu = cpu;
+    (*unit)->worker->Post([cpu] { BindThisThread(cpu); });
+    set->bound_.push_back(std::move(*unit));
   }
   for (auto* units : {&set->units_, &set->bound_}) {
     for (auto& unit : *units) {
