@@ -311,12 +311,14 @@ def case_capacity_shrink_killed(site):
     names = files_beyond(m, 60, 30)
     volume.umount(m)
     outcomes = set()
+    latest = 0.4
     for round_number in range(site.size(16, 6)):
         m = volume.mount()
         load = start_load(site, m, f"load{round_number}")
         setting = subprocess.Popen([site.termfs, "set", volume.path, "capacity=64M"], stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL)
-        time.sleep(moments.uniform(0, 0.4))  # the moment of death, not a wait for anything
+        moment = moments.uniform(0, latest)
+        time.sleep(moment)  # the moment of death, not a wait for anything
         volume.kill()
         setting.wait(timeout=120)
         load.kill()
@@ -332,6 +334,7 @@ def case_capacity_shrink_killed(site):
         check(status["capacity_target_bytes"] == found * MIB, f"what was begun is not gone on with: {status}")
         check(os.path.getsize(os.path.join(volume.path, "region")) == (found + 1) * MIB, "the file is as long as it has to be")
         outcomes.add(found)
+        latest = moment / 2 if found == 64 else 2 * latest  # however long it takes here
         m = volume.mount()
         expect_contents(m, names)
         os.unlink(m / f"load{round_number}")

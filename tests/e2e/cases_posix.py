@@ -19,6 +19,15 @@ PUNCH_HOLE_KEEP_SIZE = 3
 MIB = 1 << 20
 
 
+def error_of(call, *arguments):
+    """The errno that it fails with; 0: it does not."""
+    try:
+        call(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
 def refuses(code, call, *arguments, **options):
     try:
         call(*arguments, **options)
