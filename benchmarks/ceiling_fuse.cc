@@ -2,8 +2,8 @@
 //
 // ceiling_fuse MOUNTPOINT MIB [THREADS [auto|io_uring|device]]: the least that a FUSE file system can do: one file,
 // `data`, in memory, read and written through the same libfuse, mount options and thread loop (mount/fuse_server.h) as
-// termfs. What it reaches is the ceiling of any mount on this machine. Runs in the foreground until it is unmounted or
-// gets SIGTERM.
+// termfs, and through libfuse's callbacks alone. What it reaches is the ceiling of any such mount on this machine. Runs
+// in the foreground until it is unmounted or gets SIGTERM.
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -21,10 +21,11 @@ timespec ToTimespec(int64_t nanoseconds);
 fs::client::Caller CallerOf(fuse_req_t request);
 
 // The handle as fuse_file_info carries it: the pointer that Open gave, in the kernel's 64 bits.
-inline fs::client::OpenFile* FileOf(const fuse_file_info* info) {
+inline fs::client::OpenFile* FileOf(uint64_t handle) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
-  return info == nullptr ? nullptr : reinterpret_cast<fs::client::OpenFile*>(info->fh);
+  return reinterpret_cast<fs::client::OpenFile*>(handle);
 }
+inline fs::client::OpenFile* FileOf(const fuse_file_info* info) { return info == nullptr ? nullptr : FileOf(info->fh); }
 
 // Answers with an entry, or with the error; where the kernel may remember that there is no such name, with that.
 void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made);

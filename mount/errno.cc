@@ -31,12 +31,14 @@ int ToErrno(const Status& status) {
   }
 }
 
-void Reply(fuse_req_t request, const Status& status) {
+int LoggedErrno(const Status& status) {
   const int code = ToErrno(status);
   if (code == EIO || code == ENOTCONN || code == ETIMEDOUT) {
     LOG_DEBUG("a request failed: {}", status.ToDebugString());
   }
-  fuse_reply_err(request, code);
+  return code;
 }
+
+void Reply(fuse_req_t request, const Status& status) { fuse_reply_err(request, LoggedErrno(status)); }
 
 }  // namespace termfs::mount

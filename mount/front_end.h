@@ -25,15 +25,19 @@
 
 namespace termfs::mount {
 
+class FrontEnd;
+
 // A serving thread's way to the servers. Requests are received into the lane's memory.
 class FrontEndThread : public FuseThread {
  public:
-  explicit FrontEndThread(std::unique_ptr<fs::client::Lane> lane) : lane_(std::move(lane)) {}
+  FrontEndThread(FrontEnd& front, std::unique_ptr<fs::client::Lane> lane) : front_(front), lane_(std::move(lane)) {}
   std::span<std::byte> buffer() override { return lane_->buffer(); }
+  Result<std::span<const std::byte>> Read(const ReadArguments& arguments) override;  // fuse_data.cc
   Interruption* interruption() override { return &lane_->interruption(); }
   fs::client::Lane& lane() { return *lane_; }
 
  private:
+  FrontEnd& front_;
   std::unique_ptr<fs::client::Lane> lane_;
 };
 

@@ -26,15 +26,14 @@ Status SyncAsAsked(fs::client::FileSystem& file_system, const fuse_file_info* in
 
 }  // namespace
 
-void OnRead(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* info) {
-  FrontEnd& front = FrontEnd::Of(request);
-  const auto data =
-      front.file_system().Read(FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), std::min(size, kMaxIo));
+Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arguments) {
+  Result<std::span<const std::byte>> data =
+      front_.file_system().Read(*lane_, FileOf(arguments.handle), arguments.offset, std::min(arguments.size, kMaxIo));
   if (!data.ok()) {
-    return Reply(request, data.status());
+    return Status::Error(LoggedErrno(data.status()), "read");
   }
-  fuse_reply_buf(request, reinterpret_cast<const char*>(data->data()), data->size());
-  front.read_latency().Record(NanosecondsSinceReceived());
+  front_.read_latency().Record(NanosecondsSinceReceived());
+  return data;
 }
 
 void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_t offset, fuse_file_info* info) {

@@ -5,8 +5,9 @@
 
 namespace termfs::mount {
 
-// Not here, and why: access (the kernel checks permissions: default_permissions); flock, getlk and setlk (the kernel's
-// own, per host); copy_file_range (the kernel falls back to read and write); poll, ioctl and bmap (nothing to say).
+// Not here, and why: read (the threads answer it themselves: FrontEndThread); access (the kernel checks permissions:
+// default_permissions); flock, getlk and setlk (the kernel's own, per host); copy_file_range (the kernel falls back to
+// read and write); poll, ioctl and bmap (nothing to say).
 fuse_lowlevel_ops FrontEnd::Operations() {
   fuse_lowlevel_ops table{};
   table.init = &OnInit;
@@ -29,7 +30,6 @@ fuse_lowlevel_ops FrontEnd::Operations() {
   table.flush = &OnFlush;
   table.fsync = &OnSync;
   table.release = &OnRelease;
-  table.read = &OnRead;
   table.write = &OnWrite;
   table.lseek = &OnSeek;
   table.fallocate = &OnAllocate;

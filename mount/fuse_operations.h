@@ -40,8 +40,7 @@ void OnFlush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
 void OnSync(fuse_req_t request, fuse_ino_t ino, int data_only, fuse_file_info* info);
 void OnRelease(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
 
-// fuse_data.cc
-void OnRead(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info* info);
+// fuse_data.cc (which also has FrontEndThread::Read)
 void OnWrite(fuse_req_t request, fuse_ino_t ino, const char* data, size_t size, off_t offset, fuse_file_info* info);
 void OnSeek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* info);
 void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info* info);

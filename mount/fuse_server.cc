@@ -58,6 +58,7 @@ Result<std::unique_ptr<FuseServer>> FuseServer::Create(const fuse_lowlevel_ops& 
   fuse_set_log_func(&LibraryLog::Line);
   std::unique_ptr<FuseServer> server(new FuseServer);
   server->options_ = options;
+  server->reads_past_libfuse_ = operations.read == nullptr;
   server->ended_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!server->ended_.valid()) {
     return ErrnoStatus("create an eventfd");

@@ -13,7 +13,8 @@
 // receives what the kernel has, carries out interrupts, and puts the other requests aside for the first that is free
 // again (fuse_watch.cc). It also looks now and then whether one who waits is to be ended by a signal.
 //
-// It knows nothing of what is mounted: the callbacks are libfuse's, the threads' state is a FuseThread of the caller's.
+// It knows nothing of what is mounted: the callbacks are libfuse's, the threads' state is a FuseThread of the caller's,
+// which may answer READs itself: see "A READ goes past libfuse".
 //
 // Thread-safety: Stop, Unmount and the life cycle from one thread; static accessors from a serving thread; session()
 //                and counters from any.
@@ -77,6 +78,8 @@ class FuseThread {
   // Page-aligned, at least kRequestBufferBytes of a shared mapping; may be another one after a request. A request other
   // than a write is moved out of it before its callback runs, so that the callback may use it for anything.
   virtual std::span<std::byte> buffer() = 0;
+  // Answers a READ, where the callbacks have none for it: the bytes, in buffer(), or an errno for the application.
+  virtual Result<std::span<const std::byte>> Read(const ReadArguments& arguments);
   // Of the thread's waits, for the kernel's FUSE_INTERRUPT; null: nothing is worth interrupting.
   virtual Interruption* interruption() { return nullptr; }
 };
@@ -182,6 +185,7 @@ class FuseServer {
   void AnswerRing(Worker& worker);
   // The request `worker.facts`, whole in `message`.
   void Process(Worker& worker, std::byte* message, size_t length);
+  void AnswerRead(Worker& worker, const ReadArguments& arguments);
   // The kernel has ended the connection, or answers nothing sensible.
   void NoteEnd(ssize_t got);
   ssize_t Reply(Worker& worker, std::span<iovec> parts);
@@ -213,6 +217,7 @@ class FuseServer {
 
   Options options_;
   fuse_session* session_ = nullptr;
+  bool reads_past_libfuse_ = false;  // the threads answer them
   bool mounted_ = false;
   bool detached_ = false;  // from the name space, by Unmount
   UniqueFd ended_;

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <thread>
 
@@ -41,6 +42,10 @@ void BindTo(int cpu) {
 }  // namespace
 
 thread_local FuseServer::Worker* FuseServer::current_ = nullptr;
+
+Result<std::span<const std::byte>> FuseThread::Read(const ReadArguments&) {
+  return Status::Error(EOPNOTSUPP, "no READs here");
+}
 
 FuseThread& FuseServer::thread() {
   TERMFS_CHECK(current_ != nullptr);
@@ -206,11 +211,28 @@ void FuseServer::Process(Worker& worker, std::byte* message, size_t length) {
     worker.caller.store(worker.facts.caller, std::memory_order_relaxed);
     worker.interruption->Begin(worker.facts.unique);  // after the caller: pairs with LookAtCallers
   }
-  fuse_session_process_buf(session_, &buffer);
+  const std::optional<ReadArguments> read =
+      reads_past_libfuse_ ? ReadOf({message, length}) : std::optional<ReadArguments>{};
+  if (read) {
+    AnswerRead(worker, *read);
+  } else {
+    fuse_session_process_buf(session_, &buffer);
+  }
   if (worker.interruption != nullptr) {
     worker.interruption->End();
   }
   worker.requests.Add();
+}
+
+void FuseServer::AnswerRead(Worker& worker, const ReadArguments& arguments) {
+  Result<std::span<const std::byte>> data = worker.state->Read(arguments);
+  const std::span<const std::byte> bytes = data.ok() ? *data : std::span<const std::byte>{};
+  fuse_out_header out{.len = static_cast<uint32_t>(sizeof(out) + bytes.size()),
+                      .error = -data.status().code(),
+                      .unique = worker.facts.unique};
+  std::array<iovec, 2> parts = {{{.iov_base = &out, .iov_len = sizeof(out)},
+                                 {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()}}};
+  Reply(worker, parts);
 }
 
 void FuseServer::ServeRing(Worker& worker) {
@@ -237,16 +259,16 @@ void FuseServer::ServeRing(Worker& worker) {
 // The request comes in three pieces; libfuse wants one. The payload of a write stays where it is.
 void FuseServer::AnswerRing(Worker& worker) {
   std::byte* message = worker.aside.get();
-  size_t length = sizeof(fuse_in_header);
-  std::memcpy(message, worker.ring->header().data(), length);
-  worker.facts = Examine({message, length});
+  const std::span<const std::byte> header = worker.ring->header();
+  const std::span<const std::byte> arguments = worker.ring->operation();  // of any operation: more than this one's
+  std::memcpy(message, header.data(), header.size());
+  std::memcpy(message + header.size(), arguments.data(), arguments.size());
+  worker.facts = Examine({message, header.size() + arguments.size()});
+  const std::optional<size_t> operation = OperationBytes(worker.facts.opcode);
+  size_t length = header.size() + operation.value_or(0);
   worker.over_ring = true;
   worker.answered = false;
-  const std::optional<size_t> operation = OperationBytes(worker.facts.opcode);
   if (operation) {
-    std::memcpy(message + length, worker.ring->operation().data(), *operation);
-    length += *operation;
-    worker.facts = Examine({message, length});
     if (!IsWrite(worker.facts)) {
       const size_t payload = worker.ring->payload_bytes();
       std::memcpy(message + length, worker.state->buffer().data(), payload);

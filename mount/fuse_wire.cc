@@ -116,6 +116,19 @@ size_t WriteBytes(std::span<const std::byte> request) {
   return IsWrite(Examine(request)) && Argument(request, in) ? in.size : 0;
 }
 
+std::optional<ReadArguments> ReadOf(std::span<const std::byte> request) {
+  fuse_in_header header{};
+  fuse_read_in in{};
+  if (!Argument(request, in)) {
+    return std::nullopt;
+  }
+  std::memcpy(&header, request.data(), sizeof(header));
+  if (header.opcode != FUSE_READ) {
+    return std::nullopt;
+  }
+  return ReadArguments{.handle = in.fh, .offset = in.offset, .size = in.size};
+}
+
 bool IsForget(const RequestFacts& request) {
   return request.opcode == FUSE_FORGET || request.opcode == FUSE_BATCH_FORGET;
 }

@@ -34,10 +34,19 @@ struct RequestFacts {
 // Absent for what no libfuse answers here.
 std::optional<size_t> OperationBytes(uint32_t opcode);
 
+// What a READ asks for.
+struct ReadArguments {
+  uint64_t handle = 0;  // that the reply to OPEN gave
+  uint64_t offset = 0;
+  size_t size = 0;
+};
+
 RequestFacts Examine(std::span<const std::byte> request);
 bool IsWrite(const RequestFacts& request);
 // The length of the payload that a write announces; 0 for others.
 size_t WriteBytes(std::span<const std::byte> request);
+// Absent for other requests.
+std::optional<ReadArguments> ReadOf(std::span<const std::byte> request);
 bool IsForget(const RequestFacts& request);
 // Requests that are answered without the file system, so that their bytes may stay where they were received.
 bool IsHousekeeping(const RequestFacts& request);

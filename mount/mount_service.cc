@@ -179,11 +179,11 @@ fs::client::MountOptions ToClientOptions(const MountConfig& config) {
 Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, const MountRequest& request,
                        const UniqueFd& signals, Readiness& readiness) {
   ASSIGN_OR_RETURN(const std::unique_ptr<fs::client::Lane> last_lane, file_system.OpenLane());
-  const auto make_thread = [&file_system]() -> Result<std::unique_ptr<FuseThread>> {
-    ASSIGN_OR_RETURN(auto lane, file_system.OpenLane());
-    return std::unique_ptr<FuseThread>(std::make_unique<FrontEndThread>(std::move(lane)));
-  };
   FrontEnd front(file_system, cache, request.address);
+  const auto make_thread = [&front]() -> Result<std::unique_ptr<FuseThread>> {
+    ASSIGN_OR_RETURN(auto lane, front.file_system().OpenLane());
+    return std::unique_ptr<FuseThread>(std::make_unique<FrontEndThread>(front, std::move(lane)));
+  };
   Status status;
   {
     ASSIGN_OR_RETURN(const auto server, FuseServer::Create(FrontEnd::Operations(), &front, ToServerOptions(request)));

@@ -59,6 +59,8 @@ class VolumeLane final : public Lane {
   std::span<std::byte> buffer() override { return channel_->buffer(); }
   Interruption& interruption() override { return *interruption_; }
   uint64_t generation() const { return generation_; }
+  // How many reads there were before this one.
+  uint64_t CountRead() { return reads_++; }
   Keep keep(const Attributes* attributes) const override { return grants_.keep(attributes); }
   // Of the last request, as it was sent the last time.
   LaneGrants& grants() { return grants_; }
@@ -99,6 +101,7 @@ class VolumeLane final : public Lane {
   std::unique_ptr<tlib::client::Channel> channel_;
   uint64_t generation_ = 0;
   int holds_ = 0;
+  uint64_t reads_ = 0;
   std::vector<std::unique_ptr<tlib::client::Channel>> former_;
 };
 

@@ -164,7 +164,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Counter& metadata_;
   Counter& revocations_;
   Counter& kernel_recalls_;
-  Histogram& read_time_;
+  Histogram& read_time_;  // of a sample
   Histogram& write_time_;
   InodeCacheTable inodes_;
   KeptByKernel kept_;

@@ -91,6 +91,20 @@ TEST_P(FrontEndTest, ReadWrite_KeepsBytesOfEverySize) {
   }
 }
 
+TEST_P(FrontEndTest, Read_FailsWithTheErrorOfTheFileSystem_AndTheNextOneIsAnswered) {
+  const UniqueFd file = Open("f", O_RDWR | O_CREAT);
+  ASSERT_EQ(write(file.get(), "abc", 3), 3);
+  char back[8] = {};
+  ASSERT_EQ(pread(file.get(), back, sizeof(back), 1), 2) << "up to the end";
+  EXPECT_EQ(std::string_view(back, 2), "bc");
+  EXPECT_EQ(pread(file.get(), back, sizeof(back), 3), 0) << "at the end";
+  ASSERT_EQ(fsetxattr(file.get(), fakes::kLoseServerXattr, "", 0, 0), 0);
+  for (int i = 0; i < 2; i++) {
+    EXPECT_EQ(pread(file.get(), back, sizeof(back), 0), -1);
+    EXPECT_EQ(errno, ENOTCONN);
+  }
+}
+
 TEST_P(FrontEndTest, Mmap_SharedIsCoherentWithReadAndWrite) {
   const UniqueFd file = Open("f", O_RDWR | O_CREAT);
   ASSERT_EQ(ftruncate(file.get(), 8192), 0);

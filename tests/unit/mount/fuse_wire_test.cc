@@ -59,6 +59,23 @@ TEST(Examine, TakesNothingFromShortRequests) {
   }
 }
 
+TEST(ReadOf, FindsWhatIsAskedFor_OnlyInWholeReads) {
+  fuse_read_in read{};
+  read.fh = 7;
+  read.offset = uint64_t{5} << 40;
+  read.size = 4096;
+  const std::vector<std::byte> whole = RequestOf(FUSE_READ, read);
+  const std::optional<ReadArguments> found = ReadOf(whole);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->handle, read.fh);
+  EXPECT_EQ(found->offset, read.offset);
+  EXPECT_EQ(found->size, read.size);
+  for (size_t length = 0; length < whole.size(); length++) {
+    EXPECT_FALSE(ReadOf(std::span(whole).first(length)).has_value()) << length;
+  }
+  EXPECT_FALSE(ReadOf(RequestOf(FUSE_READDIR, read)).has_value());
+}
+
 TEST(AmendReply, InitTakesOnlyWhatIsOffered) {
   fuse_init_in in{};
   in.flags = FUSE_INIT_EXT | FUSE_HANDLE_KILLPRIV_V2;
