@@ -14,14 +14,16 @@ namespace termfs::tlib::server {
 
 Result<std::unique_ptr<BlockingPool>> BlockingPool::Start(uint32_t threads) {
   std::unique_ptr<BlockingPool> pool(new BlockingPool);
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    return ErrnoStatus("make the pipe of a thread pool");
-  }
-  pool->sleep_ = UniqueFd(ends[0]);
-  pool->bell_ = UniqueFd(ends[1]);
   for (uint32_t i = 0; i < threads; i++) {
-    pool->threads_.emplace_back([raw = pool.get()] { raw->Work(); });
+    auto sleeper = std::make_unique<Sleeper>();
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+      return ErrnoStatus("make a pipe for a thread of a pool");
+    }
+    sleeper->sleep = UniqueFd(ends[0]);
+    sleeper->bell = UniqueFd(ends[1]);
+    sleeper->thread = std::thread([raw = pool.get(), &self = *sleeper] { raw->Work(self); });
+    pool->sleepers_.push_back(std::move(sleeper));
   }
   return pool;
 }
@@ -29,16 +31,18 @@ Result<std::unique_ptr<BlockingPool>> BlockingPool::Start(uint32_t threads) {
 BlockingPool::~BlockingPool() { Stop(); }
 
 void BlockingPool::Submit(std::function<void()> function) {
+  const Sleeper* woken = nullptr;
   {
     MutexLock lock(mutex_);
     queue_.push_back(std::move(function));
+    if (!asleep_.empty()) {
+      woken = asleep_.back();
+      asleep_.pop_back();
+    }
   }
-  const char ring = 0;
-  ssize_t put = 0;
-  do {
-    put = write(bell_.get(), &ring, sizeof(ring));
-  } while (put < 0 && errno == EINTR);
-  TERMFS_CHECK(put == sizeof(ring));  // where the pipe is full, with tens of thousands of things to do, it waits
+  if (woken != nullptr) {
+    Wake(*woken);
+  }
 }
 
 void BlockingPool::Run(const std::function<void()>& function) {
@@ -58,37 +62,54 @@ void BlockingPool::Run(const std::function<void()>& function) {
 }
 
 void BlockingPool::Stop() {
-  for (size_t i = 0; i < threads_.size(); i++) {
+  for (size_t i = 0; i < sleepers_.size(); i++) {
     Submit(nullptr);
   }
-  for (std::thread& thread : threads_) {
-    thread.join();
+  for (const auto& sleeper : sleepers_) {
+    sleeper->thread.join();
   }
-  threads_.clear();
+  sleepers_.clear();
 }
 
-void BlockingPool::Sleep() {
+void BlockingPool::Wake(const Sleeper& sleeper) {
+  const char ring = 0;
+  ssize_t put = 0;
+  do {
+    put = write(sleeper.bell.get(), &ring, sizeof(ring));
+  } while (put < 0 && errno == EINTR);
+  TERMFS_CHECK(put == sizeof(ring));
+}
+
+void BlockingPool::Sleep(const Sleeper& self) {
   char ring = 0;
   ssize_t got = 0;
   do {
-    got = read(sleep_.get(), &ring, sizeof(ring));
+    got = read(self.sleep.get(), &ring, sizeof(ring));
   } while (got < 0 && errno == EINTR);
   TERMFS_CHECK(got == sizeof(ring));
 }
 
-void BlockingPool::Work() {
+void BlockingPool::Work(Sleeper& self) {
   while (true) {
-    Sleep();
     std::function<void()> function;
+    bool found = false;
     {
       MutexLock lock(mutex_);
-      function = std::move(queue_.front());  // there is one for each ring
-      queue_.pop_front();
+      found = !queue_.empty();
+      if (found) {
+        function = std::move(queue_.front());
+        queue_.pop_front();
+      } else {
+        asleep_.push_back(&self);
+      }
     }
-    if (!function) {
+    if (!found) {
+      Sleep(self);
+    } else if (function) {
+      function();
+    } else {
       return;
     }
-    function();
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BlockingPool: threads for what may block: RocksDB, control work. They sleep in a read of a pipe, one byte for each
-// thing to do: see "Handed over on the same CPU".
+// BlockingPool: threads for what may block: RocksDB, control work. Each sleeps in a read of a pipe of its own, and the
+// one that fell asleep last is woken first: see "Handed over on the same CPU".
 //
 // Thread-safety: Submit and Run from any thread. Stop once, by the owner, when nobody submits any more.
 #pragma once
@@ -35,15 +35,20 @@ class BlockingPool {
   void Stop() EXCLUDES(mutex_);
 
  private:
+  struct Sleeper {
+    UniqueFd bell;   // to be written
+    UniqueFd sleep;  // to be read
+    std::thread thread;
+  };
   BlockingPool() = default;
-  void Work() EXCLUDES(mutex_);
-  void Sleep();
+  void Work(Sleeper& self) EXCLUDES(mutex_);
+  static void Wake(const Sleeper& sleeper);
+  static void Sleep(const Sleeper& self);
 
-  UniqueFd bell_;   // to be written
-  UniqueFd sleep_;  // to be read
   Mutex mutex_;
   std::deque<std::function<void()>> queue_ GUARDED_BY(mutex_);  // an empty one ends a thread
-  std::vector<std::thread> threads_;
+  std::vector<Sleeper*> asleep_ GUARDED_BY(mutex_);             // the last one is woken next
+  std::vector<std::unique_ptr<Sleeper>> sleepers_;
 };
 
 }  // namespace termfs::tlib::server
