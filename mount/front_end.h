@@ -79,6 +79,7 @@ class FrontEnd {
   void CountRequests(const FuseServer* server) { server_ = server; }  // before it starts
 
   MetricsRegistry& metrics() { return metrics_; }
+  // From the arrival of a request until its bytes are there to be sent; of writes, until they are answered.
   Histogram& read_latency() { return read_latency_; }
   Histogram& write_latency() { return write_latency_; }
 

@@ -232,7 +232,9 @@ void FuseServer::AnswerRead(Worker& worker, const ReadArguments& arguments) {
                       .unique = worker.facts.unique};
   std::array<iovec, 2> parts = {{{.iov_base = &out, .iov_len = sizeof(out)},
                                  {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()}}};
-  Reply(worker, parts);
+  if (Reply(worker, std::span(parts).first(bytes.empty() ? 1 : 2)) < 0 && errno != ENOENT && errno != ENODEV) {
+    LOG_WARNING("the reply to a READ was not taken: {}", std::strerror(errno));  // not: interrupted, unmounted
+  }
 }
 
 void FuseServer::ServeRing(Worker& worker) {

@@ -119,11 +119,11 @@ size_t WriteBytes(std::span<const std::byte> request) {
 std::optional<ReadArguments> ReadOf(std::span<const std::byte> request) {
   fuse_in_header header{};
   fuse_read_in in{};
-  if (!Argument(request, in)) {
+  if (request.size() < sizeof(header)) {
     return std::nullopt;
   }
   std::memcpy(&header, request.data(), sizeof(header));
-  if (header.opcode != FUSE_READ) {
+  if (header.opcode != FUSE_READ || !Argument(request, in)) {
     return std::nullopt;
   }
   return ReadArguments{.handle = in.fh, .offset = in.offset, .size = in.size};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the FUSE wire can say and an older libfuse does not pass on: whether a request asks to clear set-user-id and
-// set-group-id bits, and the flags of the INIT and OPEN replies that came with later kernels. Works on the raw bytes,
+// set-group-id bits, and the flags of the INIT and OPEN replies that came with later kernels; and READs, which are
+// answered without libfuse. Works on the raw bytes,
 // so that the same code runs with every libfuse 3.
 //
 // Thread-safety: functions without state.
@@ -45,7 +46,7 @@ RequestFacts Examine(std::span<const std::byte> request);
 bool IsWrite(const RequestFacts& request);
 // The length of the payload that a write announces; 0 for others.
 size_t WriteBytes(std::span<const std::byte> request);
-// Absent for other requests.
+// Absent for other requests and for those that are too short.
 std::optional<ReadArguments> ReadOf(std::span<const std::byte> request);
 bool IsForget(const RequestFacts& request);
 // Requests that are answered without the file system, so that their bytes may stay where they were received.

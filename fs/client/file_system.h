@@ -183,7 +183,7 @@ class FileSystem {
 
   virtual std::string transport() const = 0;
   // This mount's tlib counters (tlib/client/session.h) and fs_reads_total, fs_read_bytes_total, fs_writes_total,
-  // fs_write_bytes_total, fs_metadata_total, fs_revocations_total; histograms fs_read, fs_write.
+  // fs_write_bytes_total, fs_metadata_total, fs_revocations_total; histograms fs_read (of a sample) and fs_write.
   virtual std::vector<MetricValue> Metrics() const = 0;
 };
 

@@ -59,7 +59,7 @@ class VolumeLane final : public Lane {
   std::span<std::byte> buffer() override { return channel_->buffer(); }
   Interruption& interruption() override { return *interruption_; }
   uint64_t generation() const { return generation_; }
-  // How many reads there were before this one.
+  // Counts one more; how many there were before.
   uint64_t CountRead() { return reads_++; }
   Keep keep(const Attributes* attributes) const override { return grants_.keep(attributes); }
   // Of the last request, as it was sent the last time.

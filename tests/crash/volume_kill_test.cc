@@ -187,6 +187,33 @@ class Worker {
     SyncRoot();
   }
 
+  // Synced files behind others, which go; then the volume shrinks, and what is left moves to where those were.
+  void MoveByShrinking() {
+    SetCapacity(kMostCapacity);
+    if (capacities_.acknowledged != kMostCapacity) {
+      EndWith("the volume does not grow");
+    }
+    const auto ballast = fs_.Create(lane_, {0, 0}, kRoot, "ballast", 0644, O_RDWR);
+    Expect(ballast.status());
+    const std::vector<std::byte> bytes(FileModel::kMaxBytes, std::byte{0xbb});
+    const uint64_t spared = uint64_t{6} << 20;
+    for (uint64_t at = 0; FreeBytes() > spared; at += bytes.size()) {
+      Expect(fs_.Write(lane_, ballast->second, at, bytes, /*clears_privileges=*/false));
+    }
+    for (int i = 0; i < 4; ++i) {
+      WriteAndSync();
+    }
+    fs_.Release(lane_, ballast->second);
+    Expect(fs_.Unlink(lane_, kRoot, "ballast"));
+    SyncRoot();
+    AwaitFreeBytes(kMostCapacity - spared, kMostCapacity);
+    SetCapacity(kCapacity);
+    if (capacities_.acknowledged != kCapacity) {
+      EndWith("the volume does not shrink");
+    }
+    Verify();
+  }
+
   // Everything goes; the space comes back.
   void RemoveAll() {
     for (size_t name = 0; name < FileModel::kNames; ++name) {
@@ -194,21 +221,22 @@ class Worker {
         Unlink(name);
       }
     }
-    // A release does not wait for the server, and what it frees follows later.
+    const auto space = fs_.StatFs(lane_);
+    Expect(space.status());
+    AwaitFreeBytes(space->capacity_bytes, space->capacity_bytes);
+  }
+
+ private:
+  // A release does not wait for the server, and what it frees follows later.
+  void AwaitFreeBytes(uint64_t least, uint64_t most) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(100);
-    while (true) {
-      const auto space = fs_.StatFs(lane_);
-      Expect(space.status());
-      if (space->free_bytes == space->capacity_bytes) {
-        return;
-      }
+    for (uint64_t free = FreeBytes(); free < least || free > most; free = FreeBytes()) {
       if (std::chrono::steady_clock::now() > deadline) {
-        EndWith("space was lost: " + std::to_string(space->capacity_bytes - space->free_bytes) + " bytes");
+        EndWith(std::to_string(free) + " bytes are free, not " + std::to_string(least) + " or more");
       }
     }
   }
 
- private:
   void VerifyBytes(size_t name, const FileModel::Tree& found) {
     const int8_t file = found.file[name];
     const uint64_t size = found.size[static_cast<size_t>(file)];
@@ -388,11 +416,14 @@ class Worker {
       EndWith("the capacity is " + std::to_string(before) + ", which was neither had nor asked for");
     }
     capacities_.acknowledged = before;
-    capacities_.wanted =
-        random_.Below(2) == 0 ? std::max(kCapacity, before - kStep) : std::min(kMostCapacity, before + kStep);
+    SetCapacity(random_.Below(2) == 0 ? std::max(kCapacity, before - kStep) : std::min(kMostCapacity, before + kStep));
+  }
+
+  void SetCapacity(uint64_t bytes) {
+    capacities_.wanted = bytes;
     const Status set = client::ChangeSetting(directory_, "capacity", std::to_string(capacities_.wanted));
     if (set.code() == ENOSPC) {
-      capacities_.wanted = before;
+      capacities_.wanted = capacities_.acknowledged;
       return;
     }
     Expect(set);
@@ -549,6 +580,20 @@ TEST(VolumeKill, SpaceComesBack_OnlyWhenTheRemovalIsDurable) {
         << seed;
   }
   EXPECT_EQ(volume.Run({.point = "", .count = 0, .seed = 304}, [](Worker&) {}), HowItEnded::kByItself);
+}
+
+// Power is lost right after a shrink: what it moved had been synced where it was.
+TEST(VolumeKill, WhatAShrinkMoved_IsAsDurableAsBefore) {
+  for (uint64_t seed = 601; seed < 601 + 3 * CrashTestLength(); ++seed) {
+    KilledVolume volume;
+    ASSERT_EQ(volume.Run({.point = "", .count = 0, .seed = seed, .power_loss = true},
+                         [](Worker& worker) { worker.MoveByShrinking(); }),
+              HowItEnded::kByItself)
+        << seed;
+    ASSERT_EQ(volume.Run({.point = "", .count = 0, .seed = 4 * seed}, [](Worker& worker) { worker.RemoveAll(); }),
+              HowItEnded::kByItself)
+        << seed;
+  }
 }
 
 TEST(VolumeKill, SpaceAheadOfAGrowingFile_ComesBack) {

@@ -103,6 +103,7 @@ TEST_P(FrontEndTest, Read_FailsWithTheErrorOfTheFileSystem_AndTheNextOneIsAnswer
     EXPECT_EQ(pread(file.get(), back, sizeof(back), 0), -1);
     EXPECT_EQ(errno, ENOTCONN);
   }
+  EXPECT_TRUE(DescribeMount(mount_->root()).ok()) << "the mount itself lives";
 }
 
 TEST_P(FrontEndTest, Mmap_SharedIsCoherentWithReadAndWrite) {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <future>
 #include <map>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -16,34 +16,37 @@
 namespace termfs::tlib::server {
 namespace {
 
-using std::chrono::milliseconds;
-
 TEST(BlockingPool, RunsWhatManyThreadsSubmit_EachOnce) {
-  constexpr int kSubmitters = 4;
-  constexpr int kEach = 500;
+  constexpr size_t kSubmitters = 4;
+  constexpr size_t kEach = 500;
   std::vector<std::atomic<int>> runs(kSubmitters * kEach);
   const auto pool = BlockingPool::Start(3).value();
   std::vector<std::thread> submitters;
-  for (int s = 0; s < kSubmitters; s++) {
+  for (size_t s = 0; s < kSubmitters; s++) {
     submitters.emplace_back([&, s] {
-      for (int i = 0; i < kEach; i++) {
-        pool->Submit([&runs, at = s * kEach + i] { runs[static_cast<size_t>(at)]++; });
+      for (size_t i = 0; i < kEach; i++) {
+        pool->Submit([&runs, at = s * kEach + i] { runs[at]++; });
       }
     });
   }
   for (std::thread& submitter : submitters) {
     submitter.join();
   }
-  pool->Stop();  // after all that was submitted
-  EXPECT_TRUE(std::all_of(runs.begin(), runs.end(), [](const auto& times) { return times == 1; }));
+  const auto ran_once = [&] {
+    return std::all_of(runs.begin(), runs.end(), [](const auto& times) { return times == 1; });
+  };
+  EXPECT_TRUE(Eventually(ran_once));
+  pool->Stop();
+  EXPECT_TRUE(ran_once());
 }
 
 TEST(BlockingPool, AsManyBlockAtATimeAsThereAreThreads) {
   constexpr int kThreads = 4;
-  const auto pool = BlockingPool::Start(kThreads).value();
   std::atomic<int> inside{0};
+  std::atomic<bool> later{false};
   std::promise<void> leave;
   const std::shared_future<void> left = leave.get_future().share();
+  const auto pool = BlockingPool::Start(kThreads).value();
   for (int i = 0; i < kThreads; i++) {
     pool->Submit([&inside, left] {
       inside++;
@@ -51,24 +54,33 @@ TEST(BlockingPool, AsManyBlockAtATimeAsThereAreThreads) {
     });
   }
   EXPECT_TRUE(Eventually([&] { return inside == kThreads; }));
-  std::atomic<bool> later{false};
   pool->Submit([&] { later = true; });
   leave.set_value();
   EXPECT_TRUE(Eventually([&] { return later.load(); }));
 }
 
-TEST(BlockingPool, OneThingAtATime_IsDoneByOneThread) {
-  const auto pool = BlockingPool::Start(8).value();
-  std::map<std::thread::id, int> done;
-  constexpr int kTimes = 200;
+TEST(BlockingPool, Stop_RunsWhatWasSubmittedBefore) {
+  constexpr int kTimes = 1000;
+  std::atomic<int> runs{0};
+  const auto pool = BlockingPool::Start(2).value();
   for (int i = 0; i < kTimes; i++) {
-    std::promise<std::thread::id> by;
-    pool->Submit([&] { by.set_value(std::this_thread::get_id()); });
-    done[by.get_future().get()]++;
-    std::this_thread::sleep_for(milliseconds(1));  // it falls asleep again; if not, the next thing goes to another
+    pool->Submit([&] { runs++; });
+  }
+  pool->Stop();
+  EXPECT_EQ(runs, kTimes);
+}
+
+TEST(BlockingPool, OneThingAtATime_IsDoneByFewThreads) {
+  constexpr int kTimes = 400;
+  std::map<std::thread::id, int> done;
+  const auto pool = BlockingPool::Start(16).value();
+  for (int i = 0; i < kTimes; i++) {
+    const auto by = std::make_shared<std::promise<std::thread::id>>();
+    pool->Submit([by] { by->set_value(std::this_thread::get_id()); });
+    done[by->get_future().get()]++;  // it may not be asleep again when the next one is submitted
   }
   const auto most = std::max_element(done.begin(), done.end(), [](auto& a, auto& b) { return a.second < b.second; });
-  EXPECT_GT(most->second, kTimes / 2) << "by turns each would do an eighth";
+  EXPECT_GT(most->second, kTimes / 8) << "by turns each would do a sixteenth";
 }
 
 }  // namespace

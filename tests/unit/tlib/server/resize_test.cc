@@ -2,13 +2,16 @@
 //
 // A region that grows and shrinks while clients use it: their bytes stay, new pages are zeros, mapped memory goes on
 // being read, the files and the tier follow; and what cannot be is refused before anything has changed.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
 #include <thread>
 
+#include "base/unique_fd.h"
 #include "tests/unit/tlib/volume_fixture.h"
+#include "tlib/server/region_label.h"
 
 namespace termfs::tlib {
 namespace {
@@ -26,6 +29,12 @@ server::RegionOptions Options(double ratio) {
   options.dram_ratio = ratio;
   options.sample_period = std::chrono::milliseconds(20);
   return options;
+}
+
+uint64_t LabelledPages(const TestVolume& volume) {
+  const std::string path = volume.path() + "/region";
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return server::ReadRegionLabel(fd.get(), path).value().pages;
 }
 
 uint64_t RegionBytes(const TestVolume& volume) { return std::filesystem::file_size(volume.path() + "/region"); }
@@ -195,6 +204,7 @@ TEST(Resize, NotNoted_NextStartServesTheOldSizeAndCutsTheFile) {
   ASSERT_TRUE(started.ok()) << started.ToString();
   EXPECT_EQ(MetricOf(volume.server().Metrics(), "region_pages"), kPages);
   EXPECT_EQ(RegionBytes(volume), kLabelBytes + kPages * kPageSize);
+  EXPECT_EQ(LabelledPages(volume), kPages);
   ASSERT_TRUE(volume.server().Grow(3 * kPages).ok());
   volume.Stop();
   volume.options().region.pages = 3 * kPages;
