@@ -30,23 +30,25 @@ Status Allocator::Load(Reader& reader) {
     groups_[group] = {bitmap.CountFree(), bitmap.LongestFree(), 0};
     free_ += groups_[group].free;
   }
-  std::string begin = PendingKey(server_, {});
-  while (true) {
-    ASSIGN_OR_RETURN(const auto pairs, reader.Scan(begin, EndOfType('P'), 1000));
-    for (const KeyValue& pair : pairs) {
-      ASSIGN_OR_RETURN(const uint64_t pages, DecodeNumber(pair.value));
-      pending_ += static_cast<int64_t>(pages);
-    }
-    if (pairs.empty()) {
-      break;
-    }
-    begin = pairs.back().key + '\0';
-  }
-  ASSIGN_OR_RETURN(const auto counts, reader.Scan(InodeCountKey(0), EndOfType('C'), 256));
-  for (const KeyValue& pair : counts) {
+  int64_t pending = 0;
+  RETURN_IF_ERROR(ForEach(reader, PendingKey(server_, {}), EndOfType('P'), [&](const KeyValue& pair) -> Status {
+    ASSIGN_OR_RETURN(const uint64_t pages, DecodeNumber(pair.value));
+    pending += static_cast<int64_t>(pages);
+    return Status::Ok();
+  }));
+  int64_t inodes = 0;
+  RETURN_IF_ERROR(ForEach(reader, InodeCountKey(0), EndOfType('C'), [&](const KeyValue& pair) -> Status {
     ASSIGN_OR_RETURN(const uint64_t count, DecodeNumber(pair.value));
-    inodes_ += static_cast<int64_t>(count);
-  }
+    inodes += static_cast<int64_t>(count);
+    return Status::Ok();
+  }));
+  RETURN_IF_ERROR(ForEach(reader, ReceiptKey(0, 0), EndOfType('Q'), [&](const KeyValue& pair) -> Status {
+    ASSIGN_OR_RETURN(const Receipt receipt, DecodeReceipt(pair.value));
+    inodes += receipt.inodes;
+    return Status::Ok();
+  }));
+  pending_ = pending;
+  inodes_ = inodes;
   return Status::Ok();
 }
 

@@ -27,14 +27,17 @@ Status CheckClients(CheckState& state) {
     }
   }));
   return ForEachOfType(state.reader, 'Q', [&](const KeyValue& pair) {
-    if (pair.key.size() != ReceiptKey(0, 0).size() || !DecodeReceipt(pair.value).ok()) {
+    const Result<Receipt> receipt = DecodeReceipt(pair.value);
+    if (pair.key.size() != ReceiptKey(0, 0).size() || !receipt.ok()) {
       state.Problem("receipts: damaged record");
+      return;
     }
+    state.inodes_in_receipts += receipt->inodes;
   });
 }
 
 Status CheckCounters(CheckState& state) {
-  uint64_t sum = 0;
+  auto sum = static_cast<uint64_t>(state.inodes_in_receipts);  // wraps around, as the shards do
   RETURN_IF_ERROR(ForEachOfType(state.reader, 'C', [&](const KeyValue& pair) {
     const Result<uint64_t> count = DecodeNumber(pair.value);
     if (!count.ok()) {
@@ -62,18 +65,10 @@ Status CheckCounters(CheckState& state) {
 }  // namespace
 
 Status ForEachOfType(Reader& reader, char type, const std::function<void(const KeyValue&)>& visit) {
-  constexpr size_t kPortion = 1000;
-  std::string begin(1, type);
-  while (true) {
-    ASSIGN_OR_RETURN(const auto pairs, reader.Scan(begin, EndOfType(type), kPortion));
-    for (const KeyValue& pair : pairs) {
-      visit(pair);
-    }
-    if (pairs.size() < kPortion) {
-      return Status::Ok();
-    }
-    begin = pairs.back().key + '\0';
-  }
+  return ForEach(reader, std::string(1, type), EndOfType(type), [&](const KeyValue& pair) {
+    visit(pair);
+    return Status::Ok();
+  });
 }
 
 Result<CheckReport> Check(KeyValueStore& store, const CheckOptions& options) {
@@ -83,8 +78,8 @@ Result<CheckReport> Check(KeyValueStore& store, const CheckOptions& options) {
     return Status::Error(ENOENT, "the metadata store holds no volume");
   }
   ASSIGN_OR_RETURN(const Superblock superblock, DecodeSuperblock(*value));
-  CheckState state{*reader, superblock, NameHash(superblock.uuid, superblock.name_hash_bits), options.max_problems, {},
-                   {},      {}};
+  CheckState state{
+      *reader, superblock, NameHash(superblock.uuid, superblock.name_hash_bits), options.max_problems, {}, {}, {}, 0};
   RETURN_IF_ERROR(CheckKeyTypes(state));
   RETURN_IF_ERROR(CheckInodes(state));
   RETURN_IF_ERROR(CheckDentries(state));

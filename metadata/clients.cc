@@ -9,17 +9,19 @@ namespace termfs::metadata {
 
 namespace {
 
-Status Leave(Transaction& transaction, const Stamp& stamp, Receipt receipt) {
+Status Leave(Operation& op, const Stamp& stamp, Receipt receipt) {
   const std::string key = ReceiptKey(stamp.client, stamp.slot);
-  ASSIGN_OR_RETURN(const auto present, transaction.GetForUpdate(key));
+  ASSIGN_OR_RETURN(const auto present, op.transaction().GetForUpdate(key));
   if (present) {
     ASSIGN_OR_RETURN(const Receipt last, DecodeReceipt(*present));
     if (last.sequence > stamp.sequence || (last.sequence == stamp.sequence && !last.partly)) {
       return Status::Error(ECANCELED, "the client has gone on without this request");
     }
+    receipt.inodes = last.inodes;
   }
   receipt.sequence = stamp.sequence;
-  return transaction.Put(key, EncodeReceipt(receipt));
+  receipt.inodes += op.TakeInodeDelta();
+  return op.transaction().Put(key, EncodeReceipt(receipt));
 }
 
 }  // namespace
@@ -30,7 +32,7 @@ Status Namespace::Run(const Stamp* stamp, Receipt& receipt, const std::function<
   }
   return Run([&](Operation& op) -> Status {
     RETURN_IF_ERROR(body(op));
-    return Leave(op.transaction(), *stamp, receipt);
+    return Leave(op, *stamp, receipt);
   });
 }
 
@@ -44,34 +46,36 @@ Status Namespace::RemoveClient(ClientNumber client) {
   return Retry(store_, [&](Transaction& transaction) -> Status {
     ASSIGN_OR_RETURN(const auto receipts,
                      transaction.Scan(ReceiptKey(client, 0), ReceiptKey(client, kMaxSlots), kMaxSlots));
-    for (const KeyValue& receipt : receipts) {
-      RETURN_IF_ERROR(transaction.Delete(receipt.key));
+    int64_t inodes = 0;
+    for (const KeyValue& found : receipts) {
+      ASSIGN_OR_RETURN(const auto claimed, transaction.GetForUpdate(found.key));
+      if (claimed) {
+        ASSIGN_OR_RETURN(const Receipt receipt, DecodeReceipt(*claimed));
+        inodes += receipt.inodes;
+        RETURN_IF_ERROR(transaction.Delete(found.key));
+      }
+    }
+    if (inodes != 0) {
+      RETURN_IF_ERROR(AddToInodeCount(transaction, static_cast<uint8_t>(client % kInodeCountShards), inodes));
     }
     return transaction.Delete(ClientKey(client));
   });
 }
 
 Result<std::vector<ClientRecord>> Namespace::ListClients() {
-  constexpr size_t kBatch = 256;
   const std::unique_ptr<Reader> reader = store_.Snapshot();
   std::vector<ClientRecord> clients;
-  std::string begin = ClientKey(0);
-  while (true) {
-    ASSIGN_OR_RETURN(const auto pairs, reader->Scan(begin, EndOfType('L'), kBatch));
-    for (const KeyValue& pair : pairs) {
-      Decoder key(pair.key);
-      key.U8();
-      const ClientNumber client = key.U64();
-      if (!key.Finished()) {
-        return Status::Error(EIO, "damaged key of a client: run termfs fsck");
-      }
-      ASSIGN_OR_RETURN(clients.emplace_back(), DecodeClient(client, pair.value));
+  RETURN_IF_ERROR(ForEach(*reader, ClientKey(0), EndOfType('L'), [&](const KeyValue& pair) -> Status {
+    Decoder key(pair.key);
+    key.U8();
+    const ClientNumber client = key.U64();
+    if (!key.Finished()) {
+      return Status::Error(EIO, "damaged key of a client: run termfs fsck");
     }
-    if (pairs.size() < kBatch) {
-      return clients;
-    }
-    begin = pairs.back().key + '\0';
-  }
+    ASSIGN_OR_RETURN(clients.emplace_back(), DecodeClient(client, pair.value));
+    return Status::Ok();
+  }));
+  return clients;
 }
 
 Result<std::optional<Receipt>> Namespace::FindReceipt(const Stamp& stamp) {

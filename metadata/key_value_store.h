@@ -80,6 +80,10 @@ class KeyValueStore {
   virtual Status Health() { return Status::Ok(); }
 };
 
+// Calls `visit` for every pair with begin <= key < end, in order, until that fails.
+Status ForEach(Reader& reader, std::string begin, std::string_view end,
+               const std::function<Status(const KeyValue&)>& visit);
+
 inline constexpr int kMaxAttempts = 200;
 
 // Runs `body` in a transaction and commits it; on a conflict again, in a new one, at most kMaxAttempts times (then

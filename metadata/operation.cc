@@ -44,6 +44,16 @@ Status CheckName(std::string_view name) {
   return Status::Ok();
 }
 
+Status AddToInodeCount(Transaction& transaction, uint8_t shard, int64_t delta) {
+  const std::string key = InodeCountKey(shard);
+  ASSIGN_OR_RETURN(const auto value, transaction.GetForUpdate(key));
+  uint64_t count = 0;
+  if (value) {
+    ASSIGN_OR_RETURN(count, DecodeNumber(*value));
+  }
+  return transaction.Put(key, EncodeNumber(count + static_cast<uint64_t>(delta)));
+}
+
 std::optional<std::string_view> NameOfDentryKey(std::string_view key) {
   if (key.size() <= kDentryKeyPrefix) {
     return std::nullopt;
@@ -61,7 +71,8 @@ Result<InodeRecord*> Operation::Claim(InodeNumber ino) {
     return Stale();
   }
   ASSIGN_OR_RETURN(InodeRecord inode, DecodeInode(ino, *value));
-  return &inodes_.emplace(ino, Held{std::move(inode), std::move(*value)}).first->second.inode;
+  const bool has_space = inode.attributes.blocks != 0 || inode.trim_page != kNoTrim;
+  return &inodes_.emplace(ino, Held{std::move(inode), std::move(*value), has_space}).first->second.inode;
 }
 
 Result<InodeRecord*> Operation::ClaimDirectory(InodeNumber ino) {
@@ -77,14 +88,20 @@ Result<InodeRecord*> Operation::ClaimDirectory(InodeNumber ino) {
 
 InodeRecord* Operation::Insert(InodeRecord inode) {
   const InodeNumber ino = inode.attributes.ino;
-  ++inode_counts_[ino % kInodeCountShards];
+  CountInode(ino, 1);
   return &inodes_.emplace(ino, Held{std::move(inode), {}}).first->second.inode;
 }
 
 Status Operation::Remove(InodeNumber ino) {
   inodes_.at(ino).removed = true;
-  --inode_counts_[ino % kInodeCountShards];
+  CountInode(ino, -1);
   return transaction_.Delete(InodeKey(ino));
+}
+
+void Operation::CountInode(InodeNumber ino, int64_t delta) {
+  inode_delta_ += delta;
+  inodes_to_store_ += delta;
+  inode_shard_ = static_cast<uint8_t>(ino % kInodeCountShards);
 }
 
 Result<std::optional<Dentry>> Operation::FindDentry(const InodeRecord& dir, std::string_view name) {
@@ -135,29 +152,20 @@ Status Operation::Finish() {
     if (bytes != held.stored) {
       RETURN_IF_ERROR(transaction_.Put(InodeKey(ino), bytes));
     }
+    if (held.had_space && held.inode.attributes.blocks == 0) {  // of space ahead, either
+      RETURN_IF_ERROR(transaction_.Delete(AheadKey(ino)));
+    }
   }
   RETURN_IF_ERROR(space_.Flush());
   // Last: all operations share the shards, and one that holds a shard waits for nothing any more.
-  for (const auto& [shard, delta] : inode_counts_) {
-    const std::string key = InodeCountKey(shard);
-    ASSIGN_OR_RETURN(const auto value, transaction_.GetForUpdate(key));
-    uint64_t count = 0;
-    if (value) {
-      ASSIGN_OR_RETURN(count, DecodeNumber(*value));
-    }
-    RETURN_IF_ERROR(transaction_.Put(key, EncodeNumber(count + static_cast<uint64_t>(delta))));
-  }
-  return Status::Ok();
+  const int64_t delta = TakeInodeDelta();
+  return delta == 0 ? Status::Ok() : AddToInodeCount(transaction_, inode_shard_, delta);
 }
 
 void Operation::Publish() {
   space_.Publish();
-  int64_t inodes = 0;
-  for (const auto& [shard, delta] : inode_counts_) {
-    inodes += delta;
-  }
-  if (inodes != 0) {
-    allocator_.AddInodes(inodes);
+  if (inode_delta_ != 0) {
+    allocator_.AddInodes(inode_delta_);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/result.h"
 #include "metadata/allocator.h"
@@ -34,6 +35,10 @@ Result<std::optional<Dentry>> ReadDentry(Reader& reader, InodeNumber dir, uint64
 Status CheckName(std::string_view name);
 std::optional<std::string_view> NameOfDentryKey(std::string_view key);
 
+// The number of inodes is the sum of what is in shards and in the receipts of clients that may come back (which their
+// changes write anyway).
+Status AddToInodeCount(Transaction& transaction, uint8_t shard, int64_t delta);
+
 class Operation {
  public:
   Operation(Transaction& transaction, Allocator& allocator, const NameHash& hash)
@@ -51,6 +56,8 @@ class Operation {
   InodeRecord* Insert(InodeRecord inode);
   // Deletes the record. REQUIRES: claimed, and nothing else left of the inode.
   Status Remove(InodeNumber ino);
+  // Whether it had pages when it was claimed, or was being truncated. Else it has no keys that say so, either.
+  bool HadSpace(InodeNumber ino) const { return inodes_.at(ino).had_space; }
 
   // REQUIRES for all: `dir` is claimed. They keep dir's size (its number of entries), not its times.
   Result<std::optional<Dentry>> FindDentry(const InodeRecord& dir, std::string_view name);
@@ -59,15 +66,21 @@ class Operation {
   Status ReplaceDentry(const InodeRecord& dir, std::string_view name, const Dentry& dentry);
   Status DeleteDentry(InodeRecord& dir, std::string_view name);
 
+  // Inodes made less inodes removed. The caller stores them; else Finish does.
+  int64_t TakeInodeDelta() { return std::exchange(inodes_to_store_, 0); }
+
   // Writes what is still in memory. The last call before Commit.
   Status Finish();
   // After Commit.
   void Publish();
 
  private:
+  void CountInode(InodeNumber ino, int64_t delta);
+
   struct Held {
     InodeRecord inode;
     std::string stored;  // empty: new
+    bool had_space = false;
     bool removed = false;
   };
 
@@ -76,7 +89,9 @@ class Operation {
   const NameHash& hash_;
   SpaceChange space_;
   std::map<InodeNumber, Held> inodes_;
-  std::map<uint8_t, int64_t> inode_counts_;
+  int64_t inode_delta_ = 0;
+  int64_t inodes_to_store_ = 0;
+  uint8_t inode_shard_ = 0;  // they are stored there
 };
 
 }  // namespace termfs::metadata

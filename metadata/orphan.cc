@@ -55,14 +55,17 @@ Result<bool> FreeContent(Operation& op, InodeRecord& inode, bool from_start) {
 }
 
 Status DeleteInode(Operation& op, const InodeRecord& inode) {
-  // Mostly neither is there, and to see that costs less than to delete it.
-  for (const std::string& key : {TruncationKey(inode.attributes.ino), AheadKey(inode.attributes.ino)}) {
-    ASSIGN_OR_RETURN(const auto there, op.transaction().Get(key));
-    if (there) {
-      RETURN_IF_ERROR(op.transaction().Delete(key));
+  const InodeNumber ino = inode.attributes.ino;
+  if (op.HadSpace(ino)) {
+    // Mostly neither is there, and to see that costs less than to delete it.
+    for (const std::string& key : {TruncationKey(ino), AheadKey(ino)}) {
+      ASSIGN_OR_RETURN(const auto there, op.transaction().Get(key));
+      if (there) {
+        RETURN_IF_ERROR(op.transaction().Delete(key));
+      }
     }
   }
-  return op.Remove(inode.attributes.ino);
+  return op.Remove(ino);
 }
 
 Result<Removed> DropLink(Operation& op, InodeRecord& inode, const MayBeOpen& open, Nanoseconds now) {

@@ -217,7 +217,13 @@ Result<ClientRecord> DecodeClient(ClientNumber client, std::string_view bytes) {
 }
 
 std::string EncodeReceipt(const Receipt& receipt) {
-  return Value().U64(receipt.sequence).U64(receipt.ino).U64(receipt.offset).U8(receipt.partly ? 1 : 0).Take();
+  return Value()
+      .U64(receipt.sequence)
+      .U64(receipt.ino)
+      .U64(receipt.offset)
+      .U8(receipt.partly ? 1 : 0)
+      .U64(static_cast<uint64_t>(receipt.inodes))
+      .Take();
 }
 
 Result<Receipt> DecodeReceipt(std::string_view bytes) {
@@ -227,6 +233,8 @@ Result<Receipt> DecodeReceipt(std::string_view bytes) {
   receipt.ino = d.U64();
   receipt.offset = d.U64();
   const uint8_t partly = d.U8();
+  // Records that were written before inodes were counted here end now.
+  receipt.inodes = d.Finished() ? 0 : static_cast<int64_t>(d.U64());
   if (!d.Finished() || receipt.sequence == 0 || partly > 1) {
     return Damaged("receipt");
   }

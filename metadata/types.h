@@ -146,6 +146,7 @@ struct Receipt {
   InodeNumber ino = 0;  // that was made, if one was
   uint64_t offset = 0;  // where appended bytes went
   bool partly = false;  // the size is set, the attributes that were to be set with it are not
+  int64_t inodes = 0;   // that the slot's changes made, less those that they removed; all since its first
   friend bool operator==(const Receipt&, const Receipt&) = default;
 };
 

@@ -2,54 +2,83 @@
 #include "tlib/server/blocking_pool.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "base/check.h"
+#include "tlib/server/cpus.h"
 #include "tlib/server/task.h"
 #include "tlib/server/worker.h"
 
 namespace termfs::tlib::server {
 
-Result<std::unique_ptr<BlockingPool>> BlockingPool::Start(uint32_t threads) {
+Result<std::unique_ptr<BlockingPool>> BlockingPool::Start(uint32_t threads, const std::vector<int>& cpus) {
   std::unique_ptr<BlockingPool> pool(new BlockingPool);
   for (uint32_t i = 0; i < threads; i++) {
-    auto sleeper = std::make_unique<Sleeper>();
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-      return ErrnoStatus("make a pipe for a thread of a pool");
-    }
-    sleeper->sleep = UniqueFd(ends[0]);
-    sleeper->bell = UniqueFd(ends[1]);
-    sleeper->thread = std::thread([raw = pool.get(), &self = *sleeper] { raw->Work(self); });
-    pool->sleepers_.push_back(std::move(sleeper));
+    RETURN_IF_ERROR(pool->Add(kAnywhere));
+  }
+  for (const int cpu : cpus) {
+    RETURN_IF_ERROR(pool->Add(cpu));
   }
   return pool;
 }
 
+Status BlockingPool::Add(int cpu) {
+  auto sleeper = std::make_unique<Sleeper>();
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return ErrnoStatus("make a pipe for a thread of a pool");
+  }
+  sleeper->cpu = cpu;
+  sleeper->sleep = UniqueFd(ends[0]);
+  sleeper->bell = UniqueFd(ends[1]);
+  sleeper->thread = std::thread([this, &self = *sleeper] { Work(self); });
+  sleepers_.push_back(std::move(sleeper));
+  return Status::Ok();
+}
+
 BlockingPool::~BlockingPool() { Stop(); }
 
-void BlockingPool::Submit(std::function<void()> function) {
+void BlockingPool::SubmitTo(int cpu, std::function<void()> function) {
   const Sleeper* woken = nullptr;
   {
     MutexLock lock(mutex_);
     queue_.push_back(std::move(function));
-    if (!asleep_.empty()) {
-      woken = asleep_.back();
-      asleep_.pop_back();
-    }
+    woken = TakeAsleep(cpu);
   }
   if (woken != nullptr) {
     Wake(*woken);
   }
 }
 
+BlockingPool::Sleeper* BlockingPool::TakeAsleep(int cpu) {
+  if (asleep_.empty()) {
+    return nullptr;
+  }
+  const auto on = [this](int wanted) REQUIRES(mutex_) {
+    return std::find_if(asleep_.rbegin(), asleep_.rend(), [&](const Sleeper* s) { return s->cpu == wanted; });
+  };
+  auto found = on(cpu);
+  if (found == asleep_.rend()) {
+    found = on(kAnywhere);
+  }
+  if (found == asleep_.rend()) {
+    found = asleep_.rbegin();
+  }
+  Sleeper* const taken = *found;
+  asleep_.erase(std::next(found).base());
+  return taken;
+}
+
 void BlockingPool::Run(const std::function<void()>& function) {
   std::atomic<bool> done{false};
   Task& task = Task::Current();
+  const int cpu = Worker::Current()->has_nothing_else() ? sched_getcpu() : kAnywhere;
   const Worker::Elsewhere elsewhere;
-  Submit([&] {
+  SubmitTo(cpu, [&] {
     function();
     // The task may end as soon as it sees `done`: take what is needed first. Tasks outlive what they run.
     Task& waiter = task;
@@ -90,6 +119,9 @@ void BlockingPool::Sleep(const Sleeper& self) {
 }
 
 void BlockingPool::Work(Sleeper& self) {
+  if (self.cpu != kAnywhere) {
+    BindThisThread(self.cpu);
+  }
   while (true) {
     std::function<void()> function;
     bool found = false;

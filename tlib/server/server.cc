@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "tlib/server/blocking_pool.h"
 #include "tlib/server/control_server.h"
+#include "tlib/server/cpus.h"
 #include "tlib/server/dispatcher.h"
 #include "tlib/server/pattern_switch.h"
 #include "tlib/server/region.h"
@@ -130,7 +131,7 @@ class ServerImpl final : public Server {
     region_started_ = true;
     RETURN_IF_ERROR(workers_->Run([this] { return region_->Start(nullptr); }));
     region_io_ = std::make_unique<RegionIoImpl>(*region_);
-    ASSIGN_OR_RETURN(blocking_, BlockingPool::Start(options.blocking_threads));
+    ASSIGN_OR_RETURN(blocking_, BlockingPool::Start(options.blocking_threads, CpusOfThisThread(WorkerSet::kMostBound)));
     dispatcher_ = std::make_unique<Dispatcher>(*region_io_, service, *blocking_, metrics_, options.epoch);
     sessions_ = std::make_unique<SessionTable>(*workers_, *dispatcher_, *region_, metrics_, options.epoch,
                                                options.region.sample_period);

@@ -81,6 +81,9 @@ class Worker {
   // Runs `function` on the worker's thread, outside of any task: short work that never waits.
   void Post(std::function<void()> function) EXCLUDES(mutex_);
 
+  // Nothing is to be done but what runs now.
+  bool has_nothing_else() const { return ready_.empty() && spawned_.empty() && elsewhere_ == 0; }
+
   // As long as it lives, a task of this thread's worker waits for another thread of this server: the worker gives way
   // while it has nothing else to do.
   class Elsewhere {

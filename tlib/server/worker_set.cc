@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/server/worker_set.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <future>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "tlib/server/cpus.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -15,29 +13,6 @@ namespace {
 constexpr uint32_t kAioDepth = 256;
 constexpr uint32_t kMostConnections = 1024;      // of a worker; each costs some KiB of completion queue
 constexpr uint32_t kMostBoundConnections = 128;  // of one that is bound to a CPU: two for each mount
-
-std::vector<int> CpusOfThisThread() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    for (int cpu = 0; cpu < CPU_SETSIZE && cpus.size() < WorkerSet::kMostBound; cpu++) {
-      if (CPU_ISSET(cpu, &set)) {
-        cpus.push_back(cpu);
-      }
-    }
-  }
-  return cpus;
-}
-
-void BindThisThread(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  if (const int error = pthread_setaffinity_np(pthread_self(), sizeof(set), &set); error != 0) {
-    LOG_DEBUG("a worker cannot be bound to CPU {}: errno {}", cpu, error);
-  }
-}
 
 }  // namespace
 
@@ -51,7 +26,7 @@ Result<std::unique_ptr<WorkerSet>> WorkerSet::Start(driver::Nic& nic, driver::Pr
     ASSIGN_OR_RETURN(auto unit, MakeUnit(nic, domain, i, kMostConnections));
     set->units_.push_back(std::move(unit));
   }
-  for (const int cpu : CpusOfThisThread()) {
+  for (const int cpu : CpusOfThisThread(kMostBound)) {
     auto unit = MakeUnit(nic, domain, count + static_cast<uint32_t>(set->bound_.size()), kMostBoundConnections);
     if (!unit.ok()) {
       LOG_WARNING("reads on CPU {} are served by a worker elsewhere: {}", cpu, unit.status().ToString());

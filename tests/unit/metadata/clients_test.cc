@@ -109,5 +109,39 @@ TEST_F(ClientsTest, Remove_TakesTheReceiptsOfThatClient) {
   EXPECT_TRUE(Find(others).has_value());
 }
 
+TEST_F(ClientsTest, InodesAreCounted_WhoeverMadeThem) {
+  EXPECT_EQ(CreateCode("a", {.client = 5, .slot = 0, .sequence = 1}), 0);
+  EXPECT_EQ(CreateCode("b", {.client = 5, .slot = 1, .sequence = 1}), 0);
+  EXPECT_EQ(CreateCode("c", {.client = 6, .slot = 0, .sequence = 1}), 0);
+  Make(kRootInode, "d");
+  const Stamp removal{.client = 6, .slot = 0, .sequence = 2};
+  ASSERT_TRUE(ns().Unlink(kRootInode, "a", kNotOpen, Tick(), &removal).ok());
+  const Stamp again{.client = 6, .slot = 0, .sequence = 3};
+  ASSERT_TRUE(ns().Unlink(kRootInode, "d", kNotOpen, Tick(), &again).ok());
+  EXPECT_EQ(CreateCode("b", {.client = 6, .slot = 0, .sequence = 4}), EEXIST);
+  constexpr uint64_t kRootAndBAndC = 3;
+  EXPECT_EQ(ns().StatFs().inodes, kRootAndBAndC);
+  Reopen();
+  EXPECT_EQ(ns().StatFs().inodes, kRootAndBAndC);
+  for (const ClientNumber client : {5, 6}) {
+    ASSERT_TRUE(ns().RemoveClient(client).ok());
+    EXPECT_THAT(Problems(store()), IsEmpty());
+    Reopen();
+    EXPECT_EQ(ns().StatFs().inodes, kRootAndBAndC) << "without client " << client;
+  }
+}
+
+TEST(Receipts, WrittenBeforeInodesWereCountedThere_AreRead) {
+  const Receipt receipt{.sequence = 9, .ino = 8, .offset = 7, .partly = true, .inodes = -6};
+  const std::string bytes = EncodeReceipt(receipt);
+  EXPECT_EQ(*DecodeReceipt(bytes), receipt);
+  const auto before = DecodeReceipt(std::string_view(bytes).substr(0, bytes.size() - 8));
+  ASSERT_TRUE(before.ok()) << before.status().ToString();
+  EXPECT_EQ(before->sequence, 9u);
+  EXPECT_EQ(before->inodes, 0);
+  EXPECT_FALSE(DecodeReceipt(std::string_view(bytes).substr(0, bytes.size() - 1)).ok());
+  EXPECT_FALSE(DecodeReceipt(bytes + '\0').ok());
+}
+
 }  // namespace
 }  // namespace termfs::metadata

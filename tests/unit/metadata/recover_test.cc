@@ -62,6 +62,32 @@ TEST_F(RecoverTest, TrimAhead_TakesManySteps) {
   EXPECT_EQ(Blocks(ino), 1u);
 }
 
+TEST_F(RecoverTest, WithItsLastPageAFileLosesTheNoteOfSpaceAhead) {
+  const InodeNumber truncated = File("f");
+  Allocate(truncated, 0, 30, 20);
+  ASSERT_TRUE(ns().Truncate(truncated, 0, Tick()).ok());
+  EXPECT_TRUE(ns().ListAhead(0, 10)->empty());
+  const InodeNumber punched = File("g");
+  Allocate(punched, 0, 30, 20);
+  ASSERT_TRUE(ns().PunchExtents(punched, 0, 29, Tick()).ok());
+  EXPECT_EQ(ns().ListAhead(0, 10)->size(), 1u) << "it has a page";
+  ASSERT_TRUE(ns().PunchExtents(punched, 0, 30, Tick()).ok());
+  EXPECT_TRUE(ns().ListAhead(0, 10)->empty());
+  ASSERT_TRUE(ns().Unlink(kRootInode, "f", kNotOpen, Tick()).ok());
+  ASSERT_TRUE(ns().Unlink(kRootInode, "g", kNotOpen, Tick()).ok());
+  ExpectSound();
+}
+
+TEST_F(RecoverTest, Check_FindsSpaceAheadOfNothing) {
+  const InodeNumber ino = File("f");
+  auto transaction = store().Begin();
+  ASSERT_TRUE(transaction->Put(AheadKey(ino), EncodeNumber(5)).ok());
+  ASSERT_TRUE(transaction->Commit().ok());
+  EXPECT_EQ(Problems(store()).size(), 1u);
+  EXPECT_EQ(Recover().trimmed, 1u);
+  ExpectSound();
+}
+
 TEST_F(RecoverTest, Recover_ReleasesOrphansOnlyWhenAsked) {
   const InodeNumber ino = File("f");
   Allocate(ino, 0, 7, 3);

@@ -2,6 +2,7 @@
 #include "tlib/server/blocking_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +13,8 @@
 #include <vector>
 
 #include "tests/unit/eventually.h"
+#include "tlib/server/cpus.h"
+#include "tlib/server/worker.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -81,6 +84,44 @@ TEST(BlockingPool, OneThingAtATime_IsDoneByFewThreads) {
   }
   const auto most = std::max_element(done.begin(), done.end(), [](auto& a, auto& b) { return a.second < b.second; });
   EXPECT_GT(most->second, kTimes / 8) << "by turns each would do a sixteenth";
+}
+
+// The CPUs that the thread which carries out one Run may be on, when so many tasks begin at the same time.
+int CpusOfWhatIsHandedOver(BlockingPool& pool, int tasks) {
+  std::atomic<int> left{tasks};
+  std::atomic<int> first{0};
+  const auto worker = Worker::Create({}).value();
+  for (int i = 0; i < tasks; i++) {
+    worker->Spawn([&, i] {
+      pool.Run([&, i] {
+        if (i == 0) {
+          first = static_cast<int>(CpusOfThisThread(CPU_SETSIZE).size());
+        }
+      });
+      left--;
+    });
+  }
+  worker->Start();
+  EXPECT_TRUE(Eventually([&] { return left == 0; }));
+  return first;
+}
+
+TEST(BlockingPool, AnIdleWorkersCallRunsOnItsCpu_ABusyOnesAnywhere) {
+  const std::vector<int> cpus = CpusOfThisThread(CPU_SETSIZE);
+  if (cpus.size() < 2) {
+    GTEST_SKIP() << "there is one CPU";
+  }
+  const auto pool = BlockingPool::Start(4, cpus).value();
+  // Mostly: a thread falls asleep some time after it has ended something.
+  constexpr int kTimes = 20;
+  int here = 0;
+  int anywhere = 0;
+  for (int i = 0; i < kTimes; i++) {
+    here += CpusOfWhatIsHandedOver(*pool, 1) == 1 ? 1 : 0;
+    anywhere += CpusOfWhatIsHandedOver(*pool, 2) == static_cast<int>(cpus.size()) ? 1 : 0;
+  }
+  EXPECT_GT(here, kTimes / 2);
+  EXPECT_GT(anywhere, kTimes / 2);
 }
 
 }  // namespace
