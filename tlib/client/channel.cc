@@ -16,6 +16,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr uint64_t kSampleHits = 64;  // one hit in so many is timed
+constexpr uint64_t kSampleCalls = 8;  // and one call
 
 uint64_t NanosecondsSince(steady_clock::time_point begin) {
   return static_cast<uint64_t>((steady_clock::now() - begin).count());
@@ -134,7 +135,7 @@ Status ChannelImpl::Fetch(std::span<const ReadRequest> reads, TimePoint begin) {
   // All calls are in flight together, as far as credits go; they end in the order in which they began. After an error
   // nothing new begins, but what is in flight is waited for: the server may still write to the destinations. After a
   // timeout or an interruption the others' waits end at once with the same, and the buffer is replaced.
-  const TimePoint deadline = core_->CallDeadline();
+  Deadline deadline(core_->call_timeout());
   tickets_.clear();
   Status result;
   size_t ended = 0;
@@ -186,7 +187,7 @@ RpcPort& ChannelImpl::FetchPort() {
 }
 
 Result<RpcPort::Ticket> ChannelImpl::BeginFetch(const ReadRequest& read, const MissingPages& pages,
-                                                TimePoint deadline) {
+                                                Deadline& deadline) {
   const PageSpan span(read.offset.value, read.length);
   const ReadBody body{.offset = read.offset.value, .length = read.length, .words = span.words()};
   return FetchPort().Begin({.opcode = kRead,
@@ -198,7 +199,7 @@ Result<RpcPort::Ticket> ChannelImpl::BeginFetch(const ReadRequest& read, const M
 }
 
 Status ChannelImpl::EndFetch(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
-                             TimePoint deadline) {
+                             Deadline& deadline) {
   ASSIGN_OR_RETURN(const DecodedReply reply, FetchPort().Await(ticket, deadline, /*soon=*/false));
   const PageSpan span(read.offset.value, read.length);
   ReadBitmap present{};
@@ -231,19 +232,22 @@ void ChannelImpl::ReplaceBuffer() {
   }
 }
 
-Result<DecodedReply> ChannelImpl::Exchange(const RpcPort::Request& request, TimePoint deadline) {
+Result<DecodedReply> ChannelImpl::Exchange(const RpcPort::Request& request, Deadline& deadline) {
   if (port_ == nullptr) {
     return core_->why_lost();
   }
-  const TimePoint begin = steady_clock::now();
   counters_->calls.Add();
+  const bool timed = counters_->calls.value() % kSampleCalls == 0;
+  const TimePoint begin = timed ? steady_clock::now() : TimePoint{};
   const bool bulk = request.in.length != 0 || request.out.length != 0;
   ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, port_->Begin(request, bulk ? buffer_ : nullptr, deadline));
   auto reply = port_->Await(ticket, deadline);
   if (bulk && !reply.ok() && GivenUp(reply.status())) {
     ReplaceBuffer();
   }
-  call_latency_.Record(NanosecondsSince(begin));
+  if (timed) {
+    call_latency_.Record(NanosecondsSince(begin));
+  }
   return reply;
 }
 
@@ -254,12 +258,13 @@ Status ChannelImpl::Write(RegionOffset offset, std::span<const std::byte> data) 
   RETURN_IF_ERROR(core_->CheckInRegion(offset, data.size()));
   const auto length = static_cast<uint32_t>(data.size());
   const WriteBody body{.offset = offset.value, .length = length};
+  Deadline deadline(core_->call_timeout());
   return Exchange({.opcode = kWrite,
                    .head = std::as_bytes(std::span(&body, 1)),
                    .tail = {},
                    .in = buffer_->Describe(data.data(), length),
                    .out = {}},
-                  core_->CallDeadline())
+                  deadline)
       .status();
 }
 
@@ -277,9 +282,10 @@ Status ChannelImpl::Post(const CallRequest& request) {
     return Status::Error(EAGAIN, "every credit is in use");
   }
   counters_->calls.Add();
+  Deadline deadline(core_->call_timeout());
   ASSIGN_OR_RETURN(const RpcPort::Ticket ticket,
                    port_->Begin({.opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}},
-                                nullptr, core_->CallDeadline()));
+                                nullptr, deadline));
   port_->Abandon(ticket);
   return Status::Ok();
 }
@@ -299,7 +305,7 @@ Result<CallReply> ChannelImpl::Call(const CallRequest& request) {
     }
     *described = buffer_->Describe(bulk.data(), static_cast<uint32_t>(bulk.size()));
   }
-  const auto deadline = request.timeout.count() > 0 ? steady_clock::now() + request.timeout : core_->CallDeadline();
+  Deadline deadline(request.timeout.count() > 0 ? request.timeout : core_->call_timeout());
   ASSIGN_OR_RETURN(const DecodedReply reply, Exchange(rpc, deadline));
   if (reply.header.out_bytes > request.out.size()) {
     return Status::Error(EPROTO, "the server claims more bulk bytes than were asked for");

@@ -47,10 +47,10 @@ class ChannelImpl final : public Channel {
   // Where absent pages are asked for. Of a thread that is bound to a CPU: a queue pair that a worker of the same CPU
   // serves, see "Woken where it sleeps"; else the channel's.
   RpcPort& FetchPort();
-  Result<RpcPort::Ticket> BeginFetch(const ReadRequest& read, const MissingPages& pages, TimePoint deadline);
+  Result<RpcPort::Ticket> BeginFetch(const ReadRequest& read, const MissingPages& pages, Deadline& deadline);
   Status EndFetch(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
-                  TimePoint deadline);
-  Result<DecodedReply> Exchange(const RpcPort::Request& request, TimePoint deadline);
+                  Deadline& deadline);
+  Result<DecodedReply> Exchange(const RpcPort::Request& request, Deadline& deadline);
   // After calls with bulk bytes were given up: the server may still reach into the buffer.
   void ReplaceBuffer();
   static bool GivenUp(const Status& status) { return status.code() == ETIMEDOUT || status.code() == EINTR; }

@@ -16,14 +16,14 @@ Status Interrupted() { return Status::Error(EINTR, "the wait for the server was 
 
 }  // namespace
 
-Status CompletionWaiter::Sleep(driver::CompletionQueue& queue, TimePoint deadline, bool soon,
+Status CompletionWaiter::Sleep(driver::CompletionQueue& queue, Deadline& deadline, bool soon,
                                Interruption* interruption) {
   if (soon && ++vain_spins_ >= kVainSpins) {
     vain_spins_ = 0;
     spin_ /= 2;
   }
   const TimePoint begin = steady_clock::now();
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - begin).count();
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.Get() - begin).count();
   if (left <= 0) {
     return Status::Error(ETIMEDOUT, "the server does not answer in time");
   }

@@ -21,9 +21,26 @@
 
 namespace termfs::tlib::client {
 
-class CompletionWaiter {
+// How long a call may take, counted from when it first has to sleep: what is answered before needs no clock.
+class Deadline {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
+  explicit Deadline(std::chrono::nanoseconds timeout) : timeout_(timeout) {}
+  TimePoint Get() {
+    if (at_ == TimePoint{}) {
+      at_ = std::chrono::steady_clock::now() + timeout_;
+    }
+    return at_;
+  }
+
+ private:
+  const std::chrono::nanoseconds timeout_;
+  TimePoint at_{};
+};
+
+class CompletionWaiter {
+ public:
+  using TimePoint = Deadline::TimePoint;
 
   // `interruption` may be null.
   explicit CompletionWaiter(SessionCore& core, Interruption* interruption = nullptr)
@@ -31,18 +48,18 @@ class CompletionWaiter {
 
   // Calls `poll` (which polls `queue`) until it returns true. `soon`: without the SSD, so that spinning may pay.
   template <typename Poll>
-  Status Wait(driver::CompletionQueue& queue, Poll&& poll, TimePoint deadline, bool soon) {
+  Status Wait(driver::CompletionQueue& queue, Poll&& poll, Deadline& deadline, bool soon) {
     return Wait(queue, poll, deadline, soon, interruption_);
   }
   // The same for what must not be left before it has ended.
   template <typename Poll>
-  Status WaitUninterrupted(driver::CompletionQueue& queue, Poll&& poll, TimePoint deadline) {
+  Status WaitUninterrupted(driver::CompletionQueue& queue, Poll&& poll, Deadline& deadline) {
     return Wait(queue, poll, deadline, true, nullptr);
   }
 
  private:
   template <typename Poll>
-  Status Wait(driver::CompletionQueue& queue, Poll& poll, TimePoint deadline, bool soon, Interruption* interruption) {
+  Status Wait(driver::CompletionQueue& queue, Poll& poll, Deadline& deadline, bool soon, Interruption* interruption) {
     while (true) {
       if (Spin(poll, soon ? std::min<std::chrono::nanoseconds>(spin_, kSpinAlone) : std::chrono::nanoseconds(0),
                false)) {
@@ -70,7 +87,7 @@ class CompletionWaiter {
   // server, woken where it was called.
   template <typename Poll>
   static bool Spin(Poll& poll, std::chrono::nanoseconds length, bool yields) {
-    const TimePoint begin = std::chrono::steady_clock::now();
+    TimePoint end{};  // set after the first polls: the fastest answers are there by then
     do {
       if (yields) {
         sched_yield();
@@ -81,14 +98,17 @@ class CompletionWaiter {
         }
         __builtin_ia32_pause();
       }
-    } while (std::chrono::steady_clock::now() - begin < length);
+      if (end == TimePoint{}) {
+        end = std::chrono::steady_clock::now() + length;
+      }
+    } while (std::chrono::steady_clock::now() < end);
     return false;
   }
 
   static constexpr int kPollsPerClockRead = 16;
 
   // Until the queue's descriptor is readable, the session is lost, the interruption requested, or the deadline come.
-  Status Sleep(driver::CompletionQueue& queue, TimePoint deadline, bool soon, Interruption* interruption);
+  Status Sleep(driver::CompletionQueue& queue, Deadline& deadline, bool soon, Interruption* interruption);
 
   SessionCore& core_;
   Interruption* const interruption_;

@@ -199,8 +199,9 @@ Status OneSidedReader::PostRuns() {
 
 Status OneSidedReader::WaitForRuns() {
   // Not interrupted: a READ that is still to come may write to its destination at any time.
+  Deadline deadline(core_->call_timeout());
   Status waited = port_.waiter().WaitUninterrupted(
-      port_.send_queue(), [this] { return port_.PollSends() != 0 || port_.broken(); }, core_->CallDeadline());
+      port_.send_queue(), [this] { return port_.PollSends() != 0 || port_.broken(); }, deadline);
   if (!waited.ok()) {
     // The RNIC may still write to the destinations: the queue pair has to go.
     [[maybe_unused]] const Status why = port_.Break(Status::Error(ENOTCONN, "a READ did not complete in time"));

@@ -149,7 +149,7 @@ void RpcPort::HandleReply(const driver::WorkCompletion& completion) {
   }
 }
 
-Status RpcPort::WaitForCredit(TimePoint deadline) {
+Status RpcPort::WaitForCredit(Deadline& deadline) {
   RETURN_IF_ERROR(waiter_.Wait(
       *recv_queue_,
       [this] {
@@ -161,7 +161,7 @@ Status RpcPort::WaitForCredit(TimePoint deadline) {
 }
 
 Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<RegisteredBuffer> buffer,
-                                       TimePoint deadline) {
+                                       Deadline& deadline) {
   last_abandoned_ = {};
   if (core_->patterns().lost()) {
     return core_->why_lost();
@@ -209,7 +209,7 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
   return Ticket{.slot = slot, .call = call};
 }
 
-Result<DecodedReply> RpcPort::Await(const Ticket& ticket, TimePoint deadline, bool soon) {
+Result<DecodedReply> RpcPort::Await(const Ticket& ticket, Deadline& deadline, bool soon) {
   Slot& slot = slots_[ticket.slot];
   Status waited = waiter_.Wait(
       *recv_queue_,

@@ -56,9 +56,9 @@ class RpcPort {
   RpcPort& operator=(const RpcPort&) = delete;
 
   // Sends a request. `buffer` is what it names, kept as long as the server may reach into it; null: nothing.
-  Result<Ticket> Begin(const Request& request, std::shared_ptr<RegisteredBuffer> buffer, TimePoint deadline);
+  Result<Ticket> Begin(const Request& request, std::shared_ptr<RegisteredBuffer> buffer, Deadline& deadline);
   // Its reply; the body stays valid until the next Begin. After an error the ticket is void.
-  Result<DecodedReply> Await(const Ticket& ticket, TimePoint deadline, bool soon = true);
+  Result<DecodedReply> Await(const Ticket& ticket, Deadline& deadline, bool soon = true);
   // The caller has lost interest, its buffer is retired with the call.
   void Abandon(const Ticket& ticket);
   // Calls `late` with the reply of the call that was abandoned last, when it comes; with ENOTCONN from the destructor,
@@ -97,7 +97,7 @@ class RpcPort {
   void HandleReply(const driver::WorkCompletion& completion);
   void Fail(const driver::WorkCompletion& completion);
   void Free(uint32_t slot);
-  Status WaitForCredit(TimePoint deadline);
+  Status WaitForCredit(Deadline& deadline);
 
   std::byte* request_bytes(uint32_t slot) { return messages_.get() + size_t{slot} * kMaxMessage; }
   std::byte* reply_bytes(uint32_t slot) { return messages_.get() + (kChannelCredits + size_t{slot}) * kMaxMessage; }

@@ -57,6 +57,7 @@ class SessionCore {
   const std::string& volume() const { return volume_; }
   Patterns& patterns() { return patterns_; }
   MetricsRegistry& metrics() { return metrics_; }
+  std::chrono::nanoseconds call_timeout() const { return options_.call_timeout; }
   ControlClient::TimePoint CallDeadline() const { return std::chrono::steady_clock::now() + options_.call_timeout; }
 
   // Whether channels look at a bitmap at all: not in the rpc kinds, and not where absent pages fault.

@@ -131,8 +131,9 @@ Status SessionThread::PullPiece(uint64_t first_word, uint32_t words) {
   read.rkey = core_->region().bitmap_rkey;
   RETURN_IF_ERROR(pair_->PostSend({&read, 1}));
   std::array<driver::WorkCompletion, 1> completion;
+  Deadline deadline(core_->call_timeout());
   RETURN_IF_ERROR(waiter_.Wait(
-      *queue_, [&] { return queue_->Poll(completion) != 0; }, core_->CallDeadline(), /*soon=*/true));
+      *queue_, [&] { return queue_->Poll(completion) != 0; }, deadline, /*soon=*/true));
   if (completion[0].status != driver::WcStatus::kSuccess) {
     return Status::Error(ENOTCONN, "pull the bitmap: " + std::string(driver::ToString(completion[0].status)));
   }

@@ -66,20 +66,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // A user keeps a closing connection from going. RAII, on the worker's thread.
   class User {
    public:
-    explicit User(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {
-      connection_->users_++;
-    }
+    explicit User(Connection& connection) : connection_(connection) { connection_.users_++; }
     ~User() {
-      connection_->users_--;
-      connection_->MaybeGo();
+      connection_.users_--;
+      connection_.MaybeGo();
     }
     User(const User&) = delete;
     User& operator=(const User&) = delete;
-    Connection& operator*() const { return *connection_; }
-    Connection* operator->() const { return connection_.get(); }
+    Connection& operator*() const { return connection_; }
+    Connection* operator->() const { return &connection_; }
 
    private:
-    const std::shared_ptr<Connection> connection_;
+    Connection& connection_;
   };
   uint32_t users() const { return users_; }
 

@@ -115,15 +115,18 @@ Status DataHandler::OnMessage(Connection& connection, std::span<const std::byte>
   if (connection.users() >= kMaxRunning) {
     return Status::Error(EPROTO, "the client has more requests in flight than credits");
   }
-  struct Request {
-    Request(std::shared_ptr<Connection> from, std::span<const std::byte> bytes)
-        : connection(std::move(from)), message(bytes.begin(), bytes.end()) {}
-    Connection::User connection;
-    std::vector<std::byte> message;  // private: the receive buffer is posted again
-  };
-  auto request = std::make_shared<Request>(connection.shared_from_this(), message);
-  Worker::Current()->Spawn(
-      [this, request] { dispatcher_.Serve(session_, *request->connection, bulk_, request->message); });
+  if (idle_.empty()) {
+    idle_.push_back(requests_.emplace_back(std::make_unique<Request>()).get());
+  }
+  Request* const request = idle_.back();
+  idle_.pop_back();
+  request->connection.emplace(connection);
+  request->message.assign(message.begin(), message.end());
+  Worker::Current()->Spawn([this, request] {
+    dispatcher_.Serve(session_, **request->connection, bulk_, request->message);
+    idle_.push_back(request);
+    request->connection.reset();  // may end the connection, though not before this has returned
+  });
   return Status::Ok();
 }
 

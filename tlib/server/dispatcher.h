@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -63,10 +64,17 @@ class DataHandler final : public Connection::Handler {
   void set_sleeper(Task* sleeper) { sleeper_ = sleeper; }
 
  private:
+  struct Request {
+    std::optional<Connection::User> connection;
+    std::vector<std::byte> message;  // private: the receive buffer is posted again
+  };
+
   Dispatcher& dispatcher_;
   const SessionId session_;
   BulkPool& bulk_;
   Task* sleeper_ = nullptr;
+  std::vector<std::unique_ptr<Request>> requests_;
+  std::vector<Request*> idle_;  // of these
 };
 
 }  // namespace termfs::tlib::server

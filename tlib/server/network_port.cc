@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/server/network_port.h"
 
-#include <array>
-
 namespace termfs::tlib::server {
 
 Result<std::unique_ptr<NetworkPort>> NetworkPort::Create(driver::Nic& nic, driver::ProtectionDomain& domain,
@@ -25,13 +23,11 @@ Result<NetworkPort::Opened> NetworkPort::Open(driver::Endpoint remote, std::shar
 }
 
 bool NetworkPort::Poll() {
-  std::array<driver::WorkCompletion, 32> completions;
-  const size_t count = queue_->Poll(completions);
+  const size_t count = queue_->Poll(completions_);
   for (size_t i = 0; i < count; i++) {
     // A completion of a connection that has gone since is of no interest.
-    if (const auto found = connections_.find(completions[i].qp_num); found != connections_.end()) {
-      const std::shared_ptr<Connection> connection = found->second;  // survives what it does
-      connection->OnCompletion(completions[i]);
+    if (const auto found = connections_.find(completions_[i].qp_num); found != connections_.end()) {
+      found->second->OnCompletion(completions_[i]);  // it may close, but goes later
     }
   }
   return count != 0;

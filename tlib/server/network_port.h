@@ -6,6 +6,7 @@
 // Ownership:     owns the completion queue; shares the connections until they are gone.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -44,6 +45,7 @@ class NetworkPort final : public EventSource {
   std::unique_ptr<BulkPool> bulk_;
   std::unique_ptr<driver::CompletionQueue> queue_;
   std::unordered_map<uint32_t, std::shared_ptr<Connection>> connections_;  // by queue pair number
+  std::array<driver::WorkCompletion, 32> completions_;  // of Poll, which is too hot to initialise them every time
 };
 
 }  // namespace termfs::tlib::server

@@ -149,7 +149,7 @@ Status SessionTable::StartHeat(SessionId id, const HeatExport& exported) {
     return Status::Error(ENOTCONN, "no data queue pair to read the access counts over");
   }
   first.unit->worker->Spawn([this, first, exported] {
-    const Connection::User user(first.connection);
+    const Connection::User user(*first.connection);
     HeatReader reader(region_, heat_reads_, *user, first.unit->port->bulk(), exported);
     reader.Run(*first.data, sample_period_);
   });

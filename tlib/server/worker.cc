@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -18,8 +19,8 @@ using std::chrono::steady_clock;
 
 thread_local Worker* current_worker = nullptr;
 
-constexpr uint64_t kVainSpins = 16;      // in a row, before spinning is cut short
-constexpr int kRoundsPerClockRead = 16;  // while spinning
+constexpr uint64_t kVainSpins = 16;  // in a row, before spinning is cut short
+constexpr uint32_t kRoundsPerClockRead = 16;
 // From then on whoever else waits for this CPU may run in between: it may be the client that we wait for.
 constexpr std::chrono::microseconds kSpinAlone{5};
 
@@ -200,7 +201,7 @@ bool Worker::StartSpawned() {
 }
 
 bool Worker::FireTimers() {
-  if (timers_.empty()) {
+  if (timers_.empty() || ++rounds_ % kRoundsPerClockRead != 0) {
     return false;
   }
   const TimePoint now = steady_clock::now();
@@ -218,8 +219,7 @@ bool Worker::FireTimers() {
 
 bool Worker::Spinning(bool was_busy) {
   if (was_busy) {
-    spins_in_vain_ = idle_since_ == TimePoint{} ? spins_in_vain_ : 0;
-    idle_since_ = steady_clock::now();
+    spins_in_vain_ = std::exchange(slept_, false) ? spins_in_vain_ : 0;
     idle_rounds_ = 0;
   }
   if (elsewhere_ != 0) {
@@ -229,7 +229,11 @@ bool Worker::Spinning(bool was_busy) {
   if (++idle_rounds_ % kRoundsPerClockRead != 0) {
     return true;
   }
-  const auto idle = steady_clock::now() - idle_since_;
+  const TimePoint now = steady_clock::now();
+  if (idle_rounds_ == kRoundsPerClockRead) {
+    idle_since_ = now;
+  }
+  const auto idle = now - idle_since_;
   if (idle > kSpinAlone) {
     sched_yield();
   }
@@ -258,7 +262,7 @@ void Worker::Sleep() {
     spin_ /= 2;
     spins_in_vain_ = 0;
   }
-  idle_since_ = TimePoint{};
+  slept_ = true;
   const bool armed = ArmAll();
   sleeping_.store(true);
   if (armed && !has_mail_.load() && ready_.empty()) {

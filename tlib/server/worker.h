@@ -130,8 +130,10 @@ class Worker {
   std::set<std::pair<TimePoint, CoroutineTask*>> timers_;
   TaskPool tasks_;
   bool stopping_ = false;
+  uint32_t rounds_ = 0;
   TimePoint idle_since_{};
-  uint32_t idle_rounds_ = 0;  // since then
+  uint32_t idle_rounds_ = 0;
+  bool slept_ = false;  // and has not been busy since
   std::chrono::nanoseconds spin_{0};
   uint64_t spins_in_vain_ = 0;
   uint32_t elsewhere_ = 0;
