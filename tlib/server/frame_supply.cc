@@ -8,8 +8,8 @@ namespace {
 
 constexpr uint32_t kReserveShare = 64;    // 1/64 of the tier is kept free
 constexpr uint32_t kReserveMost = 1024;   // 4 MiB
-constexpr uint32_t kWriteInShare = 16;    // of the tier, for writes that nobody reads
-constexpr uint32_t kWriteInMost = 16384;  // 64 MiB
+constexpr uint32_t kPassingShare = 16;    // of the tier, for what is written or read once
+constexpr uint32_t kMostPassing = 16384;  // 64 MiB
 constexpr uint32_t kLongRun = 16;         // pages: written through in one access rather than taken in one by one
 constexpr uint32_t kRefillTries = 256;
 
@@ -24,8 +24,8 @@ uint32_t FrameSupply::reserve() const {
   return policy_.choice() == FrameChoice::kStatic ? 0 : std::min(frames_.limit() / kReserveShare, kReserveMost);
 }
 
-size_t FrameSupply::WriteInCapacity() const {
-  return std::clamp<size_t>(frames_.limit() / kWriteInShare, 1, kWriteInMost);
+size_t FrameSupply::passing_capacity() const {
+  return std::clamp<size_t>(frames_.limit() / kPassingShare, 1, kMostPassing);
 }
 
 void FrameSupply::SetOwner(driver::FrameIndex frame, PageIndex page) {
@@ -88,27 +88,34 @@ std::optional<driver::FrameIndex> FrameSupply::TakeForWrite(PageIndex page, uint
   if (run >= kLongRun || policy_.choice() == FrameChoice::kStatic) {
     return std::nullopt;
   }
-  return TakeFromWriteIn(page);
+  return TakeFromPassing(page);
 }
 
-std::optional<driver::FrameIndex> FrameSupply::TakeFromWriteIn(PageIndex page) {
+std::optional<driver::FrameIndex> FrameSupply::TakeToPass(PageIndex page) {
+  if (frames_.free() > reserve()) {
+    return frames_.Take();
+  }
+  return policy_.choice() == FrameChoice::kHeat ? TakeFromPassing(page) : TakeForRead(page);
+}
+
+std::optional<driver::FrameIndex> FrameSupply::TakeFromPassing(PageIndex page) {
   MutexLock lock(mutex_);
   std::optional<driver::FrameIndex> frame;
-  if (write_in_.size() >= WriteInCapacity()) {
-    const WriteIn oldest = write_in_.front();
+  if (passing_.size() >= passing_capacity()) {
+    const Passing oldest = passing_.front();
     if (Owner(oldest.frame) == oldest.page && !policy_.DeservesFrame(oldest.page)) {
       frame = Evict(oldest.frame);
       if (!frame.has_value()) {
         return std::nullopt;  // not clean yet
       }
     }
-    write_in_.pop_front();
+    passing_.pop_front();
   }
   if (!frame.has_value()) {
     frame = TakeAny();
   }
   if (frame.has_value()) {
-    write_in_.push_back({*frame, page});
+    passing_.push_back({*frame, page});
   }
   return frame;
 }

@@ -5,8 +5,9 @@
 // bounce buffer), so no read or write ever waits for an eviction.
 //
 // A reserve of free frames is kept for writes; the cleaner refills it ahead of need. Once the tier is full, writes to
-// absent pages share a write-in queue of at most a sixteenth of the tier, first in first out, so that a big sequential
-// write passes through that and leaves the hot set alone; what proves hot on its way graduates out of it.
+// absent pages and what is read ahead share a passing queue of at most a sixteenth of the tier, first in first out, so
+// that big sequential writes and reads pass through that and leave the hot set alone; what proves hot on its way
+// graduates out of it.
 //
 // Thread-safety: any thread.
 // Ownership:     a frame handed out is the caller's until he calls SetOwner and completes the page's state, or Give.
@@ -39,6 +40,10 @@ class FrameSupply final : private TierView {
   std::optional<driver::FrameIndex> TakeForRead(PageIndex page);
   // For an absent page that is about to be written. `run`: how many full pages are written in one go.
   std::optional<driver::FrameIndex> TakeForWrite(PageIndex page, uint32_t run) EXCLUDES(mutex_);
+  // For an absent page that a sequential read is about to come to.
+  std::optional<driver::FrameIndex> TakeToPass(PageIndex page) EXCLUDES(mutex_);
+  // How many pages pass at a time, once the tier is full.
+  size_t passing_capacity() const;
   // For who must have one: any free frame, or the least worthy victim's.
   std::optional<driver::FrameIndex> TakeAny();
   void Give(driver::FrameIndex frame) { frames_.Give(frame); }
@@ -61,15 +66,14 @@ class FrameSupply final : private TierView {
 
  private:
   static constexpr uint32_t kNobody = 0;
-  struct WriteIn {
+  struct Passing {
     driver::FrameIndex frame;
     PageIndex page;
   };
 
   std::optional<PageIndex> EvictablePage(driver::FrameIndex frame) const override;
   std::optional<driver::FrameIndex> Evict(std::optional<driver::FrameIndex> victim);
-  std::optional<driver::FrameIndex> TakeFromWriteIn(PageIndex page) EXCLUDES(mutex_);
-  size_t WriteInCapacity() const;
+  std::optional<driver::FrameIndex> TakeFromPassing(PageIndex page) EXCLUDES(mutex_);
 
   Frames& frames_;
   PageStates& states_;
@@ -78,7 +82,7 @@ class FrameSupply final : private TierView {
   std::atomic<uint32_t> hand_range_{0};
   const SparseArray<std::atomic<uint32_t>> owners_;  // page + 1
   Mutex mutex_;
-  std::deque<WriteIn> write_in_ GUARDED_BY(mutex_);
+  std::deque<Passing> passing_ GUARDED_BY(mutex_);
 };
 
 }  // namespace termfs::tlib::server

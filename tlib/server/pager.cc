@@ -33,12 +33,24 @@ Pager::Pager(BlockDevice& device, Frames& frames, PageStates& states, FrameSuppl
 // ---------------------------------------------------------------------------------------------------------------
 // Loading.
 
+std::optional<driver::FrameIndex> Pager::TakeFrame(PageIndex page, Urgency urgency) {
+  switch (urgency) {
+    case Urgency::kIfWorthIt:
+      return supply_.TakeForRead(page);
+    case Urgency::kPassing:
+      return supply_.TakeToPass(page);
+    case Urgency::kAny:
+      break;
+  }
+  return supply_.TakeAny();
+}
+
 // True when the page is loading, its frame to be filled by the caller.
 bool Pager::BeginLoad(PageIndex page, Urgency urgency) {
   if (states_.Peek(page).state() != PageState::kAbsent) {
     return false;
   }
-  const auto frame = urgency == Urgency::kAny ? supply_.TakeAny() : supply_.TakeForRead(page);
+  const auto frame = TakeFrame(page, urgency);
   if (!frame.has_value()) {
     return false;
   }

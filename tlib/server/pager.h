@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/page.h"
@@ -28,6 +29,7 @@ class Pager {
  public:
   enum class Urgency : uint8_t {
     kIfWorthIt,  // only pages that beat a victim, as the policy says
+    kPassing,    // of a sequential read: frames that such pages pass through
     kAny,        // whatever frame can be had at once
   };
 
@@ -53,6 +55,7 @@ class Pager {
   Status SetBudget(uint32_t frames);
 
  private:
+  std::optional<driver::FrameIndex> TakeFrame(PageIndex page, Urgency urgency);
   bool BeginLoad(PageIndex page, Urgency urgency);
   void EndLoad(PageIndex page, bool ok);
   Status ResizeOnce();

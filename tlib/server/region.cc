@@ -25,6 +25,7 @@
 #include "tlib/server/page_states.h"
 #include "tlib/server/pager.h"
 #include "tlib/server/promoter.h"
+#include "tlib/server/read_ahead.h"
 #include "tlib/server/region_label.h"
 #include "tlib/server/region_on_device.h"
 #include "tlib/server/tier_policy.h"
@@ -155,6 +156,7 @@ class StorageRegion final : public Region {
         cleaner_(device_, *log_, frames_, states_, supply_, metrics_),
         pager_(device_, frames_, states_, supply_, policy_, cleaner_, metrics_),
         promoter_(policy_, states_, pager_, options.sample_period),
+        read_ahead_(states_, supply_, pager_),
         io_({.term = *term_,
              .device = device_,
              .log = *log_,
@@ -187,6 +189,10 @@ class StorageRegion final : public Region {
   Status Zero(std::span<const PageRange> ranges) override { return io_.Zero(ranges); }
   Status Flush(std::span<const PageRange> ranges) override;
   Status ReadPages(RegionOffset offset, uint32_t length, std::span<const uint64_t> missing, PieceSink& sink) override {
+    if (kind_ == RegionKind::kTerm && length > 0) {
+      const uint64_t first = offset.page().value;
+      read_ahead_.Missed({first}, RegionOffset{offset.value + length - 1}.page().value + 1 - first, spawn_);
+    }
     return io_.ReadPages(offset, length, missing, sink);
   }
 
@@ -232,6 +238,7 @@ class StorageRegion final : public Region {
   Cleaner cleaner_;
   Pager pager_;
   Promoter promoter_;
+  ReadAhead read_ahead_;
   TieringIo io_;
   std::atomic<bool> started_{false};
   std::atomic<uint64_t> faults_running_{0};
@@ -307,6 +314,7 @@ Status StorageRegion::Stop() {
     Task::ParkUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(2));
   }
   promoter_.Stop();
+  read_ahead_.Stop();
   cleaner_.Stop();
   const PageRange all{.first = {0}, .count = states_.pages()};
   RETURN_IF_ERROR(cleaner_.Flush({&all, 1}));

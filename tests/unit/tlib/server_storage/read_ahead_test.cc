@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/server/read_ahead.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/unit/tlib/server_storage/region_fixture.h"
+
+namespace termfs::tlib::server {
+namespace {
+
+constexpr uint64_t kPages = 4096;
+constexpr uint64_t kFrames = 2048;  // a sixteenth of them pass, so that a reader's window is 32 pages
+constexpr RegionSetup kSetup{.pages = kPages, .dram_ratio = 0.5};
+
+class Bytes final : public PieceSink {
+ public:
+  Status Take(std::span<const Piece> pieces) override {
+    for (const Piece& piece : pieces) {
+      wrong += static_cast<uint64_t>(
+          std::count_if(piece.data, piece.data + piece.length, [](std::byte b) { return b != std::byte{3}; }));
+    }
+    return Status::Ok();
+  }
+  uint64_t wrong = 0;
+};
+
+class ReadAheadTest : public ::testing::Test {
+ protected:
+  explicit ReadAheadTest(const RegionSetup& setup = kSetup) : fixture_(setup) {
+    fixture_.Run([](Region& region) {
+      const std::vector<std::byte> bytes(kPages * kPageSize, std::byte{3});
+      EXPECT_TRUE(region.Write({0}, bytes).ok());
+      const PageRange all{.first = {0}, .count = kPages};
+      EXPECT_TRUE(region.Flush({&all, 1}).ok());
+    });
+  }
+
+  bool Present(uint64_t page) { return fixture_.term().Published({page}) != nullptr; }
+  bool AllPresent(uint64_t first, uint64_t end) {
+    for (uint64_t page = first; page < end; page++) {
+      if (!Present(page)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  // As a client does: by RPC where it finds a page absent.
+  void ReadOne(Region& region, uint64_t page) {
+    if (!Present(page)) {
+      Bytes sink;
+      const Status read = region.ReadPages({page * kPageSize}, kPageSize, {}, sink);
+      EXPECT_TRUE(read.ok()) << read.ToString();
+      EXPECT_EQ(sink.wrong, 0u) << "page " << page;
+      rpcs_++;
+    }
+  }
+  // In a task. Until nothing has been read for a while.
+  void Settle() {
+    for (uint64_t before = ~uint64_t{0}; before != fixture_.device().reads();) {
+      before = fixture_.device().reads();
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+      while (std::chrono::steady_clock::now() < end) {
+        Task::ParkUntil(end);
+      }
+    }
+  }
+
+  RegionFixture fixture_;
+  uint64_t rpcs_ = 0;
+};
+
+TEST_F(ReadAheadTest, TwoMissesInARow_LoadWhatComesNext) {
+  fixture_.Run([&](Region& region) {
+    ReadOne(region, 3000);
+    Settle();
+    EXPECT_FALSE(Present(3001)) << "one read is no sequence";
+    ReadOne(region, 3001);
+    Settle();
+  });
+  EXPECT_TRUE(AllPresent(3002, 3002 + 30));
+  EXPECT_FALSE(Present(3002 + 32));
+}
+
+TEST_F(ReadAheadTest, AReaderAtHisLeisure_AsksOnceForEachWindow) {
+  const uint64_t bytes = fixture_.Count("ssd_read_bytes_total");
+  fixture_.Run([&](Region& region) {
+    for (uint64_t page = 3000; page < 3320; page++) {
+      ReadOne(region, page);
+      Settle();
+    }
+  });
+  EXPECT_LE(rpcs_, 2 + 320 / 16u);
+  EXPECT_LE(fixture_.Count("ssd_read_bytes_total") - bytes, (320 + 32) * kPageSize) << "some was read twice";
+}
+
+TEST_F(ReadAheadTest, SeveralReaders_EachHasHisOwn) {
+  constexpr uint64_t kReaders = 8;
+  fixture_.Run([&](Region& region) {
+    for (uint64_t i = 0; i < 64; i++) {
+      for (uint64_t reader = 0; reader < kReaders; reader++) {
+        ReadOne(region, 2100 + reader * 200 + i);
+      }
+      Settle();
+    }
+  });
+  // Together they are wider than the queue that what they read ahead passes through, so some of it goes too early.
+  EXPECT_LE(rpcs_, kReaders * 64 / 2);
+}
+
+TEST_F(ReadAheadTest, ReadsOfPartsOfPages_AreASequenceToo) {
+  fixture_.Run([&](Region& region) {
+    Bytes sink;
+    for (uint64_t at = 3000 * kPageSize; at < 3002 * kPageSize + 100; at += 1000) {
+      EXPECT_TRUE(region.ReadPages({at}, 1000, {}, sink).ok());
+    }
+    EXPECT_EQ(sink.wrong, 0u);
+    Settle();
+  });
+  EXPECT_TRUE(AllPresent(3003, 3003 + 20));
+}
+
+TEST_F(ReadAheadTest, ScatteredReads_LoadNothing) {
+  const uint64_t before = fixture_.device().reads();
+  fixture_.Run([&](Region& region) {
+    for (uint64_t i = 0; i < 500; i++) {
+      ReadOne(region, 2100 + i * 1571 % 1900);
+    }
+    ReadOne(region, 4050);
+    ReadOne(region, 4050);  // again the same is no sequence
+    Settle();
+  });
+  EXPECT_EQ(fixture_.device().reads() - before, rpcs_);
+}
+
+TEST_F(ReadAheadTest, AScanOfEverything_LeavesTheHotSetInFrames) {
+  fixture_.Run([&](Region& region) {
+    std::vector<HeatEntry> counts;
+    for (uint32_t page = 0; page < kPages; page++) {
+      if (Present(page)) {
+        counts.push_back({page, 50});
+      }
+    }
+    for (int i = 0; i < 3; i++) {
+      region.AddCounts(counts);
+    }
+    for (uint64_t page = 0; page < kPages; page++) {
+      ReadOne(region, page);
+      if (page % 8 == 0) {
+        Settle();
+      }
+    }
+    uint64_t hot = 0;
+    for (const HeatEntry& entry : counts) {
+      hot += Present(entry.page) ? 1 : 0;
+    }
+    EXPECT_GT(counts.size(), kFrames * 9 / 10);
+    EXPECT_GT(hot, counts.size() * 85 / 100);
+  });
+  EXPECT_LT(rpcs_, (kPages - kFrames) / 2) << "and it was read ahead all the same";
+}
+
+TEST_F(ReadAheadTest, TheDeviceFails_NothingIsWrong) {
+  fixture_.Run([&](Region& region) {
+    ReadOne(region, 3000);
+    fixture_.device().InjectFault([](const BlockIo& io) { return io.offset == 3001 * kPageSize ? 0 : EIO; });
+    ReadOne(region, 3001);
+    Settle();
+    fixture_.device().InjectFault(nullptr);
+    EXPECT_FALSE(Present(3002));
+    ReadOne(region, 3002);
+  });
+}
+
+class OtherKindTest : public ReadAheadTest {
+ protected:
+  OtherKindTest() : ReadAheadTest({.pages = kPages, .dram_ratio = 0.5, .kind = driver::RegionKind::kRpcTiering}) {}
+};
+
+TEST_F(OtherKindTest, LoadsNothing) {
+  const uint64_t before = fixture_.device().reads();
+  fixture_.Run([&](Region& region) {
+    Bytes sink;
+    for (uint64_t page = 3000; page < 3100; page++) {
+      EXPECT_TRUE(region.ReadPages({page * kPageSize}, kPageSize, {}, sink).ok());
+    }
+    Settle();
+  });
+  EXPECT_LE(fixture_.device().reads() - before, 100u);
+}
+
+}  // namespace
+}  // namespace termfs::tlib::server
