@@ -10,6 +10,7 @@
 #include "driver/softnic/softnic.h"
 #include "tests/unit/eventually.h"
 #include "tests/unit/tlib/volume_fixture.h"
+#include "tlib/server/cpus.h"
 
 namespace termfs::tlib {
 namespace {
@@ -21,16 +22,7 @@ cpu_set_t CpusOfThisThread() {
   return set;
 }
 
-std::vector<int> Cpus() {
-  const cpu_set_t set = CpusOfThisThread();
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE && cpus.size() < server::WorkerSet::kMostBound; cpu++) {
-    if (CPU_ISSET(cpu, &set)) {
-      cpus.push_back(cpu);
-    }
-  }
-  return cpus;
-}
+std::vector<int> Cpus() { return server::CpusOfThisThread(server::WorkerSet::kMostBound); }
 
 // What `worker` may run on.
 cpu_set_t CpusOf(server::Worker& worker) {
