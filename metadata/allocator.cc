@@ -36,19 +36,20 @@ Status Allocator::Load(Reader& reader) {
     pending += static_cast<int64_t>(pages);
     return Status::Ok();
   }));
-  int64_t inodes = 0;
+  uint64_t inodes = 0;  // wraps around: what a shard or a receipt adds may be below zero
   RETURN_IF_ERROR(ForEach(reader, InodeCountKey(0), EndOfType('C'), [&](const KeyValue& pair) -> Status {
     ASSIGN_OR_RETURN(const uint64_t count, DecodeNumber(pair.value));
-    inodes += static_cast<int64_t>(count);
+    inodes += count;
     return Status::Ok();
   }));
   RETURN_IF_ERROR(ForEach(reader, ReceiptKey(0, 0), EndOfType('Q'), [&](const KeyValue& pair) -> Status {
-    ASSIGN_OR_RETURN(const Receipt receipt, DecodeReceipt(pair.value));
-    inodes += receipt.inodes;
+    if (const Result<Receipt> receipt = DecodeReceipt(pair.value); receipt.ok()) {  // else fsck says so
+      inodes += static_cast<uint64_t>(receipt->inodes);
+    }
     return Status::Ok();
   }));
   pending_ = pending;
-  inodes_ = inodes;
+  inodes_ = static_cast<int64_t>(inodes);
   return Status::Ok();
 }
 

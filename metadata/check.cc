@@ -32,12 +32,12 @@ Status CheckClients(CheckState& state) {
       state.Problem("receipts: damaged record");
       return;
     }
-    state.inodes_in_receipts += receipt->inodes;
+    state.inodes_in_receipts += static_cast<uint64_t>(receipt->inodes);
   });
 }
 
 Status CheckCounters(CheckState& state) {
-  auto sum = static_cast<uint64_t>(state.inodes_in_receipts);  // wraps around, as the shards do
+  uint64_t sum = state.inodes_in_receipts;
   RETURN_IF_ERROR(ForEachOfType(state.reader, 'C', [&](const KeyValue& pair) {
     const Result<uint64_t> count = DecodeNumber(pair.value);
     if (!count.ok()) {

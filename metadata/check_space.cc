@@ -102,8 +102,6 @@ Status CheckAhead(CheckState& state) {
     const CheckedInode* const inode = state.Find(ino);
     if (!key.Finished() || inode == nullptr || inode->type() != FileType::kRegular || !DecodeNumber(pair.value).ok()) {
       state.Problem("space ahead of inode {}: no such file, or a damaged record", ino);
-    } else if (inode->blocks == 0) {
-      state.Problem("space ahead of inode {}: it has none", ino);
     }
   });
 }

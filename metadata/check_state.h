@@ -60,7 +60,7 @@ struct CheckState {
   CheckReport report;
   std::unordered_map<InodeNumber, CheckedInode> inodes;
   std::vector<OwnedPages> owned;
-  int64_t inodes_in_receipts = 0;
+  uint64_t inodes_in_receipts = 0;  // wraps around
 
   template <typename... Args>
   void Problem(fmt::format_string<Args...> format, Args&&... args) {

@@ -9,6 +9,11 @@ namespace termfs::metadata {
 
 namespace {
 
+// What comes from the store may be anything.
+int64_t AddWrapping(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+
 Status Leave(Operation& op, const Stamp& stamp, Receipt receipt) {
   const std::string key = ReceiptKey(stamp.client, stamp.slot);
   ASSIGN_OR_RETURN(const auto present, op.transaction().GetForUpdate(key));
@@ -20,7 +25,7 @@ Status Leave(Operation& op, const Stamp& stamp, Receipt receipt) {
     receipt.inodes = last.inodes;
   }
   receipt.sequence = stamp.sequence;
-  receipt.inodes += op.TakeInodeDelta();
+  receipt.inodes = AddWrapping(receipt.inodes, op.TakeInodeDelta());
   return op.transaction().Put(key, EncodeReceipt(receipt));
 }
 
@@ -51,14 +56,14 @@ Status Namespace::RemoveClient(ClientNumber client) {
       ASSIGN_OR_RETURN(const auto claimed, transaction.GetForUpdate(found.key));
       if (claimed) {
         ASSIGN_OR_RETURN(const Receipt receipt, DecodeReceipt(*claimed));
-        inodes += receipt.inodes;
+        inodes = AddWrapping(inodes, receipt.inodes);
         RETURN_IF_ERROR(transaction.Delete(found.key));
       }
     }
-    if (inodes != 0) {
-      RETURN_IF_ERROR(AddToInodeCount(transaction, static_cast<uint8_t>(client % kInodeCountShards), inodes));
-    }
-    return transaction.Delete(ClientKey(client));
+    RETURN_IF_ERROR(transaction.Delete(ClientKey(client)));
+    // Last, as in Operation::Finish.
+    return inodes == 0 ? Status::Ok()
+                       : AddToInodeCount(transaction, static_cast<uint8_t>(client % kInodeCountShards), inodes);
   });
 }
 

@@ -4,7 +4,8 @@
 //
 //   'S'                              superblock
 //   'N'                              first inode number not yet given out in a block of numbers
-//   'C' shard:8                      inodes in use, sharded so that creators seldom meet
+//   'C' shard:8                      a part of the number of inodes, sharded so that creators seldom meet; the rest is
+//                                    in 'Q', and goes here before one of those is deleted
 //   'R'                              claimed by whoever moves a directory to another parent
 //   'I' inode                        inode
 //   'D' directory, hash, name        dentry

@@ -61,13 +61,16 @@ struct FormatOptions {
   uint32_t name_hash_bits = 55;
 };
 
+// The number of inodes is partly in receipts. Recover brings it to volumes that were made before.
+inline constexpr uint64_t kInodesInReceipts = 1;
+
 struct Superblock {
   uint32_t format_version = 0;
   Uuid uuid{};
   // Features that a program which does not know them may ignore, must not write under, must not open.
   uint64_t compatible = 0;
   uint64_t read_only_compatible = 0;
-  uint64_t incompatible = 0;
+  uint64_t incompatible = 0;  // kInodesInReceipts
   uint64_t capacity_pages = 0;
   uint32_t region_server = 0;
   uint32_t name_hash_bits = 0;

@@ -11,6 +11,8 @@ namespace {
 constexpr size_t kDentryKeyPrefix = 1 + 8 + 8;
 constexpr size_t kMaxSameHash = size_t{1} << kIndexBits;
 
+bool HasSpace(const InodeRecord& inode) { return inode.attributes.blocks != 0 || inode.trim_page != kNoTrim; }
+
 Status Stale() { return Status::Error(ESTALE, "no such inode"); }
 }  // namespace
 
@@ -71,7 +73,7 @@ Result<InodeRecord*> Operation::Claim(InodeNumber ino) {
     return Stale();
   }
   ASSIGN_OR_RETURN(InodeRecord inode, DecodeInode(ino, *value));
-  const bool has_space = inode.attributes.blocks != 0 || inode.trim_page != kNoTrim;
+  const bool has_space = HasSpace(inode);
   return &inodes_.emplace(ino, Held{std::move(inode), std::move(*value), has_space}).first->second.inode;
 }
 
@@ -152,8 +154,9 @@ Status Operation::Finish() {
     if (bytes != held.stored) {
       RETURN_IF_ERROR(transaction_.Put(InodeKey(ino), bytes));
     }
-    if (held.had_space && held.inode.attributes.blocks == 0) {  // of space ahead, either
+    if (held.had_space && !HasSpace(held.inode)) {
       RETURN_IF_ERROR(transaction_.Delete(AheadKey(ino)));
+      RETURN_IF_ERROR(transaction_.Delete(TruncationKey(ino)));
     }
   }
   RETURN_IF_ERROR(space_.Flush());

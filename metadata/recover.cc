@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a crash can leave is said by lists: orphans, truncations, space allocated ahead. This walks them to their ends.
+#include "metadata/keys.h"
 #include "metadata/namespace.h"
+#include "metadata/records.h"
 
 namespace termfs::metadata {
 
@@ -37,6 +39,15 @@ Status RepeatUntilDone(const Step& step) {
 }  // namespace
 
 Result<Namespace::Recovered> Namespace::Recover(bool orphans) {
+  RETURN_IF_ERROR(Retry(store_, [](Transaction& transaction) -> Status {
+    ASSIGN_OR_RETURN(const auto value, transaction.GetForUpdate(SuperblockKey()));
+    ASSIGN_OR_RETURN(Superblock superblock, DecodeSuperblock(value.value_or("")));
+    if ((superblock.incompatible & kInodesInReceipts) != 0) {
+      return Status::Ok();
+    }
+    superblock.incompatible |= kInodesInReceipts;
+    return transaction.Put(SuperblockKey(), EncodeSuperblock(superblock));
+  }));
   Recovered done;
   if (orphans) {
     ASSIGN_OR_RETURN(done.orphans, ForEachListed([&](InodeNumber after) { return ListOrphans(after, kBatch); },

@@ -140,7 +140,7 @@ struct Stamp {
   uint64_t sequence = 0;
 };
 
-// What was done for the stamp with this sequence.
+// What was done for the stamp with this sequence; and what the slot did to the number of inodes (see keys.h).
 struct Receipt {
   uint64_t sequence = 0;
   InodeNumber ino = 0;  // that was made, if one was

@@ -19,7 +19,7 @@ std::string Superblocks(std::string_view bytes) {
   if (!decoded.ok()) {
     return {};
   }
-  TERMFS_CHECK(decoded->capacity_pages > 0 && decoded->incompatible == 0);
+  TERMFS_CHECK(decoded->capacity_pages > 0 && (decoded->incompatible & ~kInodesInReceipts) == 0);
   std::string again = EncodeSuperblock(*decoded);
   again[0] = bytes[0];  // the format version stands for the value's own
   return again;

@@ -237,7 +237,7 @@ Result<DecodedReply> ChannelImpl::Exchange(const RpcPort::Request& request, Dead
     return core_->why_lost();
   }
   counters_->calls.Add();
-  const bool timed = counters_->calls.value() % kSampleCalls == 0;
+  const bool timed = ++exchanges_ % kSampleCalls == 0;
   const TimePoint begin = timed ? steady_clock::now() : TimePoint{};
   const bool bulk = request.in.length != 0 || request.out.length != 0;
   ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, port_->Begin(request, bulk ? buffer_ : nullptr, deadline));

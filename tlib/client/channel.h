@@ -60,6 +60,7 @@ class ChannelImpl final : public Channel {
   Histogram& hit_latency_;
   Histogram& miss_latency_;
   Histogram& call_latency_;
+  uint64_t exchanges_ = 0;
   std::shared_ptr<ChannelCounters> counters_;
   std::shared_ptr<RegisteredBuffer> buffer_;
   std::unique_ptr<RpcPort> port_;        // null: detached

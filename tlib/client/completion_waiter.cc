@@ -23,7 +23,7 @@ Status CompletionWaiter::Sleep(driver::CompletionQueue& queue, Deadline& deadlin
     spin_ /= 2;
   }
   const TimePoint begin = steady_clock::now();
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.Get() - begin).count();
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.At() - begin).count();
   if (left <= 0) {
     return Status::Error(ETIMEDOUT, "the server does not answer in time");
   }

@@ -21,12 +21,16 @@
 
 namespace termfs::tlib::client {
 
-// How long a call may take, counted from when it first has to sleep: what is answered before needs no clock.
+// When the waits of one call end: so long after the first of them that has to sleep. What is answered before needs no
+// clock.
+//
+// Thread-safety: the channel's thread.
 class Deadline {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   explicit Deadline(std::chrono::nanoseconds timeout) : timeout_(timeout) {}
-  TimePoint Get() {
+  // From the first call on the time runs.
+  TimePoint At() {
     if (at_ == TimePoint{}) {
       at_ = std::chrono::steady_clock::now() + timeout_;
     }

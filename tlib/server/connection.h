@@ -9,7 +9,7 @@
 // kGone the queue pair is destroyed and `on_gone` called.
 //
 // Thread-safety: its worker's thread. Functions marked "In a task" may park.
-// Ownership:     shared by its NetworkPort, its session and the tasks that use it.
+// Ownership:     shared by its NetworkPort and its session; tasks use it as User.
 // Errors:        EIO: the peer's memory does not allow the operation; ENOTCONN: the connection is lost or being closed.
 #pragma once
 
@@ -63,7 +63,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // To the closing state; idempotent.
   void Close(const Status& why);
-  // A user keeps a closing connection from going. RAII, on the worker's thread.
+  // A user keeps a closing connection from going, and so from being destroyed. RAII, on the worker's thread.
+  // REQUIRES: the connection is not gone.
   class User {
    public:
     explicit User(Connection& connection) : connection_(connection) { connection_.users_++; }

@@ -88,17 +88,17 @@ std::optional<driver::FrameIndex> FrameSupply::TakeForWrite(PageIndex page, uint
   if (run >= kLongRun || policy_.choice() == FrameChoice::kStatic) {
     return std::nullopt;
   }
-  return TakeFromPassing(page);
+  return TakeFromPassing(page, /*may_use_reserve=*/true);
 }
 
 std::optional<driver::FrameIndex> FrameSupply::TakeToPass(PageIndex page) {
-  if (frames_.free() > reserve()) {
-    return frames_.Take();
+  if (frames_.free() > reserve() || policy_.choice() != FrameChoice::kHeat) {
+    return TakeForRead(page);
   }
-  return policy_.choice() == FrameChoice::kHeat ? TakeFromPassing(page) : TakeForRead(page);
+  return TakeFromPassing(page, /*may_use_reserve=*/false);
 }
 
-std::optional<driver::FrameIndex> FrameSupply::TakeFromPassing(PageIndex page) {
+std::optional<driver::FrameIndex> FrameSupply::TakeFromPassing(PageIndex page, bool may_use_reserve) {
   MutexLock lock(mutex_);
   std::optional<driver::FrameIndex> frame;
   if (passing_.size() >= passing_capacity()) {
@@ -112,7 +112,7 @@ std::optional<driver::FrameIndex> FrameSupply::TakeFromPassing(PageIndex page) {
     passing_.pop_front();
   }
   if (!frame.has_value()) {
-    frame = TakeAny();
+    frame = may_use_reserve ? TakeAny() : EvictLeastWorthy();
   }
   if (frame.has_value()) {
     passing_.push_back({*frame, page});
@@ -124,6 +124,10 @@ std::optional<driver::FrameIndex> FrameSupply::TakeAny() {
   if (const auto frame = frames_.Take(); frame.has_value()) {
     return frame;
   }
+  return EvictLeastWorthy();
+}
+
+std::optional<driver::FrameIndex> FrameSupply::EvictLeastWorthy() {
   return Evict(policy_.LeastWorthy(*this, hand_range_.load(std::memory_order_relaxed)));
 }
 

@@ -73,7 +73,8 @@ class FrameSupply final : private TierView {
 
   std::optional<PageIndex> EvictablePage(driver::FrameIndex frame) const override;
   std::optional<driver::FrameIndex> Evict(std::optional<driver::FrameIndex> victim);
-  std::optional<driver::FrameIndex> TakeFromPassing(PageIndex page) EXCLUDES(mutex_);
+  std::optional<driver::FrameIndex> EvictLeastWorthy();
+  std::optional<driver::FrameIndex> TakeFromPassing(PageIndex page, bool may_use_reserve) EXCLUDES(mutex_);
 
   Frames& frames_;
   PageStates& states_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <utility>
 
 #include "base/log.h"
 #include "tlib/server/page_runs.h"
@@ -12,48 +13,66 @@
 namespace termfs::tlib::server {
 namespace {
 
-constexpr uint64_t kFirstWindow = 32;  // pages
-constexpr uint64_t kMostPages = 256;   // 1 MiB
-constexpr uint64_t kPassingShare = 4;  // of the queue that what is loaded passes through, for one reader
+constexpr uint64_t kFirstWindow = 4;  // pages
+constexpr uint64_t kMostPages = 256;  // 1 MiB
+constexpr uint64_t kReaderShare = 4;  // of the queue that what is loaded passes through: a window's
 
 }  // namespace
 
-// The stream that goes on at `first`, else a new one in the place of the one that was idle longest.
-ReadAhead::Stream& ReadAhead::Find(uint64_t first) {
+ReadAhead::Stream* ReadAhead::Find(Streams& streams, uint64_t first) {
   // Small reads come to the page where the last one ended once more.
-  const auto goes_on = [&](const Stream& s) { return s.used != 0 && s.next <= first + 1 && first <= s.ahead; };
-  auto found = std::find_if(streams_.begin(), streams_.end(), goes_on);
-  if (found == streams_.end()) {
-    found = std::min_element(streams_.begin(), streams_.end(),
-                             [](const Stream& a, const Stream& b) { return a.used < b.used; });
-    *found = {};
+  const auto found = std::find_if(streams.begin(), streams.end(), [&](const Stream& s) {
+    return s.used != 0 && s.next <= first + 1 && first <= s.ahead;
+  });
+  return found != streams.end() ? &*found : nullptr;
+}
+
+ReadAhead::Stream& ReadAhead::Oldest(Streams& streams) {
+  return *std::min_element(streams.begin(), streams.end(),
+                           [](const Stream& a, const Stream& b) { return a.used < b.used; });
+}
+
+PageRange ReadAhead::Advance(uint64_t first, uint64_t count) {
+  const uint64_t most = std::min<uint64_t>(kMostPages, supply_.passing_capacity() / kReaderShare);
+  const uint64_t next = first + count;
+  MutexLock lock(mutex_);
+  calls_++;
+  Stream* stream = Find(known_, first);
+  if (stream == nullptr) {
+    Stream* const once = Find(seen_once_, first);
+    if (once == nullptr) {
+      Oldest(seen_once_) = {.next = next, .ahead = next, .window = 0, .used = calls_};
+      return {};
+    }
+    if (next <= once->next) {
+      return {};
+    }
+    stream = &Oldest(known_);
+    *stream = std::exchange(*once, {});
   }
-  return *found;
+  stream->used = calls_;
+  if (next <= stream->next) {
+    return {};
+  }
+  stream->next = next;
+  stream->ahead = std::max(stream->ahead, next);
+  if (stream->ahead - next > stream->window / 2 || loading_.load() >= kMostLoads) {
+    return {};
+  }
+  stream->window = std::min(std::max({2 * stream->window, 2 * count, kFirstWindow}), most);
+  const uint64_t begin = stream->ahead;
+  const uint64_t end = std::min(next + stream->window, states_.pages());
+  if (end <= begin) {
+    return {};
+  }
+  stream->ahead = end;
+  return {.first = {begin}, .count = end - begin};
 }
 
 void ReadAhead::Missed(PageIndex first, uint64_t count, const Spawner& spawn) {
-  const uint64_t most = std::min<uint64_t>(kMostPages, supply_.passing_capacity() / kPassingShare);
-  PageRange range;
-  {
-    MutexLock lock(mutex_);
-    Stream& stream = Find(first.value);
-    const bool goes_on = stream.used != 0;
-    stream.used = ++calls_;
-    if (first.value + count <= stream.next) {
-      return;
-    }
-    stream.next = first.value + count;
-    stream.ahead = std::max(stream.ahead, stream.next);
-    if (!goes_on || stream.ahead - stream.next > stream.window / 2) {
-      return;
-    }
-    stream.window = std::min(std::max({2 * stream.window, 2 * count, kFirstWindow}), most);
-    const uint64_t end = std::min(stream.next + stream.window, states_.pages());
-    if (end <= stream.ahead) {
-      return;
-    }
-    range = {.first = {stream.ahead}, .count = end - stream.ahead};
-    stream.ahead = end;
+  const PageRange range = Advance(first.value, count);
+  if (range.count == 0) {
+    return;
   }
   loading_.fetch_add(1);
   if (stopping_.load()) {  // pairs with Stop: one of the two sees the other
@@ -78,7 +97,7 @@ void ReadAhead::Load(PageRange range) {
     }
     const auto loaded = pager_.Load({pages.data(), count}, Pager::Urgency::kPassing);
     if (!loaded.ok()) {
-      LOG_ERROR("read ahead: {}", loaded.status().ToString());
+      LOG_DEBUG("read ahead: {}", loaded.status().ToString());
       return;
     }
   }

@@ -5,7 +5,8 @@
 // ends; so a part is as long as the window, which doubles each time, and the next one begins to load while the reader
 // is on its way through the last half of this one, if he is fast enough to run into it.
 //
-// What is loaded passes through the tier (FrameSupply::TakeToPass), so a scan leaves the hot set alone.
+// What is loaded passes through the tier (FrameSupply::TakeToPass), so a scan leaves the hot set alone. Two reads in a
+// row may be chance: they load little. Of loads only a few run at a time, whatever clients ask for.
 //
 // Thread-safety: Missed from any task; Stop in a task.
 #pragma once
@@ -29,24 +30,30 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Some of pages [first, first + count) were absent, and are about to be read. What comes next may be loaded by a
-  // task.
+  // Pages [first, first + count) are asked for, the first of them because it was absent. What comes next may be loaded
+  // by a task.
   void Missed(PageIndex first, uint64_t count, const Spawner& spawn) EXCLUDES(mutex_);
   // Nothing is loaded any more when this returns. Idempotent.
   void Stop();
 
  private:
   static constexpr size_t kStreams = 32;
+  static constexpr uint32_t kMostLoads = 16;  // at a time
 
   // A reader who was at `next` last; the pages before `ahead` are loaded, or will be.
   struct Stream {
     uint64_t next = 0;
     uint64_t ahead = 0;
-    uint64_t window = 0;  // 0: one read so far
-    uint64_t used = 0;    // when, in calls of Missed
+    uint64_t window = 0;
+    uint64_t used = 0;  // when, in calls of Missed; 0: nobody's
   };
+  // Those of whom more than one read is known apart from the others, so that random reads do not drive them out.
+  using Streams = std::array<Stream, kStreams>;
 
-  Stream& Find(uint64_t first) REQUIRES(mutex_);
+  static Stream* Find(Streams& streams, uint64_t first);
+  static Stream& Oldest(Streams& streams);
+  // What to load now; of no pages: nothing.
+  PageRange Advance(uint64_t first, uint64_t count) EXCLUDES(mutex_);
   void Load(PageRange range);
 
   PageStates& states_;
@@ -54,7 +61,8 @@ class ReadAhead {
   Pager& pager_;
   Mutex mutex_;
   uint64_t calls_ GUARDED_BY(mutex_) = 0;
-  std::array<Stream, kStreams> streams_ GUARDED_BY(mutex_);
+  Streams known_ GUARDED_BY(mutex_);
+  Streams seen_once_ GUARDED_BY(mutex_);
   std::atomic<bool> stopping_{false};
   std::atomic<uint32_t> loading_{0};
 };

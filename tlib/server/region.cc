@@ -190,8 +190,7 @@ class StorageRegion final : public Region {
   Status Flush(std::span<const PageRange> ranges) override;
   Status ReadPages(RegionOffset offset, uint32_t length, std::span<const uint64_t> missing, PieceSink& sink) override {
     if (kind_ == RegionKind::kTerm && length > 0) {
-      const uint64_t first = offset.page().value;
-      read_ahead_.Missed({first}, RegionOffset{offset.value + length - 1}.page().value + 1 - first, spawn_);
+      NoteMisses(offset, length, missing);
     }
     return io_.ReadPages(offset, length, missing, sink);
   }
@@ -214,6 +213,7 @@ class StorageRegion final : public Region {
 
  private:
   Status Recover();
+  void NoteMisses(RegionOffset offset, uint32_t length, std::span<const uint64_t> missing);
   Status LoadEverything(const Progress& progress);
   // `pages`: of the region whose tier it is, now or soon.
   Status SetBudget(uint64_t pages, uint32_t frames);
@@ -284,6 +284,20 @@ Status StorageRegion::Recover() {
       found->pages, found->dirty, found->dirty * kPageSize, found->unmarked,
       std::chrono::duration_cast<std::chrono::milliseconds>(took).count());
   return Status::Ok();
+}
+
+// From the first page that is asked for and absent on.
+void StorageRegion::NoteMisses(RegionOffset offset, uint32_t length, std::span<const uint64_t> missing) {
+  const uint64_t first = offset.page().value;
+  const uint64_t end = std::min(RegionOffset{offset.value + length - 1}.page().value + 1, states_.pages());
+  for (uint64_t i = 0; i < end - std::min(first, end); i++) {
+    const bool asked = missing.empty() || (i / 64 < missing.size() && (missing[i / 64] >> (i % 64) & 1) != 0);
+    const PageState state = states_.Peek({first + i}).state();
+    if (asked && (state == PageState::kAbsent || state == PageState::kLoading)) {
+      read_ahead_.Missed({first + i}, end - first - i, spawn_);
+      return;
+    }
+  }
 }
 
 Status StorageRegion::LoadEverything(const Progress& progress) {

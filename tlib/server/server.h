@@ -151,7 +151,7 @@ struct ServerOptions {
   RegionOptions region;
   std::string socket_directory;  // the volume's directory; the control socket is `socket` in it
   uint32_t workers = 1;
-  uint32_t blocking_threads = 4;  // for RunBlocking
+  uint32_t blocking_threads = 4;  // for RunBlocking, beside one for each CPU
   uint64_t epoch = 1;             // of this start
   uint32_t allowed_uid = 0;       // besides root: who may connect
 };

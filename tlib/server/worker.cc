@@ -201,7 +201,8 @@ bool Worker::StartSpawned() {
 }
 
 bool Worker::FireTimers() {
-  if (timers_.empty() || ++rounds_ % kRoundsPerClockRead != 0) {
+  // While it gives way a round may last long.
+  if (timers_.empty() || (elsewhere_ == 0 && ++rounds_ % kRoundsPerClockRead != 0)) {
     return false;
   }
   const TimePoint now = steady_clock::now();

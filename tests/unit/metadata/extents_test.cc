@@ -221,6 +221,16 @@ TEST_F(FragmentedTest, Unlink_DuringATruncationFreesTheFrontToo) {
   EXPECT_THAT(*ns().ListTruncations(0, 10), IsEmpty());
 }
 
+TEST_F(FragmentedTest, ReleaseOrphan_WithManyAttributes_LeavesNoKeyBehind) {
+  for (int i = 0; i < 70; ++i) {  // more than a step takes
+    ASSERT_TRUE(ns().SetXattr(file_, "user." + std::to_string(i), "", XattrMode::kEither, Tick()).ok());
+  }
+  ASSERT_TRUE(ns().Truncate(file_, 0, Tick())->more);
+  ASSERT_TRUE(ns().Unlink(kRootInode, "f", kNotOpen, Tick())->orphaned);
+  ASSERT_TRUE(ns().ReleaseOrphan(file_).ok());
+  EXPECT_THAT(*ns().ListTruncations(0, 10), IsEmpty());
+}
+
 TEST_F(FragmentedTest, Punch_GoesOnInSteps) {
   int calls = 1;
   while (*ns().PunchExtents(file_, 0, 2 * kExtents, Tick())) {

@@ -78,13 +78,20 @@ TEST_F(RecoverTest, WithItsLastPageAFileLosesTheNoteOfSpaceAhead) {
   ExpectSound();
 }
 
-TEST_F(RecoverTest, Check_FindsSpaceAheadOfNothing) {
+TEST_F(RecoverTest, OfAVolumeFromBefore_MakesOneThatOlderProgramsRefuse) {
+  Superblock before = ns().superblock();
+  before.incompatible = 0;
   const InodeNumber ino = File("f");
   auto transaction = store().Begin();
-  ASSERT_TRUE(transaction->Put(AheadKey(ino), EncodeNumber(5)).ok());
+  ASSERT_TRUE(transaction->Put(SuperblockKey(), EncodeSuperblock(before)).ok());
+  ASSERT_TRUE(transaction->Put(AheadKey(ino), EncodeNumber(5)).ok());  // which these left
   ASSERT_TRUE(transaction->Commit().ok());
-  EXPECT_EQ(Problems(store()).size(), 1u);
+  Reopen();
+  ExpectSound();
   EXPECT_EQ(Recover().trimmed, 1u);
+  Reopen();
+  EXPECT_EQ(ns().superblock().incompatible, kInodesInReceipts);
+  ASSERT_TRUE(ns().Unlink(kRootInode, "f", kNotOpen, Tick()).ok());
   ExpectSound();
 }
 

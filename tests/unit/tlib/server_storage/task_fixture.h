@@ -41,7 +41,15 @@ class TaskRunner {
   TaskRunner(const TaskRunner&) = delete;
   TaskRunner& operator=(const TaskRunner&) = delete;
 
-  void Spawn(std::function<void()> task) { workers_[next_++ % workers_.size()]->Spawn(std::move(task)); }
+  void Spawn(std::function<void()> task) {
+    running_++;
+    workers_[next_++ % workers_.size()]->Spawn([this, task = std::move(task)] {
+      task();
+      running_--;
+    });
+  }
+  // Tasks that were spawned and have not ended.
+  size_t running() const { return running_; }
   Spawner spawner() {
     return [this](std::function<void()> task) { Spawn(std::move(task)); };
   }
@@ -67,6 +75,7 @@ class TaskRunner {
   std::vector<std::unique_ptr<AioContext>> aios_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::atomic<size_t> next_{0};
+  std::atomic<size_t> running_{0};
 };
 
 }  // namespace termfs::tlib::server
