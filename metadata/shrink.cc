@@ -5,6 +5,7 @@
 // changes the superblock.
 #include <algorithm>
 
+#include "base/size.h"
 #include "metadata/allocator.h"
 #include "metadata/keys.h"
 #include "metadata/namespace.h"
@@ -37,8 +38,8 @@ Status Namespace::Confine(uint64_t end) {
   const uint64_t in_use = capacity - free - free_beyond - std::min(use.pending_pages, capacity - free - free_beyond);
   if (in_use > end) {
     EndConfinement();
-    return Status::Error(ENOSPC, std::to_string(in_use << kPageBits) + " bytes are in use, " +
-                                     std::to_string((in_use - end) << kPageBits) + " of them must be freed first");
+    return Status::Error(ENOSPC, ReadableSize(in_use << kPageBits) + " are in use, " +
+                                     ReadableSize((in_use - end) << kPageBits) + " of them must be freed first");
   }
   return Status::Ok();
 }

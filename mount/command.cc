@@ -7,15 +7,18 @@
 
 #include <cstdio>
 
+#include "mount/error_text.h"
+#include "mount/mount_point.h"
+
 namespace termfs::mount {
 
 int Failed(const Status& status) {
-  std::fprintf(stderr, "termfs: %s\n", status.ToString().c_str());
+  std::fprintf(stderr, "termfs: %s\n", ErrorText(status).c_str());
   return kExitFailed;
 }
 
-int BadUsage(const Status& status) {
-  std::fprintf(stderr, "termfs: %s\nSee termfs --help.\n", std::string(status.message()).c_str());
+int BadUsage(const std::string& command, const Status& status) {
+  std::fprintf(stderr, "termfs: %s\nSee termfs %s --help.\n", std::string(status.message()).c_str(), command.c_str());
   return kExitUsage;
 }
 
@@ -38,13 +41,24 @@ Result<std::string> VolumePath(const std::string& address) {
     return ErrnoStatus(address);
   }
   if (!S_ISDIR(st.st_mode)) {
-    return Status::Error(ENOTDIR, address + ": a volume is a directory");
+    return Status::Error(ENOTDIR, address + " is a file; a volume is a directory");
   }
   const std::string lock = std::string(path.get()) + "/lock";
   if (access(lock.c_str(), F_OK) != 0 && errno == ENOENT) {
     return Status::Error(EUCLEAN, address + " is not a termfs volume (no file 'lock' in it); termfs format makes one");
   }
   return std::string(path.get());
+}
+
+Result<std::string> ServedPath(const std::string& place) {
+  Result<MountDescription> mount = DescribeMount(place);
+  if (mount.ok()) {
+    return std::move(mount->address);
+  }
+  if (mount.status().code() != EINVAL && mount.status().code() != ENOENT) {
+    return std::move(mount).status();
+  }
+  return VolumePath(place);
 }
 
 Result<std::string> AbsolutePath(const std::string& path) {

@@ -63,7 +63,7 @@ struct StatsArguments {
   std::string count;           // samples; empty: until interrupted
 };
 struct SetArguments {
-  std::string address;
+  std::string address;                // a volume's, or a mount point
   std::vector<std::string> settings;  // key=value
 };
 struct FsckArguments {
@@ -86,15 +86,17 @@ int RunCommandLine(const Program& program, int argc, char** argv);
 // The same for mount.termfs, called by mount(8): ADDR MNT [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS].
 int RunMountHelper(const Program& program, int argc, char** argv);
 
-// Print the error, and return the exit code for it.
+// Print the error, and return the exit code for it. `command`: the subcommand whose --help says more.
 int Failed(const Status& status);
-int BadUsage(const Status& status);
+int BadUsage(const std::string& command, const Status& status);
 // Prints `text` to standard output; the exit code says whether it got there.
 int Print(const std::string& text);
 
 // The absolute path of a volume's directory. EUCLEAN for a directory that is none, EOPNOTSUPP for a network address,
 // which this version does not serve.
 Result<std::string> VolumePath(const std::string& address);
+// The same, also of the volume that is mounted on `place`.
+Result<std::string> ServedPath(const std::string& place);
 // Of a file that need not exist, in a directory that does.
 Result<std::string> AbsolutePath(const std::string& path);
 

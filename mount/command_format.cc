@@ -25,13 +25,13 @@ int RunFormat(const FormatArguments& arguments) {
   fs::server::FormatOptions options;
   const Result<uint64_t> capacity = ParseSize(arguments.capacity);
   if (!capacity.ok()) {
-    return BadUsage(capacity.status().WithContext("--capacity"));
+    return BadUsage("format", capacity.status().WithContext("--capacity"));
   }
   options.settings.capacity_bytes = *capacity;
   if (!arguments.dram_ratio.empty()) {
     const Result<double> ratio = ParseRatio(arguments.dram_ratio);
     if (!ratio.ok()) {
-      return BadUsage(ratio.status().WithContext("--dram-ratio"));
+      return BadUsage("format", ratio.status().WithContext("--dram-ratio"));
     }
     options.settings.dram_ratio = *ratio;
   }
@@ -43,7 +43,7 @@ int RunFormat(const FormatArguments& arguments) {
     options.settings.device = *device;
   }
   if (const Status allowed = fs::server::CheckSettings(options.settings); !allowed.ok()) {
-    return BadUsage(allowed);
+    return BadUsage("format", allowed);
   }
   options.overwrite = arguments.force;
   if (isatty(STDERR_FILENO) != 0) {

@@ -100,7 +100,7 @@ void AddStats(CLI::App& app, StatsArguments& arguments, Action& action) {
 
 void AddSet(CLI::App& app, SetArguments& arguments, Action& action) {
   CLI::App* command = app.add_subcommand("set", "Change settings of a running server");
-  command->add_option("ADDR", arguments.address, "the volume's directory")->required();
+  command->add_option("ADDR|MNT", arguments.address, "the volume's directory, or a mount point")->required();
   command
       ->add_option("KEY=VALUE", arguments.settings,
                    "capacity=16G, dram-ratio=0.3, promoter=heat|recent|static, pattern=random (a new magic pattern)")
@@ -121,12 +121,46 @@ void AddFsck(CLI::App& app, FsckArguments& arguments, Action& action) {
   command->callback([&] { action = [&] { return RunFsck(arguments); }; });
 }
 
+constexpr char kExitCodes[] = "Exit codes: 0 ok, 1 failed, 2 bad usage.\n";
+constexpr char kWhereHelpIs[] = "Each subcommand has options of its own: termfs SUBCOMMAND --help shows them.\n";
+
 std::vector<std::string> Subcommands(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     names.push_back(command->get_name());
   }
   return names;
+}
+
+bool LooksLikeOption(const std::string& word) { return word.size() > 1 && word[0] == '-' && word != "--"; }
+
+// Where it says that something is missing or too much, CLI11 does not name a word that it does not know.
+std::string WhatIsWrong(const CLI::App& app, const CLI::Error& error) {
+  const auto* const missing = dynamic_cast<const CLI::RequiredError*>(&error);
+  if (missing == nullptr && dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) {
+    return error.what();
+  }
+  const std::vector<std::string> left = app.remaining(/*recurse=*/true);
+  if (const auto option = std::find_if(left.begin(), left.end(), &LooksLikeOption); option != left.end()) {
+    return fmt::format("there is no option '{}'", *option);
+  }
+  if (missing == nullptr && !left.empty()) {
+    return fmt::format("'{}' is one argument too many", left[0]);
+  }
+  if (!app.get_subcommands().empty()) {
+    return error.what();
+  }
+  const std::string known = fmt::format("{}", fmt::join(Subcommands(app), ", "));
+  return left.empty() ? "a subcommand is missing: " + known
+                      : fmt::format("there is no subcommand '{}'; there are {}", left[0], known);
+}
+
+// As other errors look; the help is that of the subcommand, unless what is wrong comes before one.
+std::string ErrorMessage(const CLI::App* app, const CLI::Error& error) {
+  const std::vector<CLI::App*> commands = app->get_subcommands();
+  const bool before = commands.empty() || !app->remaining().empty();
+  return fmt::format("termfs: {}\nSee termfs {}--help.\n", WhatIsWrong(*app, error),
+                     before ? "" : commands[0]->get_name() + " ");
 }
 
 }  // namespace
@@ -144,7 +178,8 @@ int RunCommandLine(const Program& program, int argc, char** argv) {
   CLI::App app("termfs: a distributed file system whose servers expose more memory than they have", "termfs");
   app.set_version_flag("--version", "termfs " TERMFS_VERSION);
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 ok, 1 failed, 2 bad usage. termfs COMMAND --help says more.\n");
+  app.failure_message(&ErrorMessage);
+  app.footer(kExitCodes);  // of the subcommands, too
   AddFormat(app, format, action);
   AddServe(app, program, serve, action);
   AddMount(app, program, mount, action);
@@ -153,19 +188,10 @@ int RunCommandLine(const Program& program, int argc, char** argv) {
   AddStats(app, stats, action);
   AddSet(app, set, action);
   AddFsck(app, fsck, action);
+  app.footer(std::string(kExitCodes) + kWhereHelpIs);
   RefuseEmptyWords(app);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::RequiredError& error) {
-    const std::vector<std::string> known = Subcommands(app);
-    if (argc > 1 && argv[1][0] != '-' && std::find(known.begin(), known.end(), argv[1]) == known.end()) {
-      std::fputs(
-          fmt::format("termfs: there is no subcommand '{}'; there are {}\n", argv[1], fmt::join(known, ", ")).c_str(),
-          stderr);
-      return kExitUsage;
-    }
-    app.exit(error);
-    return kExitUsage;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }

@@ -46,7 +46,7 @@ int RunMount(const Program& program, const MountArguments& arguments) {
   MountRequest request;
   for (const std::string& options : arguments.options) {
     if (const Status applied = ApplyMountOptions(options, request.config); !applied.ok()) {
-      return BadUsage(applied);
+      return BadUsage("mount", applied);
     }
   }
   const Result<std::string> address = VolumePath(arguments.address);
@@ -101,12 +101,13 @@ int RunMountHelper(const Program& program, int argc, char** argv) {
     }
   }
   if (argc - optind != 2) {
-    return BadUsage(Status::Error(EINVAL, "usage: mount.termfs ADDR MOUNTPOINT [-o OPTIONS]"));
+    return BadUsage("mount", Status::Error(EINVAL, "usage: mount.termfs ADDR MOUNTPOINT [-o OPTIONS]"));
   }
   arguments.address = argv[optind];
   arguments.mountpoint = argv[optind + 1];
   if (sloppy) {
     return BadUsage(
+        "mount",
         Status::Error(EINVAL, "sloppy mounts (-s) are not done: an option that is not understood is an error"));
   }
   return fake ? kExitOk : RunMount(program, arguments);

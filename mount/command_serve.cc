@@ -75,7 +75,7 @@ int RunServe(const Program& program, const ServeArguments& arguments) {
     return Failed(settings.status());
   }
   if (const Status overridden = Override(arguments, *settings); !overridden.ok()) {
-    return BadUsage(overridden);
+    return BadUsage("serve", overridden);
   }
   return RunService(arguments.foreground, [&](Readiness& readiness) {
     const LogLevel level = arguments.verbose ? LogLevel::kDebug : LogLevel::kInfo;

@@ -86,11 +86,11 @@ int RunSet(const SetArguments& arguments) {
   for (const std::string& text : arguments.settings) {
     Result<Setting> setting = ParseSetting(text);
     if (!setting.ok()) {
-      return BadUsage(setting.status());
+      return BadUsage("set", setting.status());
     }
     settings.push_back(std::move(*setting));
   }
-  const Result<std::string> address = VolumePath(arguments.address);
+  const Result<std::string> address = ServedPath(arguments.address);
   if (!address.ok()) {
     return Failed(address.status());
   }

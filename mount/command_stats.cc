@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "mount/command.h"
+#include "mount/error_text.h"
 #include "mount/size.h"
 #include "mount/stats_sample.h"
 
@@ -31,7 +32,7 @@ int Show(const StatsArguments& arguments, std::chrono::duration<double> interval
     return Failed(before.status());
   }
   if (!server_error.ok()) {
-    std::fprintf(stderr, "termfs: the server's own counters are not shown: %s\n", server_error.ToString().c_str());
+    std::fprintf(stderr, "termfs: the server's own counters are not shown: %s\n", ErrorText(server_error).c_str());
   }
   auto next = std::chrono::steady_clock::now();
   for (uint64_t shown = 0; shown < count; shown++) {
@@ -58,13 +59,13 @@ int Show(const StatsArguments& arguments, std::chrono::duration<double> interval
 int RunStats(const StatsArguments& arguments) {
   const auto interval = ParseInterval(arguments.interval);
   if (!interval.ok()) {
-    return BadUsage(interval.status());
+    return BadUsage("stats", interval.status());
   }
   uint64_t count = std::numeric_limits<uint64_t>::max();
   if (!arguments.count.empty()) {
     const Result<uint64_t> parsed = ParseCount(arguments.count, 1, count);
     if (!parsed.ok()) {
-      return BadUsage(parsed.status().WithContext("--count"));
+      return BadUsage("stats", parsed.status().WithContext("--count"));
     }
     count = *parsed;
   }

@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "mount/error_text.h"
 #include "mount/resources.h"
 
 namespace termfs::mount {
@@ -101,7 +102,7 @@ void Readiness::Ok() {
 
 void Readiness::Failed(const Status& status) {
   if (pipe_.valid()) {
-    WriteAll(pipe_.get(), kFails + status.ToString());
+    WriteAll(pipe_.get(), kFails + ErrorText(status));
     pipe_.Reset(-1);
   }
 }
@@ -113,7 +114,7 @@ int RunService(bool foreground, const std::function<Status(Readiness&)>& body) {
     Readiness nobody;
     const Status status = body(nobody);
     if (!status.ok()) {
-      PrintError(status.ToString());
+      PrintError(ErrorText(status));
     }
     return status.ok() ? 0 : 1;
   }

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/page.h"
+#include "base/size.h"
 
 namespace termfs::fs::server {
 
@@ -17,8 +18,6 @@ constexpr std::chrono::seconds kPatience{60};  // with a region of which nothing
 constexpr std::chrono::milliseconds kPause{100};
 constexpr std::chrono::seconds kGrace{2};                  // for what was removed just now to be free
 constexpr uint64_t kMetadataReserve = uint64_t{64} << 20;  // of the disk that the metadata is on, stays free
-
-std::string Mebibytes(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 }  // namespace
 
@@ -46,8 +45,9 @@ Status Capacity::Set(uint64_t pages) {
     return Status::Ok();
   }
   if (target != 0 && pages != target) {
-    return Status::Error(EBUSY, "the capacity is on its way to " + std::to_string(target << kPageBits) +
-                                    " bytes; capacity=" + std::to_string(before << kPageBits) + " calls that off");
+    return Status::Error(EBUSY, "the capacity is on its way to " + ReadableSize(target << kPageBits) +
+                                    "; capacity=" + std::to_string(before << kPageBits) + " (" +
+                                    ReadableSize(before << kPageBits) + ") calls that off");
   }
   if (target != 0 || pages == before) {
     return Status::Ok();
@@ -63,7 +63,7 @@ Status Capacity::Set(uint64_t pages) {
   Status grown = Grow(pages);
   target_.store(0);
   if (grown.ok()) {
-    LOG_INFO("the capacity is {} bytes now", pages << kPageBits);
+    LOG_INFO("the capacity is {} now", ReadableSize(pages << kPageBits));
   }
   return grown;
 }
@@ -113,8 +113,8 @@ Status Capacity::CheckDisk(uint64_t more_bytes) const {
   const unsigned __int128 free = static_cast<unsigned __int128>(space.f_bavail) * space.f_frsize;
   const uint64_t needed = more_bytes + (device.st_dev == meta.st_dev ? kMetadataReserve : 0);
   if (free < needed) {
-    return Status::Error(ENOSPC, p_.device + ": " + Mebibytes(needed) + " more are needed on its disk, which has " +
-                                     Mebibytes(static_cast<uint64_t>(free)) + " free");
+    return Status::Error(ENOSPC, p_.device + ": " + ReadableSize(needed) + " more are needed on its disk, which has " +
+                                     ReadableSize(static_cast<uint64_t>(free)) + " free");
   }
   return Status::Ok();
 }
@@ -130,7 +130,7 @@ Status Capacity::BeginShrink(uint64_t pages) {
     std::this_thread::sleep_for(kPause);
     confined = p_.confine(pages);
   }
-  RETURN_IF_ERROR(std::move(confined).WithContext("the capacity cannot be " + std::to_string(pages << kPageBits)));
+  RETURN_IF_ERROR(std::move(confined).WithContext("the capacity cannot be " + ReadableSize(pages << kPageBits)));
   if (thread_.joinable()) {
     thread_.join();  // of an earlier one; it has ended
   }
@@ -139,9 +139,9 @@ Status Capacity::BeginShrink(uint64_t pages) {
   thread_ = std::thread([this, pages, before = this->pages()] {
     const Status done = Shrink(pages);
     if (done.ok()) {
-      LOG_INFO("the capacity is {} bytes now", pages << kPageBits);
+      LOG_INFO("the capacity is {} now", ReadableSize(pages << kPageBits));
     } else {
-      LOG_WARNING("changing the capacity to {} bytes: {}", pages << kPageBits, done.ToDebugString());
+      LOG_WARNING("changing the capacity to {}: {}", ReadableSize(pages << kPageBits), done.ToDebugString());
       MutexLock lock(mutex_);
       failure_ = done.ToString();
     }
@@ -173,8 +173,7 @@ Status Capacity::Shrink(uint64_t pages) {
     }
     least = std::min(least, left);
     if (now >= deadline) {
-      return obstacle.ok() ? Status::Error(EBUSY, std::to_string(left << kPageBits) + " bytes cannot be moved")
-                           : obstacle;
+      return obstacle.ok() ? Status::Error(EBUSY, ReadableSize(left << kPageBits) + " cannot be moved") : obstacle;
     }
     if (cancelled()) {
       return Status::Error(ECANCELED, "the change of the capacity was called off");

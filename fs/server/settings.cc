@@ -15,6 +15,7 @@
 #include <array>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
 #include "base/page.h"
 #include "fs/server/volume_directory.h"
@@ -26,6 +27,8 @@ namespace {
 
 constexpr uint64_t kMinCapacity = uint64_t{16} << 20;
 constexpr uint64_t kMaxCapacity = (uint64_t{1} << 44) - 2 * kPageSize;  // page numbers of a region have 32 bits
+constexpr char kCapacities[] = "from 16 MiB to just under 16 TiB, in whole pages of 4 KiB";
+constexpr char kLineHint[] = "; a line is KEY = VALUE, such as dram-ratio = 0.5 or kind = \"term\"";
 
 Status Bad(std::string_view key, std::string_view allowed) {
   return Status::Error(EINVAL, std::string(key) + " must be " + std::string(allowed));
@@ -70,7 +73,9 @@ Status TakeRatio(const toml::table& table, std::string_view key, double& to) {
 }
 
 Status TakeAll(const toml::table& table, VolumeSettings& s) {
-  RETURN_IF_ERROR(Take(table, "capacity", kMinCapacity, kMaxCapacity, s.capacity_bytes));
+  if (!Take(table, "capacity", kMinCapacity, kMaxCapacity, s.capacity_bytes).ok()) {
+    return Bad("capacity", std::string("a number of bytes ") + kCapacities);
+  }
   RETURN_IF_ERROR(TakeRatio(table, "dram-ratio", s.dram_ratio));
   RETURN_IF_ERROR(TakeString(table, "device", s.device));
   RETURN_IF_ERROR(TakeString(table, "kind", s.kind));
@@ -137,11 +142,36 @@ Status CheckLines(std::string_view text, const std::string& name) {
   for (size_t number = 1; !text.empty(); number++) {
     const std::string_view line = text.substr(0, text.find('\n'));
     if (const char* const foreign = ForeignToSettings(line); foreign != nullptr) {
-      return Status::Error(EINVAL, name + " line " + std::to_string(number) + ": " + foreign);
+      return Status::Error(EINVAL, name + " line " + std::to_string(number) + ": " + foreign + kLineHint);
     }
     text.remove_prefix(std::min(line.size() + 1, text.size()));
   }
   return Status::Ok();
+}
+
+// "" in a line without one.
+std::string_view KeyOf(std::string_view line) {
+  line = line.substr(0, line.find_first_of("=#"));
+  const size_t first = line.find_first_not_of(" \t\r");
+  return first == std::string_view::npos ? "" : line.substr(first, line.find_last_not_of(" \t\r") + 1 - first);
+}
+
+// What is wrong with a line that toml++ refuses; its own words are about its innards. Lines count from 1.
+std::string WrongInLine(std::string_view text, size_t number) {
+  std::vector<std::string_view> keys;
+  while (keys.size() < number && !text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    keys.push_back(KeyOf(line));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+  }
+  if (!keys.empty() && !keys.back().empty()) {
+    const auto same = static_cast<size_t>(std::find(keys.begin(), keys.end(), keys.back()) - keys.begin());
+    if (same + 1 < keys.size()) {
+      return "the key '" + std::string(keys.back()) + "' is in line " + std::to_string(same + 1) +
+             " already; remove one of the two";
+    }
+  }
+  return std::string("no setting") + kLineHint;
 }
 
 std::string Quoted(const std::string& text) {
@@ -154,7 +184,7 @@ std::string Quoted(const std::string& text) {
 
 Status CheckSettings(const VolumeSettings& s) {
   if (s.capacity_bytes < kMinCapacity || s.capacity_bytes > kMaxCapacity || s.capacity_bytes % kPageSize != 0) {
-    return Bad("capacity", "from 16 MiB to just under 16 TiB, in whole pages of 4 KiB");
+    return Bad("capacity", kCapacities);
   }
   if (!(s.dram_ratio >= 0.01 && s.dram_ratio <= 1.0)) {
     return Bad("dram-ratio", "from 0.01 to 1");
@@ -189,8 +219,7 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
   const toml::parse_result parsed = toml::parse(text, name);
   if (!parsed) {
     const auto& begin = parsed.error().source().begin;
-    return Status::Error(
-        EINVAL, name + " line " + std::to_string(begin.line) + ": " + std::string(parsed.error().description()));
+    return Status::Error(EINVAL, name + " line " + std::to_string(begin.line) + ": " + WrongInLine(text, begin.line));
   }
   const toml::table& table = parsed.table();
   static constexpr std::array<std::string_view, 9> kKeys = {
@@ -198,11 +227,16 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
       "metadata-threads", "sample-period-ms", "memory-directory"};
   for (const auto& [key, value] : table) {
     if (std::find(kKeys.begin(), kKeys.end(), key.str()) == kKeys.end()) {
-      return Status::Error(EINVAL, name + ": unknown key '" + std::string(key.str()) + "'");
+      return Status::Error(EINVAL, name + ": unknown key '" + std::string(key.str()) + "'; remove its line");
     }
   }
   VolumeSettings s;
-  RETURN_IF_ERROR(TakeAll(table, s).WithContext(name));
+  if (!table.contains("capacity")) {
+    return Status::Error(EINVAL, name + ": capacity is missing; add a line capacity = BYTES, the size of the volume");
+  }
+  if (const Status taken = TakeAll(table, s); !taken.ok()) {
+    return Status::Error(EINVAL, name + ": " + std::string(taken.message()) + "; put it right there");
+  }
   return s;
 }
 

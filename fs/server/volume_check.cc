@@ -6,6 +6,10 @@ namespace termfs::fs::server {
 
 namespace {
 
+std::string ProblemText(const Status& status) {
+  return status.code() == EUCLEAN ? std::string(status.message()) : status.ToString();
+}
+
 // What is around the namespace. No more than one problem is told of each part.
 void CheckAround(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Superblock& superblock,
                  std::vector<std::string>& problems) {
@@ -22,7 +26,7 @@ void CheckAround(const VolumePaths& paths, const VolumeSettings& settings, const
     status = tlib::server::Server::CheckRegion(*region);
   }
   if (!status.ok()) {
-    problems.push_back(status.ToString());
+    problems.push_back(ProblemText(status));
   }
 }
 

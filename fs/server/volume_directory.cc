@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/page.h"
+#include "base/size.h"
 #include "metadata/rocksdb_store.h"
 #include "tlib/server/region_label.h"
 
@@ -66,12 +67,15 @@ std::string Holder(int fd) {
 Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, std::string_view what) {
   UniqueFd fd(open(paths.lock.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd.valid()) {
-    return errno == ENOENT ? Status::Error(EUCLEAN, paths.root + " is not a termfs volume: it has no file 'lock'")
-                           : ErrnoStatus("open " + paths.lock);
+    return errno == ENOENT
+               ? Status::Error(EUCLEAN,
+                               paths.root + " is not a termfs volume (no file 'lock' in it); termfs format makes one")
+               : ErrnoStatus("open " + paths.lock);
   }
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    return errno == EWOULDBLOCK ? Status::Error(EBUSY, paths.root + " is " + Holder(fd.get()))
-                                : ErrnoStatus("lock " + paths.lock);
+    return errno == EWOULDBLOCK
+               ? Status::Error(EBUSY, paths.root + " is " + Holder(fd.get()) + "; that has to end first")
+               : ErrnoStatus("lock " + paths.lock);
   }
   // For people only: on a full disk the lock holds without it.
   const std::string holder = std::string(what) + " by process " + std::to_string(getpid());
@@ -194,8 +198,8 @@ Status CheckCapacity(const VolumePaths& paths, const VolumeSettings& settings, c
     return Status::Ok();
   }
   return Status::Error(EINVAL, paths.settings + ": capacity must be that of the volume, " +
-                                   std::to_string(superblock.capacity_pages << kPageBits) +
-                                   "; 'termfs set' changes it");
+                                   std::to_string(superblock.capacity_pages << kPageBits) + " (" +
+                                   ReadableSize(superblock.capacity_pages << kPageBits) + "); 'termfs set' changes it");
 }
 
 tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/page.h"
 #include "base/random.h"
+#include "base/size.h"
 #include "fs/server/settings.h"
 #include "fs/server/volume_directory.h"
 #include "metadata/namespace.h"
@@ -27,7 +28,7 @@ constexpr uint64_t kMetadataReserve = uint64_t{128} << 20;  // for meta/: half t
 Status CheckEmpty(const std::string& directory) {
   DIR* dir = opendir(directory.c_str());
   if (dir == nullptr) {
-    return errno == ENOTDIR ? Status::Error(ENOTDIR, directory + ": a volume is made in a directory")
+    return errno == ENOTDIR ? Status::Error(ENOTDIR, directory + " is no directory; a volume is made in one")
                             : ErrnoStatus("open " + directory);
   }
   bool empty = true;
@@ -37,7 +38,7 @@ Status CheckEmpty(const std::string& directory) {
   }
   closedir(dir);
   return empty ? Status::Ok()
-               : Status::Error(EEXIST, directory + ": choose a directory that is empty or does not exist");
+               : Status::Error(EEXIST, directory + " is not empty; choose a directory that is empty or does not exist");
 }
 
 Status CheckSpace(const std::string& directory, const VolumeSettings& settings) {
@@ -48,8 +49,8 @@ Status CheckSpace(const std::string& directory, const VolumeSettings& settings) 
   const unsigned __int128 available = static_cast<unsigned __int128>(use.f_bavail) * use.f_frsize;
   const uint64_t needed = kMetadataReserve + (settings.device.empty() ? settings.capacity_bytes : 0);
   if (available < needed) {
-    return Status::Error(ENOSPC, directory + " has " + std::to_string(static_cast<uint64_t>(available >> 20)) +
-                                     " MiB free, the volume needs " + std::to_string(needed >> 20) + " MiB");
+    return Status::Error(ENOSPC, directory + " has " + ReadableSize(static_cast<uint64_t>(available)) +
+                                     " free, the volume needs " + ReadableSize(needed));
   }
   return Status::Ok();
 }

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "base/size.h"
 #include "fs/proto/codec.h"
 #include "fs/server/capacity.h"
 #include "fs/server/kept_memory.h"
@@ -141,7 +142,8 @@ Status ServedVolume::TakeCapacity(VolumeSettings& settings) {
   if (settings.capacity_bytes == capacity) {
     return Status::Ok();
   }
-  LOG_INFO("a change of the capacity to {} bytes was cut short; it is {} bytes", settings.capacity_bytes, capacity);
+  LOG_INFO("a change of the capacity to {} was cut short; it is {}", ReadableSize(settings.capacity_bytes),
+           ReadableSize(capacity));
   settings.capacity_bytes = capacity;
   return NoteCapacity(names_->superblock().capacity_pages);
 }

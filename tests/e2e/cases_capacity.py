@@ -413,7 +413,7 @@ def case_capacity_shows_its_way(site):
         text = run(site.termfs, "status", volume.path)
         check("on its way to 32.0 MiB" in text and "to be moved" in text, text)
         for other in ("96M", "40M"):
-            refused(site, 1, ("on its way", "calls that off"), "set", volume.path, f"capacity={other}")
+            refused(site, 1, ("on its way to 32 MiB; capacity=67108864 (64 MiB) calls that off"), "set", volume.path, f"capacity={other}")
         setting.send_signal(signal.SIGINT)
         check(setting.wait(timeout=60) != 0, "set was interrupted")
         setting.stderr.close()

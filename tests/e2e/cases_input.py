@@ -19,6 +19,8 @@ def refused(site, code, says, *arguments):
     check(done.returncode == code, f"{what}: exit code {done.returncode}, not {code}: {done.stderr}")
     check(done.stdout == "", f"{what}: prints {done.stdout!r}")
     check(1 <= len(done.stderr.strip().splitlines()) <= 2, f"{what}: {done.stderr!r}")
+    check(done.stderr.startswith("termfs: "), f"{what}: does not say who speaks: {done.stderr!r}")
+    check("Structure needs cleaning" not in done.stderr, f"{what}: an errno that says nothing: {done.stderr!r}")
     for text in (says,) if isinstance(says, str) else says:
         check(text in done.stderr, f"{what}: {text!r} is not in {done.stderr!r}")
 
@@ -54,13 +56,27 @@ def case_unknown_subcommand(site):
     refused(site, 2, ("'frmat'", "format, serve, mount"), "frmat", site.scratch)
 
 
+def case_wrong_words_are_named(site):
+    for before, command, words, says in (
+            ([], "", [], "a subcommand is missing: format, serve"), ([], "", ["--bogus"], "no option '--bogus'"),
+            (["--bogus"], "", ["status", site.scratch], "no option '--bogus'"),
+            ([], "status", ["--bogus"], "no option '--bogus'"), ([], "status", [site.scratch, "-x"], "no option '-x'"),
+            ([], "status", [], "ADDR|MNT is required"), ([], "status", ["a", "b"], "'b' is one argument too many"),
+            ([], "format", ["x", "--capacity"], "--capacity"), ([], "format", ["x", "--capacity", "1X"], SIZE),
+            ([], "stats", ["x", "--interval", "x"], "--interval"), ([], "set", ["x", "colour=1"], "'colour'"),
+            ([], "mount", ["x", "y", "-o", "wombat"], "wombat")):
+        help_of = f"See termfs {command} --help." if command else "See termfs --help."
+        refused(site, 2, (says, help_of), *before, *([command] if command else []), *words)
+    check("termfs SUBCOMMAND --help" in run(site.termfs, "--help"), "where the options of a subcommand are shown")
+
+
 def case_format_refuses_bad_arguments(site):
     path = os.path.join(site.scratch, "new")
     for arguments, says in BAD_FORMATS:
         refused(site, 2, says, "format", path, *arguments)
         check(not os.path.exists(path), f"format {arguments} left something behind")
     refused(site, 2, "DIR", "format", "", "--capacity", "16M")
-    refused(site, 1, "MiB free", "format", path, "--capacity", "15T")
+    refused(site, 1, ("free, the volume needs 15.00 TiB", "No space"), "format", path, "--capacity", "15T")
     refused(site, 1, "No such file", "format", os.path.join(path, "deeper"), "--capacity", "16M")
     refused(site, 1, "directory", "format", "/dev/null", "--capacity", "16M")
     check(not os.path.exists(path), "a format that failed left something behind")
@@ -92,7 +108,7 @@ def case_format_refuses_bad_devices(site):
         for device, says in (("/dev/null", "name a block device"), (site.scratch, "name a block device"),
                              (disk, "name a block device"), ("/nonexistent/disk", "No such file")):
             format_refused(says, device)
-        refused(site, 1, ("needed", "No space"), "format", path, "--capacity", "64M", "--device", loop)
+        refused(site, 1, ("has 32 MiB, 33 MiB less than is needed", "No space"), "format", path, "--capacity", "64M", "--device", loop)
         run("mkfs.ext4", "-q", loop)
         run("mount", loop, mount)
         format_refused("is mounted", loop, "--force")
@@ -181,18 +197,19 @@ DAMAGE = (
     (("overwrite", "written", 0, 8192), ("written log", "backup")),
     (("become", "epoch", b"-1\n"), "epoch"),
     (("become", "epoch", b"18446744073709551616\n"), "epoch"),
-    (("become", "termfs.toml", b""), "capacity must be"),
+    (("become", "termfs.toml", b""), ("termfs.toml: capacity is missing", "add a line")),
+    (("append", "termfs.toml", b"workers four\n"), ("termfs.toml line", "no setting; a line is KEY = VALUE")),
     (("become", "termfs.toml", os.urandom(300)), "termfs.toml"),
     (("become", "termfs.toml", b"a = 1\n" * 50000), "too long"),
     (("become", "termfs.toml", b"a = " + b"[" * 60000), "termfs.toml"),
     (("setting", "termfs.toml", "workers", '"two"'), ("termfs.toml", "workers must be")),
     (("setting", "termfs.toml", "workers", "0"), "workers must be"),
     (("setting", "termfs.toml", "dram-ratio", "nan"), "dram-ratio must be"),
-    (("setting", "termfs.toml", "capacity", "33554432"), "capacity"),
+    (("setting", "termfs.toml", "capacity", "33554432"), "16777216 (16 MiB)"),
     (("setting", "termfs.toml", "capacity", "-1"), "capacity must be"),
     (("setting", "termfs.toml", "device", '"/nonexistent"'), "/nonexistent"),
     (("setting", "termfs.toml", "device", '"relative"'), "absolute"),
-    (("append", "termfs.toml", b"capacity = 3\n"), "line"),
+    (("append", "termfs.toml", b"capacity = 3\n"), "'capacity' is in line 2 already"),
     (("append", "termfs.toml", b"colour = 3\n"), "unknown key 'colour'"),
     (("append", "termfs.toml", b"[colours]\n"), "a table"),
     (("overwrite", "meta/CURRENT", 0, 16), "meta"),
@@ -270,7 +287,7 @@ def case_serve_refuses(site):
                             (["--dram-ratio", "2"], RATIO), (["--kind", ""], "--kind")):
         refused(site, 2, says, "serve", volume.path, *arguments)
     for command in ("serve", "fsck"):
-        refused(site, 1, f"is served by process {volume.server}", command, volume.path)
+        refused(site, 1, f"is served by process {volume.server}; that has to end first", command, volume.path)
     refused(site, 1, "empty or does not exist", "format", volume.path, "--capacity", "16M")
     empty = os.path.join(site.scratch, "empty")
     os.mkdir(empty)

@@ -74,6 +74,13 @@ def case_command_json(site):
     run(site.termfs, "stats", volume.path, "--count", "1", "--interval", "0.1")
 
 
+def case_set_takes_a_mount_point(site):
+    volume = site.volume("64M", 0.5)
+    m = volume.mount()
+    run(site.termfs, "set", m.path, "dram-ratio=0.25")
+    check(volume.status()["dram_ratio"] == 0.25, "the volume that is mounted there")
+
+
 def case_command_names_the_transport(site):
     volume = site.volume("64M")
     expected = "io_uring" if site.fuse == "io_uring" else "/dev/fuse"

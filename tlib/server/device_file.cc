@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/page.h"
+#include "base/size.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -39,8 +40,8 @@ Status CheckBlockDevice(const std::string& path, uint64_t bytes) {
   }
   ASSIGN_OR_RETURN(const uint64_t have, BlockDeviceBytes(fd.get(), path));
   if (have < bytes) {
-    return Status::Error(ENOSPC,
-                         path + " has " + std::to_string(have) + " bytes, " + std::to_string(bytes) + " are needed");
+    return Status::Error(
+        ENOSPC, path + " has " + ReadableSize(have) + ", " + ReadableSize(bytes - have) + " less than is needed");
   }
   return Status::Ok();
 }
@@ -53,7 +54,7 @@ Status CheckSpace(int fd, uint64_t bytes) {
   }
   const uint64_t free = uint64_t{space.f_bavail} * space.f_frsize;
   if (free < bytes) {
-    return Status::Error(ENOSPC, std::to_string(bytes) + " bytes are needed, " + std::to_string(free) + " are free");
+    return Status::Error(ENOSPC, ReadableSize(bytes) + " are needed, " + ReadableSize(free) + " are free");
   }
   return Status::Ok();
 }
@@ -65,7 +66,7 @@ Status Allocate(int fd, uint64_t from, uint64_t bytes, const std::function<void(
       if (errno == EINTR) {
         continue;
       }
-      return ErrnoStatus("allocate " + std::to_string(bytes) + " bytes");
+      return ErrnoStatus("allocate " + ReadableSize(bytes));
     }
     done += step;
     if (progress) {
@@ -109,14 +110,14 @@ Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64
     ASSIGN_OR_RETURN(file.bytes, BlockDeviceBytes(file.fd.get(), path));
     unsigned int block = 0;
     if (ioctl(file.fd.get(), BLKPBSZGET, &block) == 0 && block > kPageSize) {
-      return Status::Error(EINVAL, path + " has blocks larger than " + std::to_string(kPageSize));
+      return Status::Error(EINVAL, path + " has blocks larger than " + ReadableSize(kPageSize));
     }
   } else {
     file.bytes = static_cast<uint64_t>(found.st_size);
   }
   if (file.bytes < start) {
-    return Status::Error(EUCLEAN, path + " is too short for the beginning of a region: " + std::to_string(file.bytes) +
-                                      " bytes; restore it from a backup");
+    return Status::Error(EUCLEAN, path + " is too short for the beginning of a region: " + ReadableSize(file.bytes) +
+                                      "; restore it from a backup");
   }
   file.bytes -= start;
   file.start = start;
@@ -133,8 +134,8 @@ Result<uint64_t> ResizeDeviceFile(const DeviceFile& file, uint64_t old_bytes, ui
   if (S_ISBLK(found.st_mode)) {
     ASSIGN_OR_RETURN(const uint64_t have, BlockDeviceBytes(fd, "the device"));
     if (have < file.start + bytes) {
-      return Status::Error(ENOSPC, "the block device has " + std::to_string(have) + " bytes, " +
-                                       std::to_string(file.start + bytes) + " are needed");
+      return Status::Error(ENOSPC, "the block device has " + ReadableSize(have) + ", " +
+                                       ReadableSize(file.start + bytes - have) + " less than is needed");
     }
     return have - file.start;
   }

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "base/size.h"
 #include "base/unique_fd.h"
 #include "tlib/server/aio_block_device.h"
 #include "tlib/server/bounce_pool.h"
@@ -79,9 +80,9 @@ Status CheckOptions(const RegionOptions& options) {
 Status CheckSize(const BlockDevice& device, const RegionOptions& options) {
   const uint64_t needed = options.pages * kPageSize;
   if (device.size() < needed) {
-    return Status::Error(EUCLEAN, options.device + " has been cut short: the region needs " + std::to_string(needed) +
-                                      " bytes and finds " + std::to_string(device.size()) +
-                                      "; restore it from a backup");
+    return Status::Error(EUCLEAN, options.device + " has been cut short: " + ReadableSize(needed - device.size()) +
+                                      " of the region's " + ReadableSize(needed) +
+                                      " are missing; restore it from a backup");
   }
   return Status::Ok();
 }
@@ -104,7 +105,8 @@ Status CutToSize(const RegionOptions& options, BlockDevice& device) {
   const UniqueFd fd(open(options.device.c_str(), O_RDONLY | O_CLOEXEC));
   ASSIGN_OR_RETURN(const RegionLabel label, ReadRegionLabel(fd.get(), options.device));
   if (label.pages != options.pages) {
-    LOG_INFO("{}: a change of the capacity was cut short; it is {} bytes", options.device, options.pages * kPageSize);
+    LOG_INFO("{}: a change of the capacity was cut short; it is {}", options.device,
+             ReadableSize(options.pages * kPageSize));
     RETURN_IF_ERROR(ChangeRegionLabel(options.device, {.pages = options.pages, .volume = options.volume}));
   }
   if (options.kind == RegionKind::kRpc || device.size() <= options.pages * kPageSize) {
@@ -279,9 +281,9 @@ Status StorageRegion::Recover() {
   }
   const auto took = std::chrono::steady_clock::now() - begin;
   LOG_INFO(
-      "the last server was killed; its memory is taken over: {} pages, {} of them dirty ({} bytes to write), {} "
+      "the last server was killed; its memory is taken over: {} pages, {} of them dirty ({} to write), {} "
       "written and not yet marked, in {} ms",
-      found->pages, found->dirty, found->dirty * kPageSize, found->unmarked,
+      found->pages, found->dirty, ReadableSize(found->dirty * kPageSize), found->unmarked,
       std::chrono::duration_cast<std::chrono::milliseconds>(took).count());
   return Status::Ok();
 }
@@ -381,8 +383,8 @@ Status StorageRegion::CheckGrowth(uint64_t pages) {
   }
   if (pages > tier_->max_pages()) {
     return Status::Error(EINVAL, "while it is served the region grows to at most " +
-                                     std::to_string(tier_->max_pages() << kPageBits) +
-                                     " bytes; after a restart of the server it has room for more");
+                                     ReadableSize(tier_->max_pages() << kPageBits) +
+                                     "; after a restart of the server it has room for more");
   }
   ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(kind_, pages, ratio_.load()));
   return tier_->CheckRoom(pages, frames - std::min(frames, frames_.limit()));

@@ -55,7 +55,7 @@ Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, 
                                   uint64_t most_bytes) {
   TierPlace place(directory);
   if (Status made = place.Make(); !made.ok()) {
-    return Status::Error(made.code(), std::string(made.message()) + Advice(needed_bytes));
+    return Status::Error(made.code(), made.ToString() + Advice(needed_bytes));
   }
   Status mounted;
   if (own_tmpfs) {
@@ -64,7 +64,7 @@ Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, 
   ASSIGN_OR_RETURN(const bool on_tmpfs, IsOnTmpfs(directory));
   if (!on_tmpfs && !mounted.ok()) {
     rmdir(directory.c_str());
-    return Status::Error(mounted.code(), std::string(mounted.message()) + Advice(needed_bytes));
+    return Status::Error(mounted.code(), mounted.ToString() + Advice(needed_bytes));
   }
   if (!on_tmpfs) {
     rmdir(directory.c_str());

@@ -52,10 +52,24 @@ TEST(Settings, Parse_NamesWhatIsWrong) {
   EXPECT_NE(ErrorOf("workers = 1\n\"a\" \xc9\xb5").find("line 3"), std::string::npos);
   EXPECT_EQ(ErrorOf("device = \"/dev/\xc3\xa4\\\"\" # \xc3\xa4"), "");
   EXPECT_NE(ErrorOf("device = 'relative'").find("device must be"), std::string::npos);
-  EXPECT_FALSE(ParseSettings("", "t.toml").ok()) << "no capacity";
   EXPECT_FALSE(ParseSettings("capacity = 16777215", "t.toml").ok());
   EXPECT_FALSE(ParseSettings("capacity = 16777217", "t.toml").ok());
   EXPECT_FALSE(ParseSettings("capacity = 9223372036854775807", "t.toml").ok());
+}
+
+TEST(Settings, Parse_SaysWhatToDo) {
+  EXPECT_EQ(ParseSettings("workers = 1\n", "t.toml").status().message(),
+            "t.toml: capacity is missing; add a line capacity = BYTES, the size of the volume");
+  EXPECT_EQ(ParseSettings("capacity = 4096\n", "t.toml").status().message(),
+            "t.toml: capacity must be a number of bytes from 16 MiB to just under 16 TiB, in whole pages of 4 KiB; "
+            "put it right there");
+  for (const char* line : {"workers 4", "workers =", "= 4", "workers = four", "device = \"a"}) {
+    EXPECT_EQ(ParseSettings("capacity = 16777216\n" + std::string(line) + "\n", "t.toml").status().message(),
+              "t.toml line 2: no setting; a line is KEY = VALUE, such as dram-ratio = 0.5 or kind = \"term\"")
+        << line;
+  }
+  EXPECT_EQ(ParseSettings("workers = 1\n\ncapacity = 16777216\n workers=2\n", "t.toml").status().message(),
+            "t.toml line 4: the key 'workers' is in line 1 already; remove one of the two");
 }
 
 }  // namespace termfs::fs::server
