@@ -28,6 +28,14 @@ std::string ForPeople(const std::string& directory, const fs::server::CheckRepor
   } else {
     fmt::format_to(out, "{} problems\n", report.problems.size());
   }
+  if (!report.kept_memory.empty() && !report.kept_pages.has_value()) {
+    fmt::format_to(out, "memory of a killed server is in {}: what it wrote last may be there only\n",
+                   report.kept_memory);
+  } else if (report.kept_pages.value_or(0) > 0) {
+    fmt::format_to(out,
+                   "pages that are only in memory of this host: {} ({}), in {}; the next termfs serve keeps them\n",
+                   *report.kept_pages, FormatSize(*report.kept_pages * kPageSize), report.kept_memory);
+  }
   return text;
 }
 
@@ -39,6 +47,8 @@ std::string ForPrograms(const fs::server::CheckReport& report) {
       .Member("extents", report.extents)
       .Member("used_bytes", report.pages_used * kPageSize)
       .Member("repaired", report.repaired)
+      .Member("kept_memory", report.kept_memory)
+      .Member("kept_bytes", report.kept_pages.value_or(0) * kPageSize)
       .Key("problems")
       .BeginArray();
   for (const std::string& problem : report.problems) {

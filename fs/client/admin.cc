@@ -26,9 +26,12 @@ Result<std::vector<std::byte>> Ask(const std::string& address, Opcode opcode, st
   request.opcode = opcode;
   const auto* bytes = reinterpret_cast<const uint8_t*>(body.data());
   request.body.assign(bytes, bytes + body.size());
-  ASSIGN_OR_RETURN(const auto reply, control->Call<tlib::wire::AdminReplyT>(std::move(request), deadline));
-  const auto* answer = reinterpret_cast<const std::byte*>(reply.body.data());
-  return std::vector<std::byte>(answer, answer + reply.body.size());
+  const auto reply = control->Call<tlib::wire::AdminReplyT>(std::move(request), deadline);
+  // So that the server does not take it for lost; one that is gone itself does not mind.
+  [[maybe_unused]] const Status said = control->Call<tlib::wire::DoneT>(tlib::wire::GoodbyeT(), deadline).status();
+  RETURN_IF_ERROR(reply.status());
+  const auto* answer = reinterpret_cast<const std::byte*>(reply->body.data());
+  return std::vector<std::byte>(answer, answer + reply->body.size());
 }
 
 SessionStatus FromWireStatus(const wire::SessionStatusT& s) {

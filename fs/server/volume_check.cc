@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fs/server/volume_directory.h"
 #include "metadata/namespace.h"
+#include "tlib/server/tier_store.h"
 
 namespace termfs::fs::server {
 
@@ -30,6 +31,19 @@ void CheckAround(const VolumePaths& paths, const VolumeSettings& settings, const
   }
 }
 
+// What was written and is not on the SSD is no problem while the memory is there that has it.
+void LookAtMemory(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Superblock& superblock,
+                  CheckReport& report) {
+  const auto kept = tlib::server::TierStore::LookAtKept(TierOptionsOf(paths, settings, ToString(superblock.uuid)),
+                                                        superblock.capacity_pages);
+  if (!kept.ok()) {
+    report.problems.push_back(ProblemText(kept.status()));
+  } else if (kept->has_value()) {
+    report.kept_memory = (*kept)->directory;
+    report.kept_pages = (*kept)->dirty_pages;
+  }
+}
+
 // Only on what the check finds sound: on the rest it could do harm.
 Result<uint64_t> Repair(metadata::Namespace& names) {
   ASSIGN_OR_RETURN(const metadata::Namespace::Recovered done, names.Recover(/*orphans=*/true));
@@ -56,8 +70,11 @@ Result<CheckReport> CheckVolume(const std::string& directory, bool repair) {
                      .extents = checked.extents,
                      .pages_used = checked.used_pages,
                      .repaired = repaired,
+                     .kept_memory = {},
+                     .kept_pages = {},
                      .problems = std::move(checked.problems)};
   CheckAround(paths, settings, names->superblock(), report.problems);
+  LookAtMemory(paths, settings, names->superblock(), report);
   return report;
 }
 

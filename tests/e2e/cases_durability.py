@@ -2,6 +2,7 @@
 """What a killed server and a loss of power leave. The mounts end with their server here, and new ones look."""
 import contextlib
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -9,7 +10,7 @@ import sys
 import time
 
 from cases_posix import MIB, read_file, write_file
-from volume import check, eventually
+from volume import check, eventually, run
 
 
 def log_of(volume):
@@ -31,6 +32,10 @@ def case_killed_server_keeps_what_was_written(site):
     volume.kill()
     volume.abandon(m)
     check(os.path.isdir(volume.tier()), "the memory is still there")
+    said = volume.fsck()
+    check("sound\npages that are only in memory of this host: " in said and volume.tier() in said, said)
+    kept = json.loads(run(site.termfs, "fsck", "--json", volume.path))
+    check(kept["kept_memory"] == volume.tier() and kept["kept_bytes"] > 0, str(kept))
     volume.serve()
     check("its memory is taken over" in log_of(volume), "the log says what was found")
     m = volume.mount()
@@ -41,6 +46,7 @@ def case_killed_server_keeps_what_was_written(site):
     volume.umount(m)
     volume.stop()
     check(volume.tier() is None and not os.path.exists(memory), "a clean stop leaves no memory behind")
+    check(volume.fsck().endswith("sound\n"), "fsck after a clean stop")
 
 
 def case_lost_memory_keeps_what_was_synced(site):

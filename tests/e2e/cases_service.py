@@ -81,6 +81,23 @@ def case_set_takes_a_mount_point(site):
     check(volume.status()["dram_ratio"] == 0.25, "the volume that is mounted there")
 
 
+def case_log_tells_lost_clients_from_others(site):
+    volume = site.volume("64M")
+    m = volume.mount()
+    for command in (["status", volume.path], ["stats", m.path, "--count", "1"], ["set", volume.path, "promoter=recent"]):
+        run(site.termfs, *command)
+    failure(site, 1, "set", volume.path, "capacity=8T")  # answered with an error
+    other = volume.mount()
+    volume.umount(other)
+    eventually(lambda: len(volume.status()["sessions"]) == 1, "the second mount's session has gone")
+    log = read_file(os.path.join(volume.path, "log")).decode()
+    check("session" not in log and "not connected" not in log, f"nothing is wrong: {log}")
+    os.kill(m.pid, signal.SIGKILL)
+    eventually(lambda: f"(pid {m.pid}) is lost" in read_file(os.path.join(volume.path, "log")).decode(),
+               "the log tells of a mount that was killed")
+    volume.abandon(m)
+
+
 def case_command_names_the_transport(site):
     volume = site.volume("64M")
     expected = "io_uring" if site.fuse == "io_uring" else "/dev/fuse"

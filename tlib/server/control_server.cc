@@ -138,7 +138,7 @@ Status ControlServer::Admit(const PeerPtr& peer) {
 
 void ControlServer::OnEvents(const PeerPtr& peer, uint32_t events) {
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
-    Drop(peer, Status::Error(ENOTCONN, "the client hung up"));
+    Drop(peer, Status::Error(ENOTCONN, "the client hung up without a goodbye"));
     return;
   }
   if (!peer->busy) {
@@ -201,8 +201,15 @@ void ControlServer::Drop(const PeerPtr& peer, const Status& why) {
   if (!peer->session.has_value()) {
     return;
   }
-  LOG_INFO("session {} of {} (pid {}) ends: {}", peer->session->id.value, peer->session->program, peer->pid,
-           why.ToString());
+  const std::string session =
+      fmt::format("session {} of {} (pid {})", peer->session->id.value, peer->session->program, peer->pid);
+  if (peer->end.how == SessionEnd::How::kGoodbye) {
+    LOG_DEBUG("{} has ended", session);
+  } else if (why.code() == ESHUTDOWN) {
+    LOG_INFO("{} ends: {}", session, why.message());
+  } else {
+    LOG_WARNING("{} is lost: {}", session, why.message());
+  }
   sessions_.Close(peer->session->id, why, [this, peer] {
     loop_->Post([this, peer] {
       peer->session_gone = true;

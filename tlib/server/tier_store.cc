@@ -18,6 +18,7 @@
 #include "base/page.h"
 #include "base/random.h"
 #include "base/unique_fd.h"
+#include "tlib/server/page_entry.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -80,6 +81,36 @@ Result<std::string> BootId() {
   ASSIGN_OR_RETURN(std::string id, ReadAll("/proc/sys/kernel/random/boot_id", 64));
   id.erase(std::find(id.begin(), id.end(), '\n'), id.end());
   return id;
+}
+
+bool IsDirty(PageEntry entry) {
+  return entry.state() >= PageState::kDirty && entry.state() <= PageState::kWritingBackRedirtied;
+}
+
+// Of the first `pages`, by the words in the file.
+Result<uint64_t> CountDirty(const std::string& path, uint64_t pages) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd.valid()) {
+    return ErrnoStatus("open " + path);
+  }
+  std::vector<uint64_t> words(size_t{64} << 10);
+  uint64_t dirty = 0;
+  for (uint64_t at = 0; at < pages;) {
+    const size_t count = std::min<uint64_t>(words.size(), pages - at);
+    const ssize_t got =
+        pread(fd.get(), words.data(), count * sizeof(uint64_t), static_cast<off_t>(at * sizeof(uint64_t)));
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < static_cast<ssize_t>(sizeof(uint64_t))) {
+      return got < 0 ? ErrnoStatus("read " + path) : Status::Error(EUCLEAN, path + " is too short");
+    }
+    const size_t read = static_cast<size_t>(got) / sizeof(uint64_t);
+    dirty += static_cast<uint64_t>(std::count_if(words.begin(), words.begin() + static_cast<ptrdiff_t>(read),
+                                                 [](uint64_t word) { return IsDirty(PageEntry(word)); }));
+    at += read;
+  }
+  return dirty;
 }
 
 uint64_t TableBytes(uint64_t pages) { return 2 * (RoundUpToPage(pages * sizeof(uint64_t)) + kPageSize); }
@@ -169,6 +200,22 @@ Status TierStore::OpenPlace(uint32_t frames) {
   return SecureRandom(&layout_, sizeof(layout_));
 }
 
+Result<TierStore::Header> TierStore::DecodeHeader(const std::string& bytes) {
+  Header header;
+  if (bytes.size() != sizeof(header)) {
+    return Status::Error(EUCLEAN, "the header is of another length");
+  }
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  if (header.magic != kMagic || header.crc != header.Crc()) {
+    return Status::Error(EUCLEAN, "the header is damaged");
+  }
+  if (header.version != kVersion) {
+    return Status::Error(EUCLEAN, "it is of version " + std::to_string(header.version) + ", this program reads " +
+                                      std::to_string(kVersion));
+  }
+  return header;
+}
+
 Result<bool> TierStore::Examine(const std::optional<Record>& record) {
   const Result<std::string> bytes = ReadAll(place_->File("header"), sizeof(Header) + 1);
   if (bytes.status().code() == ENOENT) {
@@ -179,18 +226,11 @@ Result<bool> TierStore::Examine(const std::optional<Record>& record) {
   if (!dirty) {
     return false;  // stopped cleanly, or of an earlier boot
   }
-  Header header;
-  if (bytes->size() != sizeof(header)) {
-    return Refusal(Status::Error(EUCLEAN, "the header is of another length"));
+  const Result<Header> decoded = DecodeHeader(*bytes);
+  if (!decoded.ok()) {
+    return Refusal(decoded.status());
   }
-  std::memcpy(&header, bytes->data(), sizeof(header));
-  if (header.magic != kMagic || header.crc != header.Crc()) {
-    return Refusal(Status::Error(EUCLEAN, "the header is damaged"));
-  }
-  if (header.version != kVersion) {
-    return Refusal(Status::Error(EUCLEAN, "it is of version " + std::to_string(header.version) +
-                                              ", this program reads " + std::to_string(kVersion)));
-  }
+  const Header& header = *decoded;
   if (boot_ != header.boot.data()) {
     LOG_INFO("what is in {} is of an earlier boot and is discarded", directory_);
     return false;
@@ -206,6 +246,33 @@ Result<bool> TierStore::Examine(const std::optional<Record>& record) {
   layout_ = header.layout;
   incarnation_ = header.incarnation;
   return true;
+}
+
+Result<std::optional<KeptTier>> TierStore::LookAtKept(const TierOptions& options, uint64_t pages) {
+  if (options.directory.empty()) {
+    return std::optional<KeptTier>();
+  }
+  ASSIGN_OR_RETURN(const std::string boot, BootId());
+  ASSIGN_OR_RETURN(const std::optional<Record> record, TierStore(options, pages, pages).ReadRecord());
+  if (!record.has_value() || record->boot != boot) {
+    return std::optional<KeptTier>();
+  }
+  const Result<std::string> bytes = ReadAll(record->directory + "/header", sizeof(Header) + 1);
+  if (bytes.status().code() == ENOENT) {
+    return std::optional<KeptTier>();
+  }
+  KeptTier kept{.directory = record->directory, .dirty_pages = std::nullopt};
+  const Result<Header> header = bytes.ok() ? DecodeHeader(*bytes) : bytes.status();
+  if (!header.ok() || record->directory != options.directory || options.volume != header->volume.data()) {
+    return std::optional(std::move(kept));
+  }
+  if (boot != header->boot.data() || header->layout != record->layout) {
+    return std::optional<KeptTier>();
+  }
+  if (const Result<uint64_t> dirty = CountDirty(kept.directory + "/states", pages); dirty.ok()) {
+    kept.dirty_pages = *dirty;
+  }
+  return std::optional(std::move(kept));
 }
 
 Status TierStore::Refusal(const Status& status) const {

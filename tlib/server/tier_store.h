@@ -43,11 +43,20 @@
 
 namespace termfs::tlib::server {
 
+// What a killed server left for the next one.
+struct KeptTier {
+  std::string directory;
+  std::optional<uint64_t> dirty_pages;  // newer there than on the SSD; absent: a server has to look at it
+};
+
 class TierStore {
  public:
   // For a region of `pages`, of which `frames` get memory at once, that may grow to `max_pages`.
   static Result<std::unique_ptr<TierStore>> Open(const TierOptions& options, uint64_t pages, uint64_t max_pages,
                                                  uint32_t frames);
+  // What Open for a region of `pages` would resume, or refuse to start for; nothing is changed. Absent: there is none.
+  // REQUIRES: no server runs. Errors: EUCLEAN: the record is damaged; and those of the file system.
+  static Result<std::optional<KeptTier>> LookAtKept(const TierOptions& options, uint64_t pages);
   ~TierStore();
   TierStore(const TierStore&) = delete;
   TierStore& operator=(const TierStore&) = delete;
@@ -92,6 +101,7 @@ class TierStore {
   Status ForgetCellsBeyond(uint64_t pages);
   Status OpenPlace(uint32_t frames);
   Result<std::optional<Record>> ReadRecord() const;
+  static Result<Header> DecodeHeader(const std::string& bytes);
   // Whether the tier in the directory is the record's, whole.
   Result<bool> Examine(const std::optional<Record>& record);
   Status MapCells();

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tests/unit/tlib/server_storage/temp_folder.h"
+#include "tlib/server/page_entry.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -91,6 +92,55 @@ TEST_F(TierStoreTest, OwnTmpfs_HasHugePagesAndGoesWithRemove) {
   }
   ASSERT_TRUE((*store)->Remove().ok());
   EXPECT_EQ(Slurp("/proc/self/mounts").find(options_.directory), std::string::npos);
+}
+
+TEST_F(TierStoreTest, LookAtKept_CountsThePagesThatTheSsdHasNot) {
+  const auto kept = [this] {
+    auto found = TierStore::LookAtKept(options_, kPages);
+    EXPECT_TRUE(found.ok()) << found.status().ToString();
+    return found.ok() ? *found : std::nullopt;
+  };
+  EXPECT_FALSE(kept().has_value()) << "no server has run";
+  PageEntry clean;
+  clean.set_state(PageState::kClean);
+  Leave(clean.bits());
+  ASSERT_TRUE(kept().has_value());
+  EXPECT_EQ(kept()->dirty_pages, 0U);
+  for (const PageState state : {PageState::kDirty, PageState::kWritingBack, PageState::kWritingBackRedirtied}) {
+    PageEntry dirty;
+    dirty.set_state(state);
+    Leave(dirty.bits());
+    EXPECT_EQ(kept()->dirty_pages, 1U);
+    EXPECT_EQ(kept()->directory, options_.directory);
+  }
+  EXPECT_TRUE(Open()->resumed()) << "looking changes nothing";
+  ASSERT_TRUE(Open()->Remove().ok());
+  EXPECT_FALSE(kept().has_value()) << "a clean stop";
+}
+
+TEST_F(TierStoreTest, LookAtKept_OfWhatItCannotReadNamesThePlace) {
+  Leave(42);
+  const std::string old = options_.directory;
+  options_.directory = shm_ + "/two";
+  auto kept = TierStore::LookAtKept(options_, kPages);
+  ASSERT_TRUE(kept.ok() && kept->has_value());
+  EXPECT_EQ((*kept)->directory, old);
+  EXPECT_FALSE((*kept)->dirty_pages.has_value());
+  options_.directory = old;
+  Overwrite("header", "short");
+  kept = TierStore::LookAtKept(options_, kPages);
+  ASSERT_TRUE(kept.ok() && kept->has_value());
+  EXPECT_FALSE((*kept)->dirty_pages.has_value());
+}
+
+TEST_F(TierStoreTest, LookAtKept_OfAnEarlierBootFindsNothing) {
+  Leave(42);
+  std::string record = Slurp(options_.record);
+  record.replace(record.find("boot ") + 5, 8, "00000000");
+  std::ofstream(options_.record) << record;
+  const auto kept = TierStore::LookAtKept(options_, kPages);
+  ASSERT_TRUE(kept.ok()) << kept.status().ToString();
+  EXPECT_FALSE(kept->has_value());
 }
 
 TEST_F(TierStoreTest, Remove_LeavesNothing) {
