@@ -30,8 +30,7 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Pages [first, first + count) are asked for, the first of them because it was absent. What comes next may be loaded
-  // by a task.
+  // Pages [first, first + count) are read, and some of them were absent. What comes next may be loaded by a task.
   void Missed(PageIndex first, uint64_t count, const Spawner& spawn) EXCLUDES(mutex_);
   // Nothing is loaded any more when this returns. Idempotent.
   void Stop();

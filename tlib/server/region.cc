@@ -288,7 +288,7 @@ Status StorageRegion::Recover() {
   return Status::Ok();
 }
 
-// From the first page that is asked for and absent on.
+// If a page is asked for that is absent.
 void StorageRegion::NoteMisses(RegionOffset offset, uint32_t length, std::span<const uint64_t> missing) {
   const uint64_t first = offset.page().value;
   const uint64_t end = std::min(RegionOffset{offset.value + length - 1}.page().value + 1, states_.pages());
@@ -296,7 +296,7 @@ void StorageRegion::NoteMisses(RegionOffset offset, uint32_t length, std::span<c
     const bool asked = missing.empty() || (i / 64 < missing.size() && (missing[i / 64] >> (i % 64) & 1) != 0);
     const PageState state = states_.Peek({first + i}).state();
     if (asked && (state == PageState::kAbsent || state == PageState::kLoading)) {
-      read_ahead_.Missed({first + i}, end - first - i, spawn_);
+      read_ahead_.Missed({first}, end - first, spawn_);
       return;
     }
   }
