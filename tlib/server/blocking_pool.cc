@@ -80,7 +80,7 @@ void BlockingPool::Run(const std::function<void()>& function) {
   const Worker::Elsewhere elsewhere;
   SubmitTo(cpu, [&] {
     function();
-    // The task may end as soon as it sees `done`: take what is needed first. Tasks outlive what they run.
+    // The task may end as soon as it sees `done`: take what is needed first. Workers, and so tasks, outlive the pool.
     Task& waiter = task;
     done.store(true, std::memory_order_release);
     waiter.Unpark();

@@ -5,6 +5,8 @@
 // has nothing else to do: see "Handed over on the same CPU".
 //
 // Thread-safety: Submit and Run from any thread. Stop once, by the owner, when nobody submits any more.
+// Ownership:     of its threads. The workers whose tasks call Run belong to the caller and outlive the pool: a thread
+//                may still be waking a task that has ended.
 #pragma once
 
 #include <cstdint>

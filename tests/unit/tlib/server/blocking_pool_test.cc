@@ -86,13 +86,13 @@ TEST(BlockingPool, OneThingAtATime_IsDoneByFewThreads) {
   EXPECT_GT(most->second, kTimes / 8) << "by turns each would do a sixteenth";
 }
 
-// The CPUs that the thread which carries out one Run may be on, when so many tasks begin at the same time.
-int CpusOfWhatIsHandedOver(BlockingPool& pool, int tasks) {
+// The CPUs that the thread which carries out one Run may be on, when so many tasks begin at the same time on `worker`,
+// which has not started yet.
+int CpusOfWhatIsHandedOver(BlockingPool& pool, Worker& worker, int tasks) {
   std::atomic<int> left{tasks};
   std::atomic<int> first{0};
-  const auto worker = Worker::Create({}).value();
   for (int i = 0; i < tasks; i++) {
-    worker->Spawn([&, i] {
+    worker.Spawn([&, i] {
       pool.Run([&, i] {
         if (i == 0) {
           first = static_cast<int>(CpusOfThisThread(CPU_SETSIZE).size());
@@ -101,8 +101,9 @@ int CpusOfWhatIsHandedOver(BlockingPool& pool, int tasks) {
       left--;
     });
   }
-  worker->Start();
+  worker.Start();
   EXPECT_TRUE(Eventually([&] { return left == 0; }));
+  worker.Stop();
   return first;
 }
 
@@ -111,14 +112,19 @@ TEST(BlockingPool, AnIdleWorkersCallRunsOnItsCpu_ABusyOnesAnywhere) {
   if (cpus.size() < 2) {
     GTEST_SKIP() << "there is one CPU";
   }
+  std::vector<std::unique_ptr<Worker>> workers;  // outlive the pool
   const auto pool = BlockingPool::Start(4, cpus).value();
+  const auto cpus_among = [&](int tasks) {
+    workers.push_back(Worker::Create({}).value());
+    return CpusOfWhatIsHandedOver(*pool, *workers.back(), tasks);
+  };
   // Mostly: a thread falls asleep some time after it has ended something.
   constexpr int kTimes = 20;
   int here = 0;
   int anywhere = 0;
   for (int i = 0; i < kTimes; i++) {
-    here += CpusOfWhatIsHandedOver(*pool, 1) == 1 ? 1 : 0;
-    anywhere += CpusOfWhatIsHandedOver(*pool, 2) == static_cast<int>(cpus.size()) ? 1 : 0;
+    here += cpus_among(1) == 1 ? 1 : 0;
+    anywhere += cpus_among(2) == static_cast<int>(cpus.size()) ? 1 : 0;
   }
   EXPECT_GT(here, kTimes / 2);
   EXPECT_GT(anywhere, kTimes / 2);
