@@ -57,7 +57,8 @@ constexpr bool Has(Access set, Access bit) { return (static_cast<uint32_t>(set) 
 // rpc kinds a one-sided READ is refused with a remote access error.
 enum class RegionKind : uint8_t {
   kPin,         // every page has its frame; one-sided READs
-  kOdp,         // an absent page raises an RNIC page fault, the READ waits until the server has paged it in
+  kOdp,         // an absent page raises an RNIC page fault, the READ waits until the server has paged it in, by a
+                // CPU page fault of its own on an mmap of the SSD
   kRpc,         // the server copies from an mmap of the SSD and takes CPU page faults
   kRpcBuffer,   // the server uses buffered reads and writes
   kRpcDirect,   // the server uses O_DIRECT for every access

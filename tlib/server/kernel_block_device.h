@@ -4,7 +4,7 @@
 // that calls them, worker or not: that is the rivals' nature, and what the comparison is about.
 //
 //   BufferedBlockDevice   kRpcBuffer: pread and pwrite
-//   MmapBlockDevice       kRpc: memcpy from and to a shared mapping; takes CPU page faults
+//   MmapBlockDevice       kRpc, kOdp: memcpy from and to a shared mapping; takes CPU page faults
 //
 // Thread-safety, errors, durability: as BlockDevice. An I/O error below the mapping is a SIGBUS, which no errno tells.
 #pragma once

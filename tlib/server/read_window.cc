@@ -3,7 +3,8 @@
 
 namespace termfs::tlib::server {
 
-TieringIo::ReadWindow::ReadWindow(const Parts& parts, const Bounce& zeros) : p_(parts), zeros_(zeros) {}
+TieringIo::ReadWindow::ReadWindow(const Parts& parts, const Bounce& zeros)
+    : p_(parts), zeros_(zeros), may_admit_(parts.frames.limit() > 0) {}
 
 uint32_t TieringIo::ReadWindow::CountAbsent(std::span<const Part> parts) const {
   uint32_t count = 0;
@@ -65,7 +66,7 @@ void TieringIo::ReadWindow::AddFromDevice(const Part& part, uint32_t at) {
   const uint32_t index = runs_.pages();
   std::byte* const buffer = bounce_.page(index);
   read_.Push(part.page);
-  if (p_.device.alignment() == 1) {
+  if (p_.device.alignment() == 1 && !may_admit_) {  // into a frame goes a whole page
     runs_.Add(part.page, buffer, part.begin, part.end);
   } else {
     runs_.Add(part.page, buffer);
@@ -80,7 +81,7 @@ void TieringIo::ReadWindow::AddFromDevice(const Part& part, uint32_t at) {
 
 // The bytes are here already, under the holds: a page that is worth a frame gets it for the price of a copy.
 void TieringIo::ReadWindow::Admit() {
-  if (p_.frames.limit() == 0) {
+  if (!may_admit_) {
     return;
   }
   for (uint32_t i = 0; i < read_.size(); i++) {

@@ -39,6 +39,7 @@ class TieringIo::ReadWindow {
 
   const Parts& p_;
   const Bounce& zeros_;
+  const bool may_admit_;  // asked once: the budget may change while the window runs
   Bounce bounce_;
   PageRuns runs_{BlockIo::Kind::kRead};
   InlineVector<PageIndex, Bounce::kWindowPages> held_;

@@ -41,11 +41,15 @@ namespace {
 using driver::RegionKind;
 
 constexpr size_t kBounceBytes = size_t{16} << 20;
+constexpr std::chrono::microseconds kMostOdpDelay{1'000'000};  // well within what a READ waits for its page
 
 bool HasFrames(RegionKind kind) {
   return kind == RegionKind::kPin || kind == RegionKind::kOdp || kind == RegionKind::kRpcTiering ||
          kind == RegionKind::kTerm;
 }
+
+// Their device is a mapping: what takes page faults cannot change its size.
+bool MapsDevice(RegionKind kind) { return kind == RegionKind::kRpc || kind == RegionKind::kOdp; }
 
 // kPin moves nothing. Where one-sided READs are not counted, or must be served by paging, heat means nothing: recency.
 FrameChoice EffectiveChoice(RegionKind kind, FrameChoice choice) {
@@ -72,6 +76,9 @@ Result<uint32_t> FramesFor(RegionKind kind, uint64_t pages, double ratio) {
 Status CheckOptions(const RegionOptions& options) {
   if (options.pages == 0 || options.pages >= UINT32_MAX || options.max_pages >= UINT32_MAX) {
     return Status::Error(EINVAL, "a region has between 1 and 2^32 - 2 pages");
+  }
+  if (options.odp_delay < std::chrono::microseconds::zero() || options.odp_delay > kMostOdpDelay) {
+    return Status::Error(EINVAL, "the delay of an RNIC page fault must be between 0 and 1 s");
   }
   return Status::Ok();
 }
@@ -109,7 +116,7 @@ Status CutToSize(const RegionOptions& options, BlockDevice& device) {
              ReadableSize(options.pages * kPageSize));
     RETURN_IF_ERROR(ChangeRegionLabel(options.device, {.pages = options.pages, .volume = options.volume}));
   }
-  if (options.kind == RegionKind::kRpc || device.size() <= options.pages * kPageSize) {
+  if (MapsDevice(options.kind) || device.size() <= options.pages * kPageSize) {
     return Status::Ok();
   }
   return device.Resize(options.pages * kPageSize);
@@ -142,6 +149,7 @@ class StorageRegion final : public Region {
         device_path_(options.device),
         ratio_(options.dram_ratio),
         first_budget_(frames),
+        odp_delay_(options.odp_delay),
         fault_target_(std::move(fault_target)),
         spawn_(std::move(environment.spawn)),
         devices_(std::move(devices)),
@@ -224,6 +232,7 @@ class StorageRegion final : public Region {
   const std::string device_path_;
   std::atomic<double> ratio_;
   const uint32_t first_budget_;
+  const std::chrono::microseconds odp_delay_;
   const FaultTarget fault_target_;
   const Spawner spawn_;
   RegionDevices devices_;
@@ -378,8 +387,9 @@ Status StorageRegion::SetBudget(uint64_t pages, uint32_t frames) {
 // The region's size. See "A region that changes its size" in docs/design_notes.md.
 
 Status StorageRegion::CheckGrowth(uint64_t pages) {
-  if (kind_ == RegionKind::kRpc) {
-    return Status::Error(ENOTSUP, "a region of kind rpc maps its device and cannot change its size");
+  if (MapsDevice(kind_)) {
+    return Status::Error(ENOTSUP, "a region of kind " + std::string(driver::ToString(kind_)) +
+                                      " maps its device and cannot change its size");
   }
   if (pages > tier_->max_pages()) {
     return Status::Error(EINVAL, "while it is served the region grows to at most " +
@@ -391,12 +401,12 @@ Status StorageRegion::CheckGrowth(uint64_t pages) {
 }
 
 // A READ of a page that was cut off must find a page that is absent, not fail: its client has an old map and will ask
-// again. So the RNIC keeps those pages, and a region whose absent pages are faults cannot shrink.
+// again. So the RNIC keeps those pages, and a region whose absent pages are faults could not shrink even if its device
+// did.
 Status StorageRegion::CheckShrink() const {
-  return kind_ == RegionKind::kRpc || kind_ == RegionKind::kOdp
-             ? Status::Error(ENOTSUP, "a region of kind " + std::string(driver::ToString(kind_)) +
-                                          " does not shrink while it is served")
-             : Status::Ok();
+  return MapsDevice(kind_) ? Status::Error(ENOTSUP, "a region of kind " + std::string(driver::ToString(kind_)) +
+                                                        " does not shrink while it is served")
+                           : Status::Ok();
 }
 
 Status StorageRegion::MakeRoom(uint64_t pages) {
@@ -456,7 +466,11 @@ Status StorageRegion::SetFrameChoice(FrameChoice choice) {
 
 void StorageRegion::StartFault(PageIndex page) {
   faults_running_.fetch_add(1);
-  spawn_([this, page] {
+  const auto begin = std::chrono::steady_clock::now() + odp_delay_;
+  spawn_([this, page, begin] {
+    while (odp_delay_.count() > 0 && std::chrono::steady_clock::now() < begin) {
+      Task::ParkUntil(begin);
+    }
     if (const Status status = page.value < states_.pages() ? pager_.Fault(page) : Status::Error(EINVAL, "page fault");
         !status.ok()) {
       LOG_WARNING("page {}: {}", page.value, status.ToString());
@@ -505,12 +519,12 @@ Result<std::unique_ptr<Region>> Region::Open(const RegionOptions& options, Regio
 }
 
 Result<RegionDevices> OpenRegionDevices(const RegionOptions& options) {
-  const bool buffered = options.kind == RegionKind::kRpc || options.kind == RegionKind::kRpcBuffer;
+  const bool buffered = MapsDevice(options.kind) || options.kind == RegionKind::kRpcBuffer;
   RegionDevices devices;
   ASSIGN_OR_RETURN(DeviceFile file,
                    OpenDeviceFile(options.device, buffered ? OpenMode::kBuffered : OpenMode::kDirect, kRegionStart));
   RETURN_IF_ERROR(CheckRegionLabel(file.fd.get(), options.device, {.pages = options.pages, .volume = options.volume}));
-  if (options.kind == RegionKind::kRpc) {
+  if (MapsDevice(options.kind)) {
     ASSIGN_OR_RETURN(devices.pages, MmapBlockDevice::Create(std::move(file)));
   } else if (buffered) {
     devices.pages = std::make_unique<BufferedBlockDevice>(std::move(file));

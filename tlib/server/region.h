@@ -108,7 +108,8 @@ class Region {
   virtual Status CutDevice(uint64_t pages) = 0;     // blocks
   virtual Status SetFrameChoice(FrameChoice choice) = 0;
 
-  // kOdp, from the RNIC's thread: a READ met an absent page. Does not block.
+  // kOdp, from the RNIC's thread: a READ met an absent page. Does not block; the page is loaded in a coroutine, not
+  // before RegionOptions::odp_delay has passed.
   virtual void StartFault(PageIndex page) = 0;
 
   virtual driver::TermRegion& term() = 0;

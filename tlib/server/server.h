@@ -143,6 +143,10 @@ struct RegionOptions {
   double dram_ratio = 0.5;    // D / S
   FrameChoice choice = FrameChoice::kHeat;
   std::chrono::milliseconds sample_period{1000};
+  // kOdp: how long a fault waits before the server begins to page in, as if the RNIC and its driver took that long; at
+  // most 1 s. A software RNIC raises a fault in next to no time; for a hardware one the TeRM paper measured
+  // 127 + 74 + 129 us. The worker serves others meanwhile. 0: no delay.
+  std::chrono::microseconds odp_delay{0};
   TierOptions tier{};
   bool overwrite = false;  // FormatRegion only: what a block device holds may be lost
 };

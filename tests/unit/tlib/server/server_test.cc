@@ -489,6 +489,37 @@ TEST(Server, Start_FailuresAreErrors) {
   EXPECT_EQ(no_workers.Start().code(), EINVAL);
 }
 
+// Reads the last `pages` pages of an ODP region; most are absent.
+void ReadByFaults(milliseconds delay, uint64_t pages) {
+  TestVolume volume({.kind = driver::RegionKind::kOdp, .pages = 256, .dram_ratio = 0.1, .odp_delay = delay});
+  ASSERT_TRUE(volume.Format().ok());
+  ASSERT_TRUE(volume.Start().ok());
+  TestClient client;
+  ASSERT_TRUE(client.Connect(volume.path()).ok());
+  std::vector<std::byte> page(kPageSize);
+  for (uint64_t i = 0; i < 256; i++) {
+    std::fill(page.begin(), page.end(), static_cast<std::byte>(i + 1));
+    ASSERT_TRUE(client.Write(i * kPageSize, page).ok());
+  }
+  const auto faults = [&] { return MetricOf(volume.server().Metrics(), "faults_total"); };
+  const uint64_t at_first = faults();
+  for (uint64_t i = 256 - pages; i < 256; i++) {
+    const uint64_t before = faults();
+    const auto begin = std::chrono::steady_clock::now();
+    const Status read = client.Read(i * kPageSize, page);
+    const auto took = std::chrono::steady_clock::now() - begin;
+    ASSERT_TRUE(read.ok()) << read.ToString();
+    EXPECT_EQ(page, std::vector<std::byte>(kPageSize, static_cast<std::byte>(i + 1)));
+    if (faults() != before) {
+      EXPECT_GE(took, delay) << i;
+    }
+  }
+  EXPECT_GT(faults(), at_first);
+}
+
+TEST(Server, OdpDelay_EachFaultTakesAsLong) { ReadByFaults(milliseconds(50), 8); }
+TEST(Server, Odp_NoDelay_EveryPageComes) { ReadByFaults(milliseconds(0), 256); }
+
 TEST(Server, Heat_PromotesWhatClientsRead) {
   TestVolume volume({.pages = 1024, .dram_ratio = 0.1, .sample_period = milliseconds(20)});
   ASSERT_TRUE(volume.Format().ok());

@@ -25,6 +25,7 @@ struct RegionSetup {
   driver::RegionKind kind = driver::RegionKind::kTerm;
   FrameChoice choice = FrameChoice::kHeat;
   std::chrono::milliseconds sample_period{20};
+  std::chrono::microseconds odp_delay{0};
 };
 
 class RegionFixture {
@@ -46,7 +47,9 @@ class RegionFixture {
   RegionFixture& operator=(const RegionFixture&) = delete;
 
   void Open() {
-    const bool any_alignment = setup_.kind == driver::RegionKind::kRpc || setup_.kind == driver::RegionKind::kRpcBuffer;
+    using driver::RegionKind;
+    const bool any_alignment =
+        setup_.kind == RegionKind::kRpc || setup_.kind == RegionKind::kRpcBuffer || setup_.kind == RegionKind::kOdp;
     auto pages = std::make_unique<FakeBlockDevice>(page_medium_, any_alignment ? 1 : 4096);
     auto log = std::make_unique<FakeBlockDevice>(log_medium_);
     device_ = pages.get();
@@ -58,6 +61,7 @@ class RegionFixture {
     options.dram_ratio = setup_.dram_ratio;
     options.choice = setup_.choice;
     options.sample_period = setup_.sample_period;
+    options.odp_delay = setup_.odp_delay;
     auto opened = OpenRegionOn(options, {.nic = nic_, .domain = nic_, .metrics = metrics_, .spawn = runner_->spawner()},
                                {.pages = std::move(pages), .log = std::move(log)});
     ASSERT_TRUE(opened.ok()) << opened.status().ToString();

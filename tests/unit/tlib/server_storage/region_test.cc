@@ -328,7 +328,8 @@ TEST(Region, AddCounts_HotAbsentPages_AreLoadedWithinAPeriod) {
 
 TEST(Region, FormatThenOpen_OnRealFiles_KeepsWhatWasFlushed) {
   TempFolder folder;
-  for (const RegionKind kind : {RegionKind::kTerm, RegionKind::kRpc, RegionKind::kRpcBuffer, RegionKind::kRpcDirect}) {
+  for (const RegionKind kind :
+       {RegionKind::kTerm, RegionKind::kOdp, RegionKind::kRpc, RegionKind::kRpcBuffer, RegionKind::kRpcDirect}) {
     RegionOptions options;
     options.kind = kind;
     options.pages = 500;
