@@ -62,7 +62,8 @@ enum class RegionKind : uint8_t {
   kRpc,         // the server copies from an mmap of the SSD and takes CPU page faults
   kRpcBuffer,   // the server uses buffered reads and writes
   kRpcDirect,   // the server uses O_DIRECT for every access
-  kRpcTiering,  // tiering IO: frames where present, O_DIRECT where not; no promotion by heat
+  kRpcTiering,  // tiering IO: frames where present, O_DIRECT where not; promotion by heat as the server counts it
+                // (the paper's "+hotspot"), or with FrameChoice::kStatic none
   kTerm,        // all of it: one-sided READs, magic pattern, bitmap, tiering IO, promotion
 };
 constexpr bool AllowsOneSidedRead(RegionKind kind) {

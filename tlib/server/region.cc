@@ -51,12 +51,14 @@ bool HasFrames(RegionKind kind) {
 // Their device is a mapping: what takes page faults cannot change its size.
 bool MapsDevice(RegionKind kind) { return kind == RegionKind::kRpc || kind == RegionKind::kOdp; }
 
-// kPin moves nothing. Where one-sided READs are not counted, or must be served by paging, heat means nothing: recency.
+// kPin moves nothing. kOdp must page in whatever a READ meets, worth a frame or not: recency, as a kernel would. By
+// heat goes where every access is counted: kTerm's clients tell of their READs (AddCounts), and in kRpcTiering there
+// are none, so what TieringIo counts as it serves a read or a write is all there is.
 FrameChoice EffectiveChoice(RegionKind kind, FrameChoice choice) {
   if (kind == RegionKind::kPin) {
     return FrameChoice::kStatic;
   }
-  const bool by_heat = kind == RegionKind::kTerm;
+  const bool by_heat = kind == RegionKind::kTerm || kind == RegionKind::kRpcTiering;
   return choice == FrameChoice::kHeat && !by_heat ? FrameChoice::kRecent : choice;
 }
 

@@ -119,9 +119,11 @@ class RegionIo {
 };
 
 enum class FrameChoice : uint8_t {  // which pages the tier keeps
-  kHeat,                            // the hottest, by page-granular counts (the default)
-  kRecent,                          // second chance on what was last accessed by RPC
-  kStatic,                          // whatever came first; nothing is promoted
+  // The hottest, by page-granular counts (the default); of kinds other than kTerm and kRpcTiering, which do not go by
+  // heat, it asks for kRecent.
+  kHeat,
+  kRecent,  // second chance on what was last accessed by RPC
+  kStatic,  // whatever came first; nothing is promoted
 };
 
 // Where frames, RNIC page table and page states outlive the server's process, so that a killed one loses nothing

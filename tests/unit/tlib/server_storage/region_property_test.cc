@@ -77,7 +77,7 @@ class Owner {
         }
         return;
       case OpKind::kChoice:
-        if (region_.term().kind() == RegionKind::kTerm) {
+        if (region_.term().kind() == RegionKind::kTerm || region_.term().kind() == RegionKind::kRpcTiering) {
           ExpectOk(region_.SetFrameChoice(static_cast<FrameChoice>(op.at % 3)));
         }
         return;

@@ -133,5 +133,101 @@ TEST(Rivals, OdpDelay_OutOfRange_IsEinval) {
   }
 }
 
+// All accesses come by RPC. Half of them go to a hot set half as large as the tier, which came last; the rest, to seven
+// times as many pages, is enough to drive a hot page out now and then where only recency counts.
+class HotSetTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kPages = 1024;
+  static constexpr uint64_t kHot = 128;
+  static constexpr uint64_t kFirstHot = kPages - kHot;
+
+  void Start(FrameChoice choice) {
+    fixture_ = std::make_unique<RegionFixture>(
+        RegionSetup{.pages = kPages, .dram_ratio = 0.25, .kind = RegionKind::kRpcTiering, .choice = choice});
+    fixture_->Run([&](Region& region) {
+      EXPECT_TRUE(region.Write({0}, std::vector(kPages * kPageSize, std::byte{3})).ok());
+      const PageRange all{.first = {0}, .count = kPages};
+      EXPECT_TRUE(region.Flush({&all, 1}).ok());
+      for (uint64_t page = 0; page < kFirstHot; page++) {
+        ReadOne(region, page);
+      }
+    });
+  }
+  void ReadOne(Region& region, uint64_t page) {
+    Nowhere sink;
+    const Status read = region.ReadPages({page * kPageSize}, kPageSize, {}, sink);
+    EXPECT_TRUE(read.ok()) << read.ToString();
+  }
+  void ReadMixed(Region& region) {
+    for (uint64_t i = 0; i < kPages; i++) {
+      ReadOne(region, random_.Below(2) == 0 ? kFirstHot + random_.Below(kHot) : random_.Below(kFirstHot));
+    }
+  }
+  // How many of the hot pages are not served from a frame.
+  uint64_t Misses(Region& region) {
+    const uint64_t before = fixture_->Count("frame_read_pages_total");
+    for (uint64_t page = kFirstHot; page < kPages; page++) {
+      ReadOne(region, page);
+    }
+    return kHot - (fixture_->Count("frame_read_pages_total") - before);
+  }
+  void RunMixed(const std::function<bool(uint64_t misses)>& go_on) {
+    fixture_->Run([&](Region& region) {
+      do {
+        ReadMixed(region);
+      } while (go_on(Misses(region)));
+    });
+  }
+
+  bool AllHotComeIntoFrames() {
+    const auto deadline = steady_clock::now() + std::chrono::seconds(60);
+    bool all = false;
+    RunMixed([&](uint64_t misses) {
+      all = misses == 0;
+      return !all && steady_clock::now() < deadline;
+    });
+    return all;
+  }
+
+  std::unique_ptr<RegionFixture> fixture_;
+  Random random_{1};
+};
+
+TEST_F(HotSetTest, RpcTieringByHeat_ComesIntoFramesAndStays) {
+  Start(FrameChoice::kHeat);
+  EXPECT_TRUE(AllHotComeIntoFrames());
+  uint64_t misses = 0;
+  int passes = 0;
+  RunMixed([&](uint64_t more) {
+    misses += more;
+    return ++passes < 60;
+  });
+  EXPECT_LT(misses, 60 * kHot / 20);  // only what is counted while it is in a frame stays hot
+}
+
+TEST_F(HotSetTest, RpcTieringStatic_IsNot) {
+  Start(FrameChoice::kStatic);
+  int passes = 0;
+  RunMixed([&](uint64_t misses) {
+    EXPECT_EQ(misses, kHot);  // each of them, for ever
+    return ++passes < 20;
+  });
+}
+
+TEST_F(HotSetTest, RpcTieringByRecency_IsNotAlways) {
+  Start(FrameChoice::kRecent);
+  int passes = 0;
+  RunMixed([&](uint64_t misses) {
+    EXPECT_GT(misses, 0U);
+    return ++passes < 20;
+  });
+}
+
+TEST_F(HotSetTest, RpcTiering_ChoiceChangesWhileItIsServed) {
+  Start(FrameChoice::kStatic);
+  EXPECT_TRUE(fixture_->region().SetFrameChoice(FrameChoice::kHeat).ok());
+  EXPECT_TRUE(AllHotComeIntoFrames());
+}
+
 }  // namespace
 }  // namespace termfs::tlib::server
