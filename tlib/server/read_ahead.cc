@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kFirstWindow = 4;  // pages
 constexpr uint64_t kMostPages = 256;  // 1 MiB
+constexpr uint64_t kPatience = 1024;  // misses, of whomever: a window halves
 constexpr uint64_t kReaderShare = 4;  // of the queue that what is loaded passes through: a window's
 
 }  // namespace
@@ -50,11 +51,19 @@ PageRange ReadAhead::Advance(uint64_t first, uint64_t count) {
     stream = &Oldest(known_);
     *stream = std::exchange(*once, {});
   }
+  // Who is not heard of for long was there by chance.
+  stream->window >>= std::min<uint64_t>((calls_ - stream->used) / kPatience, 63);
   stream->used = calls_;
   if (next <= stream->next) {
     return {};
   }
+  // Somewhere in what is being loaded: a reader who is faster than the SSD, and misses the next page, too; or chance,
+  // which among random reads is the likelier the more has been loaded, and must not have more loaded for it.
+  const bool by_chance = first > stream->next + 1 && next < stream->ahead;
   stream->next = next;
+  if (by_chance) {
+    return {};
+  }
   stream->ahead = std::max(stream->ahead, next);
   if (stream->ahead - next > stream->window / 2 || loading_.load() >= kMostLoads) {
     return {};

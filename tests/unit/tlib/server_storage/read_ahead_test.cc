@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/random.h"
 #include "tests/unit/tlib/server_storage/region_fixture.h"
 
 namespace termfs::tlib::server {
@@ -145,6 +146,35 @@ TEST_F(ReadAheadTest, PairsOfReads_LoadLittle) {
     }
   });
   EXPECT_LE(fixture_.Count("ssd_read_bytes_total") - bytes, 3 * rpcs_ * kPageSize);
+}
+
+// Every one of them lies in what some stream takes to be its own once streams have become long.
+TEST_F(ReadAheadTest, ReadsAtRandom_LoadHardlyMoreThanTheyAskFor) {
+  constexpr uint64_t kReads = 4000;
+  const uint64_t bytes = fixture_.Count("ssd_read_bytes_total");
+  uint64_t absent = 0;
+  fixture_.Run([&](Region& region) {
+    for (uint64_t reader = 0; reader < 16; reader++) {  // leave long streams behind
+      for (uint64_t i = 0; i < 64; i++) {
+        ReadOne(region, 2100 + reader * 100 + i);
+      }
+      Settle();
+    }
+    const uint64_t begun = fixture_.Count("ssd_read_bytes_total");
+    const uint64_t asked = rpcs_;
+    Random random(7);
+    for (uint64_t i = 0; i < kReads; i++) {
+      ReadOne(region, 2048 + random.Below(2000));
+      if (i % 16 == 0) {
+        Settle();
+      }
+    }
+    Settle();
+    absent = rpcs_ - asked;
+    EXPECT_LE(fixture_.Count("ssd_read_bytes_total") - begun, absent * kPageSize * 2);
+  });
+  EXPECT_GT(absent, kReads / 4) << "or it shows nothing";
+  EXPECT_GT(fixture_.Count("ssd_read_bytes_total"), bytes);
 }
 
 TEST_F(ReadAheadTest, WhatIsAskedForInVain_LoadsNothing) {
