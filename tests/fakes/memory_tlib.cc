@@ -174,6 +174,10 @@ class MemoryChannel final : public tlib::client::Channel {
     return Status::Ok();
   }
 
+  Status BeginRead(std::span<const tlib::client::ReadRequest> reads, std::vector<std::byte*>&) override {
+    return Read(reads);
+  }
+  Status AwaitReads(std::vector<std::byte*>&) override { return Status::Ok(); }
   Status Post(const tlib::client::CallRequest& request) override { return Call(request).status(); }
   void AfterGivenUp(tlib::client::LateReply late) override {
     if (!late_.has_value()) {

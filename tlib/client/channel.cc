@@ -73,6 +73,7 @@ void ChannelImpl::AfterGivenUp(LateReply late) {
 void ChannelImpl::Detach() {
   TERMFS_CHECK(core_->patterns().lost());
   reader_.reset();
+  under_way_.clear();
   bound_port_.reset();
   port_.reset();
 }
@@ -173,6 +174,84 @@ Status ChannelImpl::Fetch(std::span<const ReadRequest> reads, TimePoint begin) {
   return Status::Ok();
 }
 
+Status ChannelImpl::BeginRead(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way) {
+  if (port_ == nullptr) {
+    return core_->why_lost();
+  }
+  counters_->read_calls.Add();
+  Status status = ReadOneSided(reads);
+  if (status.ok() && !missing_.empty()) {
+    status = BeginFetches(reads, under_way);
+  }
+  return status.ok() ? status : VoidUnderWay(std::move(status));
+}
+
+Status ChannelImpl::BeginFetches(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way) {
+  Deadline deadline(core_->call_timeout());
+  const auto begin = steady_clock::now();
+  for (const MissingPages& pages : missing_) {
+    const ReadRequest& read = reads[pages.read];
+    while (!FetchPort().has_credit() && !under_way_.empty()) {
+      RETURN_IF_ERROR(FetchPort().AwaitAny(deadline));
+      RETURN_IF_ERROR(EndAnswered());
+    }
+    ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, BeginFetch(read, pages, deadline));
+    under_way_.push_back({.read = read, .pages = pages, .ticket = ticket, .begin = begin});
+    under_way.push_back(read.destination);
+  }
+  return Status::Ok();
+}
+
+Status ChannelImpl::AwaitReads(std::vector<std::byte*>& done) {
+  if (port_ == nullptr) {
+    return core_->why_lost();
+  }
+  Status status;
+  if (ended_.empty() && !under_way_.empty()) {
+    Deadline deadline(core_->call_timeout());
+    status = FetchPort().AwaitAny(deadline);
+  }
+  if (status.ok()) {
+    status = EndAnswered();
+    done.insert(done.end(), ended_.begin(), ended_.end());
+    ended_.clear();
+  }
+  return status.ok() ? status : VoidUnderWay(std::move(status));
+}
+
+Status ChannelImpl::EndAnswered() {
+  const auto now = steady_clock::now();
+  for (size_t i = 0; i < under_way_.size();) {
+    if (!FetchPort().IsAnswered(under_way_[i].ticket)) {
+      i++;
+      continue;
+    }
+    const UnderWay ended = under_way_[i];
+    under_way_[i] = under_way_.back();
+    under_way_.pop_back();
+    Deadline deadline(core_->call_timeout());  // not needed: the answer is there
+    RETURN_IF_ERROR(EndFetch(ended.read, ended.pages, ended.ticket, deadline));
+    miss_latency_.Record(static_cast<uint64_t>((now - ended.begin).count()));
+    ended_.push_back(ended.read.destination);
+  }
+  return Status::Ok();
+}
+
+Status ChannelImpl::VoidUnderWay(Status why) {
+  if (!under_way_.empty() || !ended_.empty() || GivenUp(why)) {
+    ReplaceBuffer();
+  }
+  return why;
+}
+
+void ChannelImpl::ForgetUnderWay() {
+  for (const UnderWay& read : under_way_) {
+    FetchPort().Abandon(read.ticket);
+  }
+  under_way_.clear();
+  ended_.clear();
+}
+
 RpcPort& ChannelImpl::FetchPort() {
   if (!std::exchange(bound_port_asked_for_, true)) {
     const int cpu = CpuOfThisThread();
@@ -217,6 +296,7 @@ Status ChannelImpl::EndFetch(const ReadRequest& read, const MissingPages& pages,
 }
 
 void ChannelImpl::ReplaceBuffer() {
+  ForgetUnderWay();
   if (port_->broken() || core_->patterns().lost()) {
     return;  // nothing will be read into it again
   }

@@ -21,6 +21,8 @@ class ChannelImpl final : public Channel {
 
   std::span<std::byte> buffer() override { return buffer_->bytes(); }
   Status Read(std::span<const ReadRequest> reads) override;
+  Status BeginRead(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way) override;
+  Status AwaitReads(std::vector<std::byte*>& done) override;
   Status Write(RegionOffset offset, std::span<const std::byte> data) override;
   Result<CallReply> Call(const CallRequest& request) override;
   Status Post(const CallRequest& request) override;
@@ -44,6 +46,10 @@ class ChannelImpl final : public Channel {
   // For the kinds whose region cannot be READ.
   Status AllAreMissing(std::span<const ReadRequest> reads);
   Status Fetch(std::span<const ReadRequest> reads, TimePoint begin);
+  // Begins to fetch what is missing.
+  Status BeginFetches(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way);
+  // Takes those that are answered out of under_way_.
+  Status EndAnswered();
   // Where absent pages are asked for. Of a thread that is bound to a CPU: a queue pair that a worker of the same CPU
   // serves, see "Woken where it sleeps"; else the channel's.
   RpcPort& FetchPort();
@@ -51,7 +57,7 @@ class ChannelImpl final : public Channel {
   Status EndFetch(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
                   Deadline& deadline);
   Result<DecodedReply> Exchange(const RpcPort::Request& request, Deadline& deadline);
-  // After calls with bulk bytes were given up: the server may still reach into the buffer.
+  // The server may still reach into the buffer: calls with bulk bytes were given up.
   void ReplaceBuffer();
   static bool GivenUp(const Status& status) { return status.code() == ETIMEDOUT || status.code() == EINTR; }
 
@@ -69,6 +75,19 @@ class ChannelImpl final : public Channel {
   std::unique_ptr<OneSidedReader> reader_;  // null where the region cannot be READ
   std::vector<MissingPages> missing_;
   std::vector<RpcPort::Ticket> tickets_;
+
+  // Of BeginRead.
+  struct UnderWay {
+    ReadRequest read;
+    MissingPages pages;
+    RpcPort::Ticket ticket;
+    TimePoint begin;
+  };
+  void ForgetUnderWay();
+  // After an error. The server may still write to where they were to be read.
+  Status VoidUnderWay(Status why);
+  std::vector<UnderWay> under_way_;
+  std::vector<std::byte*> ended_;  // read, and AwaitReads has not said so yet
 };
 
 }  // namespace termfs::tlib::client

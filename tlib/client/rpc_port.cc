@@ -98,6 +98,7 @@ uint32_t RpcPort::PollSends() {
 }
 
 void RpcPort::Free(uint32_t slot) {
+  answered_ -= slots_[slot].state == State::kAnswered ? 1 : 0;
   slots_[slot].state = State::kFree;
   slots_[slot].buffer.reset();
   free_.push_back(slot);
@@ -143,6 +144,7 @@ void RpcPort::HandleReply(const driver::WorkCompletion& completion) {
     std::memcpy(reply_bytes(slot), message.data(), message.size());
     owner.reply_bytes = completion.byte_len;
     owner.state = State::kAnswered;
+    answered_++;
   }
   if (Status posted = PostReceive(index); !posted.ok()) {
     [[maybe_unused]] const Status kept = Break(std::move(posted));
@@ -229,6 +231,17 @@ Result<DecodedReply> RpcPort::Await(const Ticket& ticket, Deadline& deadline, bo
     return ErrorOf(reply);
   }
   return reply;
+}
+
+Status RpcPort::AwaitAny(Deadline& deadline) {
+  RETURN_IF_ERROR(waiter_.Wait(
+      *recv_queue_,
+      [this] {
+        PollReplies();
+        return answered_ > 0 || broken_;
+      },
+      deadline, /*soon=*/false));
+  return answered_ > 0 ? Status::Ok() : why_;
 }
 
 void RpcPort::Abandon(const Ticket& ticket) {

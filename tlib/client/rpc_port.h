@@ -59,6 +59,11 @@ class RpcPort {
   Result<Ticket> Begin(const Request& request, std::shared_ptr<RegisteredBuffer> buffer, Deadline& deadline);
   // Its reply; the body stays valid until the next Begin. After an error the ticket is void.
   Result<DecodedReply> Await(const Ticket& ticket, Deadline& deadline, bool soon = true);
+  // Waits until there is the reply to a call that nobody has awaited yet.
+  Status AwaitAny(Deadline& deadline);
+  bool IsAnswered(const Ticket& ticket) const {
+    return slots_[ticket.slot].call == ticket.call && slots_[ticket.slot].state == State::kAnswered;
+  }
   // The caller has lost interest, its buffer is retired with the call.
   void Abandon(const Ticket& ticket);
   // Calls `late` with the reply of the call that was abandoned last, when it comes; with ENOTCONN from the destructor,
@@ -114,6 +119,7 @@ class RpcPort {
   std::unique_ptr<driver::QueuePair> pair_;
   std::array<Slot, kChannelCredits> slots_;
   std::vector<uint32_t> free_;
+  uint32_t answered_ = 0;  // slots in that state
   uint64_t next_call_ = 1;
   Ticket last_abandoned_;
   uint32_t unsignaled_ = 0;

@@ -94,6 +94,13 @@ class Channel {
   // All of `reads`, overlapping one another: bitmap, READ, detection, one RPC for what is absent of each. Bytes are
   // page-atomic. On error the destinations hold anything.
   virtual Status Read(std::span<const ReadRequest> reads) = 0;
+  // As Read, but waits for nothing that is absent: what is in memory has been read when it returns, the destinations of
+  // the other reads are appended to `under_way`. No more than kChannelCredits can be under way.
+  // Other calls may come in between. When one of those is given up, or one of these two fails, all that is under way
+  // is void, and the channel has a new buffer.
+  virtual Status BeginRead(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way) = 0;
+  // Waits until one of those under way has been read, if there is any, and appends the destinations of all that have.
+  virtual Status AwaitReads(std::vector<std::byte*>& done) = 0;
   // Raw write of bytes in buffer() to the region, where the server's service allows it.
   virtual Status Write(RegionOffset offset, std::span<const std::byte> data) = 0;
   virtual Result<CallReply> Call(const CallRequest& request) = 0;

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Experiment: all kinds beside one another on one machine, in turns, and the limit that the machine sets.
+//
+// Errors: end the benchmark.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "benchmarks/term/latencies.h"
+#include "benchmarks/term/load.h"
+#include "benchmarks/term/settings.h"
+#include "benchmarks/term/ssd.h"
+
+namespace termfs::benchmarks::term {
+
+struct KindResult {
+  std::string name;
+  std::vector<double> rates;  // accesses per second, by turn
+  std::vector<uint32_t> by_second;
+  uint64_t accesses = 0;
+  SessionCounts session;  // summed over the processes; of percentiles the worst
+  Latencies latencies;
+  double client_us = 0;  // of processor time, for an access
+  double server_us = 0;
+  double wire_bytes = 0;  // for an access
+  double promotions = 0;  // and what follows: for an access
+  double server_ssd_reads = 0;
+  double ssd_read_bytes = 0;
+  double ssd_write_bytes = 0;
+
+  double rate() const;  // the median
+  double hit_ratio() const;
+};
+
+// What no kind can do better than here. Zeros: not measured.
+struct Limit {
+  std::vector<SsdRate> ssd_reads;
+  std::vector<SsdRate> ssd_writes;
+  double oracle_hits = 0;
+  double pin_rate = 0;
+  double hit_us = 0;     // processor time of client and server for an access to pinned memory
+  double miss_us = 0;    // and for one whose page is absent, beside nothing else
+  double miss_rate = 0;  // of those
+  uint32_t cpus = 0;
+
+  double ssd_bound = 0;        // accesses per second that the SSD allows, with the oracle's misses
+  double processor_bound = 0;  // and the processors
+  double bound = 0;            // the least of these and pin_rate
+};
+
+struct Results {
+  std::vector<KindResult> kinds;
+  Limit limit;
+};
+
+// `scratch`: an empty directory on the SSD.
+Results Measure(const Settings& settings, const std::string& scratch);
+
+}  // namespace termfs::benchmarks::term

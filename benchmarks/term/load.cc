@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "benchmarks/term/load.h"
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <new>
+#include <thread>
+
+#include "benchmarks/must.h"
+#include "driver/softnic/softnic.h"
+
+namespace termfs::benchmarks::term {
+namespace {
+
+using tlib::client::Session;
+
+constexpr size_t kFillBytes = 1U << 20;
+constexpr std::chrono::seconds kGoodbye{5};
+
+enum class Order : uint32_t { kFill, kBegin, kRun };
+struct Command {
+  Order order = Order::kBegin;
+  Turn turn;
+};
+
+SessionCounts CountsOf(const Session& session) {
+  std::map<std::string, uint64_t> values;
+  for (const MetricValue& metric : session.Metrics()) {
+    values[metric.name] = metric.value;
+  }
+  return {.read_pages = values["read_pages_total"],
+          .hit_pages = values["read_hit_pages_total"],
+          .bitmap_pages = values["absent_by_bitmap_pages_total"],
+          .pattern_pages = values["absent_by_pattern_pages_total"],
+          .rpc_reads = values["rpc_reads_total"],
+          .rpc_read_pages = values["rpc_read_pages_total"],
+          .bitmap_pulls = values["bitmap_pulls_total"],
+          .hit_p50 = values["read_hit_p50_ns"],
+          .hit_p99 = values["read_hit_p99_ns"],
+          .miss_p50 = values["read_miss_p50_ns"],
+          .miss_p99 = values["read_miss_p99_ns"],
+          .miss_p999 = values["read_miss_p999_ns"]};
+}
+
+// One client process.
+class Client {
+ public:
+  Client(const Settings& settings, const std::vector<std::string>& directories, uint32_t process, Tally* tallies)
+      : settings_(settings),
+        directories_(directories),
+        first_thread_(process * settings.threads),
+        tallies_(tallies),
+        nic_(Must(driver::CreateSoftNic())) {}
+  ~Client() { End(); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void Obey(const Command& command) {
+    switch (command.order) {
+      case Order::kFill:
+        return Fill(command.turn.kind);
+      case Order::kBegin:
+        return Begin();
+      case Order::kRun:
+        return Run(command.turn);
+    }
+  }
+
+ private:
+  std::unique_ptr<Session> Connect(size_t kind) {
+    return Must(
+        Session::Connect(*nic_, directories_[kind], {.program = "term_bench", .bitmap = BitmapFor(kind)}, nullptr));
+  }
+  tlib::client::BitmapMode BitmapFor(size_t kind) const {
+    return settings_.kinds[kind].region == driver::RegionKind::kTerm ? settings_.bitmap
+                                                                     : tlib::client::BitmapMode::kOff;
+  }
+
+  void Fill(size_t kind) {
+    const auto session = Connect(kind);
+    const auto channel = Must(session->OpenChannel({.buffer_bytes = kFillBytes}));
+    Random random(kind + 1);
+    const auto bytes = channel->buffer().first(kFillBytes);
+    for (size_t i = 0; i < bytes.size(); i += sizeof(uint64_t)) {
+      const uint64_t word = random();
+      std::memcpy(bytes.data() + i, &word, sizeof(word));
+    }
+    for (uint64_t at = 0; at < settings_.pattern.region_bytes; at += kFillBytes) {
+      Must(channel->Write({at}, bytes));
+    }
+    Must(session->Goodbye(kGoodbye));
+  }
+
+  void End() {
+    accessors_.clear();
+    for (const auto& session : sessions_) {
+      Must(session->Goodbye(kGoodbye));
+    }
+    sessions_.clear();
+  }
+
+  void Begin() {
+    End();
+    for (size_t kind = 0; kind < directories_.size(); kind++) {
+      new (&tallies_[kind]) Tally;
+      sessions_.push_back(Connect(kind));
+      for (uint32_t i = 0; i < settings_.threads; i++) {
+        accessors_.push_back(std::make_unique<Accessor>(settings_, *sessions_.back(), first_thread_ + i));
+      }
+    }
+  }
+
+  void Run(const Turn& turn) {
+    const auto ours = std::span(accessors_).subspan(turn.kind * settings_.threads, settings_.threads);
+    InThreads(ours, [&](Accessor& accessor) { accessor.Prepare(turn); });
+    InThreads(ours, [](Accessor& accessor) { accessor.Run(); });
+    Tally& tally = tallies_[turn.kind];
+    tally.rate = 0;
+    for (const auto& accessor : ours) {
+      tally.rate += accessor->rate();
+      tally.accesses += accessor->accesses();
+      tally.writes += accessor->writes();
+      tally.latencies.Add(accessor->latencies());
+      const auto& seconds = accessor->by_second();
+      for (size_t i = 0; i < std::min(seconds.size(), kMostSeconds); i++) {
+        tally.by_second[i] += seconds[i];
+      }
+    }
+    tally.session = CountsOf(*sessions_[turn.kind]);
+  }
+
+  template <typename Function>
+  static void InThreads(std::span<const std::unique_ptr<Accessor>> accessors, const Function& function) {
+    std::vector<std::thread> threads;
+    threads.reserve(accessors.size());
+    for (const auto& accessor : accessors) {
+      threads.emplace_back([&] { function(*accessor); });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  }
+
+  const Settings& settings_;
+  const std::vector<std::string>& directories_;
+  const uint32_t first_thread_;
+  Tally* const tallies_;  // of each kind
+  const std::unique_ptr<driver::Nic> nic_;
+  std::vector<std::unique_ptr<Session>> sessions_;    // of each kind
+  std::vector<std::unique_ptr<Accessor>> accessors_;  // of each kind, of each thread
+};
+
+void Serve(Client& client, int socket) {
+  Command command;
+  while (recv(socket, &command, sizeof(command), 0) == sizeof(command)) {
+    client.Obey(command);
+    const uint32_t done = 0;
+    Child::Send(socket, std::as_bytes(std::span(&done, 1)));
+  }
+}
+
+}  // namespace
+
+Load::Load(const Settings& settings, const std::vector<std::string>& directories) : kinds_(directories.size()) {
+  const size_t bytes = sizeof(Tally) * kinds_ * settings.processes;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    Die(ErrnoStatus("share memory with the client processes"));
+  }
+  shared_ = static_cast<Tally*>(memory);  // each process makes its own
+  for (uint32_t i = 0; i < settings.processes; i++) {
+    processes_.push_back(std::make_unique<Child>("client " + std::to_string(i), [&, i](int socket) {
+      Client client(settings, directories, i, shared_ + i * kinds_);
+      Serve(client, socket);
+    }));
+  }
+}
+
+void Load::Fill(size_t kind) {
+  processes_.front()->Tell(Command{.order = Order::kFill, .turn = {.kind = kind}});
+  processes_.front()->Hear<uint32_t>();
+}
+
+void Load::Begin() {
+  for (const auto& process : processes_) {
+    process->Tell(Command{.order = Order::kBegin, .turn = {}});
+  }
+  for (const auto& process : processes_) {
+    process->Hear<uint32_t>();
+  }
+}
+
+double Load::Run(const Turn& turn) {
+  for (const auto& process : processes_) {
+    process->Tell(Command{.order = Order::kRun, .turn = turn});
+  }
+  for (const auto& process : processes_) {
+    process->Hear<uint32_t>();
+  }
+  double rate = 0;
+  for (const Tally* tally : tallies(turn.kind)) {
+    rate += tally->rate;
+  }
+  return rate;
+}
+
+std::vector<const Tally*> Load::tallies(size_t kind) const {
+  std::vector<const Tally*> found;
+  for (size_t i = 0; i < processes_.size(); i++) {
+    found.push_back(&shared_[i * kinds_ + kind]);
+  }
+  return found;
+}
+
+double Load::ProcessorSeconds() const {
+  double sum = 0;
+  for (const auto& process : processes_) {
+    sum += process->ProcessorSeconds();
+  }
+  return sum;
+}
+
+}  // namespace termfs::benchmarks::term

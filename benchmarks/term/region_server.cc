@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "benchmarks/term/region_server.h"
+
+#include <sys/socket.h>
+
+#include <filesystem>
+#include <map>
+
+#include "benchmarks/must.h"
+#include "benchmarks/term/memory_limit.h"
+#include "driver/softnic/softnic.h"
+
+namespace termfs::benchmarks::term {
+namespace {
+
+// Of a server beside its region: code, stacks of coroutines, bounce buffers, messages. The kinds that hold nothing in
+// frames get it on top of D.
+constexpr uint64_t kOwnBytes = uint64_t{96} << 20;
+
+enum class Order : uint32_t { kFlush, kSetDramRatio, kCount };
+struct Command {
+  Order order;
+  double value;
+};
+
+class OpenService final : public tlib::server::Service {
+ public:
+  Result<std::vector<std::byte>> Handle(tlib::server::Call&) override { return Status::Error(ENOSYS, "none"); }
+  Result<std::vector<std::byte>> HandleAdmin(uint16_t, std::span<const std::byte>) override {
+    return Status::Error(ENOSYS, "none");
+  }
+  Status SessionOpened(const tlib::server::SessionInfo&) override { return Status::Ok(); }
+  void SessionClosed(tlib::server::SessionId, const tlib::server::SessionEnd&) override {}
+  bool AllowsRawWrites() const override { return true; }
+};
+
+ServerCounts CountsOf(const tlib::server::Server& server) {
+  std::map<std::string, uint64_t> values;
+  for (const MetricValue& metric : server.Metrics()) {
+    values[metric.name] = metric.value;
+  }
+  return {.ssd_reads = values["ssd_reads_total"],
+          .ssd_writes = values["ssd_writes_total"],
+          .promotions = values["promotions_total"],
+          .evictions = values["evictions_total"]};
+}
+
+void Obey(tlib::server::Server& server, const Command& command, uint64_t pages) {
+  switch (command.order) {
+    case Order::kSetDramRatio:
+      return Must(server.SetDramRatio(command.value));
+    case Order::kFlush:
+      return Must(server.RunInCoroutine([&] {
+        const tlib::server::PageRange all{.first = {0}, .count = pages};
+        return server.region().Flush({&all, 1});
+      }));
+    case Order::kCount:
+      return;
+  }
+}
+
+void Serve(const Settings& settings, const Kind& kind, const std::string& directory, int socket) {
+  tlib::server::ServerOptions options;
+  options.socket_directory = directory;
+  options.workers = kind.through_page_cache() ? settings.blocking_workers : settings.workers;
+  options.region.kind = kind.region;
+  options.region.choice = kind.choice;
+  options.region.device = directory + "/region";
+  options.region.written_log = directory + "/written";
+  options.region.pages = settings.pages();
+  options.region.dram_ratio = settings.dram_ratio;
+  options.region.odp_delay = settings.odp_delay;
+  Must(tlib::server::Server::FormatRegion(options.region, nullptr));
+  const auto nic = Must(driver::CreateSoftNic());
+  OpenService service;
+  const auto server = Must(tlib::server::Server::Start(*nic, options, service));
+  const auto answer = [&] {
+    const ServerCounts counts = CountsOf(*server);
+    Child::Send(socket, std::as_bytes(std::span(&counts, 1)));
+  };
+  answer();
+  Command command{};
+  while (recv(socket, &command, sizeof(command), 0) == sizeof(command)) {
+    Obey(*server, command, settings.pages());
+    answer();
+  }
+}
+
+void EnterLimit(const Settings& settings, const Kind& kind) {
+  const auto tier = static_cast<uint64_t>(settings.dram_ratio * static_cast<double>(settings.pattern.region_bytes));
+  Must(Must(MemoryLimit::Create(settings.name + "-" + kind.name, tier + kOwnBytes)).Enter());
+}
+
+}  // namespace
+
+RegionServer::RegionServer(const Settings& settings, const Kind& kind, std::string directory)
+    : directory_(std::move(directory)), child_("the server of " + kind.name, [&](int socket) {
+        if (kind.through_page_cache()) {
+          EnterLimit(settings, kind);
+        }
+        std::filesystem::create_directory(directory_);
+        Serve(settings, kind, directory_, socket);
+      }) {
+  child_.Hear<ServerCounts>();
+}
+
+void RegionServer::Flush() const {
+  child_.Tell(Command{Order::kFlush, 0});
+  child_.Hear<ServerCounts>();
+}
+
+void RegionServer::SetDramRatio(double ratio) const {
+  child_.Tell(Command{Order::kSetDramRatio, ratio});
+  child_.Hear<ServerCounts>();
+}
+
+ServerCounts RegionServer::Counts() const {
+  child_.Tell(Command{Order::kCount, 0});
+  return child_.Hear<ServerCounts>();
+}
+
+}  // namespace termfs::benchmarks::term

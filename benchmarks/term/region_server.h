@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RegionServer: a process that serves a new region of one kind in a directory of its own.
+//
+// Errors: end the benchmark.
+#pragma once
+
+#include <string>
+
+#include "benchmarks/term/child.h"
+#include "benchmarks/term/settings.h"
+
+namespace termfs::benchmarks::term {
+
+// What the server counts, since it started.
+struct ServerCounts {
+  uint64_t ssd_reads = 0;
+  uint64_t ssd_writes = 0;
+  uint64_t promotions = 0;
+  uint64_t evictions = 0;
+};
+
+class RegionServer {
+ public:
+  RegionServer(const Settings& settings, const Kind& kind, std::string directory);
+
+  const std::string& directory() const { return directory_; }
+  std::string device() const { return directory_ + "/region"; }
+  const Child& child() const { return child_; }
+
+  // Everything written is on the SSD.
+  void Flush() const;
+  void SetDramRatio(double ratio) const;
+  ServerCounts Counts() const;
+
+ private:
+  const std::string directory_;
+  Child child_;
+};
+
+}  // namespace termfs::benchmarks::term

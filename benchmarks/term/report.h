@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Report: what an experiment found, as a table for people or as JSON.
+#pragma once
+
+#include "benchmarks/term/experiment.h"
+#include "benchmarks/term/settings.h"
+
+namespace termfs::benchmarks::term {
+
+void PrintTable(const Settings& settings, const Results& results);
+void PrintJson(const Settings& settings, const Results& results);
+
+}  // namespace termfs::benchmarks::term

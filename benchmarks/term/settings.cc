@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "benchmarks/term/settings.h"
+
+#include <CLI/CLI.hpp>
+#include <bit>
+#include <map>
+
+#include "base/page.h"
+
+namespace termfs::benchmarks::term {
+namespace {
+
+constexpr uint32_t kMostAccess = 1U << 20;
+constexpr uint32_t kMostInFlight = 1024;
+
+const std::map<std::string, tlib::client::BitmapMode> kBitmaps = {{"live", tlib::client::BitmapMode::kLive},
+                                                                  {"pulled", tlib::client::BitmapMode::kPulled},
+                                                                  {"off", tlib::client::BitmapMode::kOff}};
+
+std::string Check(Settings& settings, const std::vector<std::string>& kinds, const std::string& distribution) {
+  for (const std::string& name : kinds) {
+    auto kind = ParseKind(name);
+    if (!kind.ok()) {
+      return kind.status().ToString();
+    }
+    settings.kinds.push_back(*kind);
+  }
+  const auto parsed = ParseDistribution(distribution);
+  if (!parsed.ok()) {
+    return parsed.status().ToString();
+  }
+  settings.pattern.distribution = *parsed;
+  const PatternOptions& pattern = settings.pattern;
+  if (pattern.region_bytes < (4U << 20) || pattern.region_bytes % kMostAccess != 0) {
+    return "--region is a size such as 4G: whole MiB, at least 4";
+  }
+  if (pattern.access_bytes < 64 || pattern.access_bytes > kMostAccess || !std::has_single_bit(pattern.access_bytes)) {
+    return "--size is a power of two from 64 to 1M";
+  }
+  if (uint64_t{settings.depth} * pattern.access_bytes > (uint64_t{64} << 20)) {
+    return "--depth accesses of --size are more than 64 MiB";
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Kind> ParseKind(const std::string& name) {
+  if (name == "+hotspot") {
+    return Kind{name, driver::RegionKind::kRpcTiering, tlib::server::FrameChoice::kHeat};
+  }
+  const auto region = driver::ParseRegionKind(name);
+  if (!region.ok()) {
+    return Status::Error(EINVAL, "a kind is one of pin, odp, rpc, rpc_buffer, rpc_direct, rpc_tiering, +hotspot, term");
+  }
+  const bool fixed = *region == driver::RegionKind::kRpcTiering;
+  return Kind{name, *region, fixed ? tlib::server::FrameChoice::kStatic : tlib::server::FrameChoice::kHeat};
+}
+
+std::optional<Settings> ParseSettings(int argc, char** argv, int* exit_code) {
+  Settings settings;
+  std::vector<std::string> kinds = {"pin", "odp", "rpc", "term"};
+  std::string distribution = "zipf";
+  int64_t odp_delay = 0;
+  CLI::App app(
+      "One SSD-extended region at the level of the library, read and written by client processes: the kinds of memory "
+      "region beside one another, in turns, beside the limit of this machine");
+  app.add_option(
+         "--kind", kinds,
+         "pin, odp, rpc (mmap), rpc_buffer, rpc_direct, rpc_tiering, +hotspot (rpc_tiering that promotes), term; "
+         "several by commas")
+      ->delimiter(',');
+  app.add_option("--region", settings.pattern.region_bytes, "size of the region")
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str("1G");
+  app.add_option("--dram-ratio", settings.dram_ratio, "the part of it that memory holds")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--size", settings.pattern.access_bytes, "bytes of an access, 64 to 1M")
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str("4K");
+  app.add_option("--writes", settings.write_share, "share of writes")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option(
+         "--distribution", distribution,
+         "uniform, zipf (scrambled), scan, moving (zipf whose hot set changes), tenants (zipf on one half by half "
+         "of the threads, uniform on the other)")
+      ->capture_default_str();
+  app.add_option("--theta", settings.pattern.theta, "of zipf")->check(CLI::Range(0.0, 1.2))->capture_default_str();
+  app.add_option("--move-at", settings.pattern.move_at, "the second in which the hot set moves, warm-up included")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--processes", settings.processes, "client processes")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--threads", settings.threads, "of each")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--depth", settings.depth, "reads in flight of each thread; its writes go one by one")
+      ->check(CLI::Range(1U, kMostInFlight))
+      ->capture_default_str();
+  app.add_option("--workers", settings.workers, "of a server")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--blocking-workers", settings.blocking_workers, "of a server whose workers wait for the SSD")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--bitmap", settings.bitmap, "how term learns what is absent: live, pulled, off")
+      ->transform(CLI::CheckedTransformer(kBitmaps));
+  app.add_option("--warmup", settings.warmup, "seconds for each kind before anything counts")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  app.add_option("--seconds", settings.seconds, "that count for each kind")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--rounds", settings.rounds, "in so many turns, the kinds one after the other")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--seed", settings.pattern.seed, "of all that is random")->capture_default_str();
+  app.add_option(
+         "--odp-delay", odp_delay,
+         "microseconds that a fault of odp takes beside the kernel's; the hardware of the TeRM paper: 127 + 74 + "
+         "129 = 330")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  app.add_option("--directory", settings.directory, "where regions go: on the SSD")->capture_default_str();
+  app.add_flag("!--no-limit", settings.limit, "do not measure the SSD and a miss alone");
+  app.add_flag("--json", settings.json, "print JSON");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    *exit_code = app.exit(error) == 0 ? 0 : 2;
+    return std::nullopt;
+  }
+  settings.odp_delay = std::chrono::microseconds(odp_delay);
+  if (const std::string wrong = Check(settings, kinds, distribution); !wrong.empty()) {
+    std::fprintf(stderr, "term_bench: %s; see --help\n", wrong.c_str());
+    *exit_code = 2;
+    return std::nullopt;
+  }
+  return settings;
+}
+
+}  // namespace termfs::benchmarks::term

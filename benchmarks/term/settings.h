@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one run of term_bench is told on its command line.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "benchmarks/term/access_pattern.h"
+#include "driver/nic.h"
+#include "tlib/client/session.h"
+#include "tlib/server/server.h"
+
+namespace termfs::benchmarks::term {
+
+// One of the things that are compared: a kind of memory region, and what decides about frames.
+struct Kind {
+  std::string name;
+  driver::RegionKind region = driver::RegionKind::kTerm;
+  tlib::server::FrameChoice choice = tlib::server::FrameChoice::kHeat;
+
+  // The SSD is reached through the kernel's page cache: what the server may hold is limited by a memory cgroup, and
+  // threads wait for the SSD in it.
+  bool through_page_cache() const {
+    return region == driver::RegionKind::kOdp || region == driver::RegionKind::kRpc ||
+           region == driver::RegionKind::kRpcBuffer;
+  }
+};
+Result<Kind> ParseKind(const std::string& name);
+
+struct Settings {
+  std::vector<Kind> kinds;
+  PatternOptions pattern;
+  double write_share = 0;  // of the accesses
+  double dram_ratio = 0.5;
+  uint32_t processes = 1;
+  uint32_t threads = 2;  // of each process
+  uint32_t depth = 32;   // accesses in flight of each thread
+  uint32_t workers = 1;
+  uint32_t blocking_workers = 8;  // of the kinds whose workers wait for the SSD
+  tlib::client::BitmapMode bitmap = tlib::client::BitmapMode::kLive;
+  double warmup = 10;  // seconds, for each kind
+  double seconds = 14;
+  uint32_t rounds = 7;
+  bool limit = true;
+  std::chrono::microseconds odp_delay{0};
+  std::string directory = "/var/tmp";
+  bool json = false;
+  std::string name;  // of this run: what it makes in shared places begins with it
+
+  double turn() const { return seconds / rounds; }
+  uint64_t pages() const { return pattern.region_bytes / kPageSize; }
+  uint32_t all_threads() const { return processes * threads; }
+};
+
+// nullopt: all is done (--help, or a bad command line), `exit_code` says how.
+std::optional<Settings> ParseSettings(int argc, char** argv, int* exit_code);
+
+}  // namespace termfs::benchmarks::term

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Channel::BeginRead and AwaitReads.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/unit/tlib/volume_fixture.h"
+
+namespace termfs::tlib {
+namespace {
+
+constexpr uint64_t kPages = 1024;
+
+std::byte ByteOf(uint64_t page) { return static_cast<std::byte>(page % 251 + 1); }
+
+// All pages are written; by chance half of them are in frames.
+class ReadsUnderWayTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(volume_.Format().ok());
+    const Status started = volume_.Start();
+    ASSERT_TRUE(started.ok()) << started.ToString();
+    ASSERT_TRUE(client_.Connect(volume_.path()).ok());
+    for (uint64_t page = 0; page < kPages; page++) {
+      ASSERT_TRUE(client_.Write(page * kPageSize, std::vector<std::byte>(kPageSize, ByteOf(page))).ok());
+    }
+    const server::PageRange all{.first = {0}, .count = kPages};
+    ASSERT_TRUE(volume_.server().RunInCoroutine([&] { return volume_.server().region().Flush({&all, 1}); }).ok());
+  }
+
+  client::ReadRequest ReadOf(uint64_t page, uint64_t place) {
+    std::byte* const to = client_.channel->buffer().data() + place * kPageSize;
+    std::fill_n(to, kPageSize, std::byte{0});
+    return {.offset = {page * kPageSize}, .length = kPageSize, .destination = to};
+  }
+  static bool IsWhole(const client::ReadRequest& read) {
+    const std::byte expected = ByteOf(read.offset.value / kPageSize);
+    return std::all_of(read.destination, read.destination + read.length, [&](std::byte b) { return b == expected; });
+  }
+  uint64_t Counted(std::string_view name) { return MetricOf(client_.session->Metrics(), name); }
+
+  TestVolume volume_{{.pages = kPages, .dram_ratio = 0.5}};
+  TestClient client_;
+};
+
+TEST_F(ReadsUnderWayTest, EveryReadIsDoneAtOnceOrNamedOnce) {
+  constexpr uint64_t kPlaces = 200;  // more than there are credits
+  for (uint64_t first = 0; first + kPlaces <= kPages; first += kPlaces) {
+    std::vector<client::ReadRequest> reads;
+    for (uint64_t i = 0; i < kPlaces; i++) {
+      reads.push_back(ReadOf(first + i, i));
+    }
+    std::vector<std::byte*> under_way;
+    ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
+    const std::set<std::byte*> named(under_way.begin(), under_way.end());
+    EXPECT_EQ(named.size(), under_way.size());
+    for (const client::ReadRequest& read : reads) {
+      if (!named.contains(read.destination)) {
+        EXPECT_TRUE(IsWhole(read)) << "page " << read.offset.value / kPageSize;
+      }
+    }
+    std::vector<std::byte*> done;
+    while (done.size() < under_way.size()) {
+      const size_t before = done.size();
+      ASSERT_TRUE(client_.channel->AwaitReads(done).ok());
+      ASSERT_GT(done.size(), before);
+    }
+    EXPECT_EQ(std::set<std::byte*>(done.begin(), done.end()), named);
+    EXPECT_TRUE(std::all_of(reads.begin(), reads.end(), IsWhole));
+  }
+  EXPECT_GT(Counted("rpc_reads_total"), 64u) << "or it shows nothing";
+  EXPECT_GT(Counted("read_hit_pages_total"), 64u);
+  EXPECT_EQ(Counted("read_miss_count"), Counted("rpc_reads_total")) << "each is timed";
+}
+
+TEST_F(ReadsUnderWayTest, OfNothing_AwaitReturns) {
+  std::vector<std::byte*> done;
+  EXPECT_TRUE(client_.channel->AwaitReads(done).ok());
+  EXPECT_TRUE(done.empty());
+}
+
+TEST_F(ReadsUnderWayTest, OtherCallsInBetween_AreAnswered) {
+  std::vector<client::ReadRequest> reads;
+  for (uint64_t i = 0; i < kChannelCredits; i++) {
+    reads.push_back(ReadOf(i * 31 % kPages, i));
+  }
+  std::vector<std::byte*> under_way;
+  ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
+  const auto body = BytesOf(42);
+  const auto reply = client_.channel->Call({.opcode = kEcho, .body = body, .in = {}, .out = {}});
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_TRUE(std::equal(reply->body.begin(), reply->body.end(), body.begin(), body.end()));
+  client::ReadRequest other = ReadOf(kPages - 1, kChannelCredits);
+  EXPECT_TRUE(client_.channel->Read({&other, 1}).ok());
+  EXPECT_TRUE(IsWhole(other));
+  std::vector<std::byte*> done;
+  while (done.size() < under_way.size()) {
+    ASSERT_TRUE(client_.channel->AwaitReads(done).ok());
+  }
+  EXPECT_TRUE(std::all_of(reads.begin(), reads.end(), IsWhole));
+}
+
+// The server may still write where they were to be read.
+TEST_F(ReadsUnderWayTest, ARefusedRead_VoidsTheOthersAndTheirBuffer) {
+  std::vector<client::ReadRequest> reads;
+  for (uint64_t i = 0; i < kPages / 8; i++) {
+    reads.push_back(ReadOf(i * 8, i));
+  }
+  std::vector<std::byte*> under_way;
+  ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
+  ASSERT_FALSE(under_way.empty());
+  const std::byte* const buffer = client_.channel->buffer().data();
+  const client::ReadRequest beyond{
+      .offset = {kPages * kPageSize}, .length = 1, .destination = client_.channel->buffer().data()};
+  EXPECT_FALSE(client_.channel->BeginRead({&beyond, 1}, under_way).ok());
+  EXPECT_NE(client_.channel->buffer().data(), buffer);
+  std::vector<std::byte*> done;
+  EXPECT_TRUE(client_.channel->AwaitReads(done).ok());
+  EXPECT_TRUE(done.empty());
+  client::ReadRequest again = ReadOf(5, 0);
+  EXPECT_TRUE(client_.channel->Read({&again, 1}).ok());
+  EXPECT_TRUE(IsWhole(again));
+}
+
+TEST_F(ReadsUnderWayTest, TheServerGoes_TheyFail) {
+  std::vector<client::ReadRequest> reads;
+  for (uint64_t i = 0; i < kPages / 8; i++) {
+    reads.push_back(ReadOf(i * 8, i));
+  }
+  std::vector<std::byte*> under_way;
+  ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
+  volume_.Stop();
+  std::vector<std::byte*> done;
+  Status status;
+  for (size_t i = 0; i <= under_way.size() && status.ok(); i++) {  // what was answered before comes first
+    status = client_.channel->AwaitReads(done);
+    if (done.size() == under_way.size()) {
+      status = client_.channel->BeginRead(reads, under_way);
+    }
+  }
+  EXPECT_EQ(status.code(), ENOTCONN) << status.ToString();
+  client_.channel->Detach();
+  EXPECT_EQ(client_.channel->AwaitReads(done).code(), ENOTCONN);
+}
+
+}  // namespace
+}  // namespace termfs::tlib
