@@ -4,14 +4,13 @@
 # build/libfuse; cmake/libfuse.cmake finds it there. Debian 12 itself has 3.14. Where it cannot be built, a line says why
 # and Debian's is used; the next attempt is made a day later or after ./dev clean. A second run costs nothing.
 #
-# The source comes from the mirror that this machine's apt uses for Debian 12, suite sid, and is verified by apt with
-# Debian's archive key. The state of this machine's apt is not touched.
+# The source is that of suite sid; debian_source.sh says where it comes from.
 set -euo pipefail
 root=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
+source "$root/tools/debian_source.sh"
 prefix=$root/build/libfuse
 suite=sid
 oldest=3.18
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 # What it is built with; another list builds it anew. Custom I/O lets mount/ receive and answer by itself, which is how
 # each thread gets a ring, or a device, of its own.
@@ -32,19 +31,6 @@ give_up() {
   exit 0
 }
 
-fetch() {
-  local mirror apt
-  mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Origin: Debian' \
-    | awk '$2 == "bookworm" {print $1; exit}')
-  [[ -n $mirror ]] || return 1
-  mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
-  echo "deb-src [signed-by=$keyring] $mirror $suite main" > "$work/sources.list"
-  apt=(timeout 120 apt-get -q -o APT::Sandbox::User=root -o Acquire::Retries=2
-    -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null
-    -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache")
-  "${apt[@]}" update && (cd "$work" && "${apt[@]}" source --only-source fuse3)
-}
-
 compile() {
   # bindir is where fusermount3 is looked for; nothing is installed there.
   # shellcheck disable=SC2046,SC2086  # the features and flags are words
@@ -58,7 +44,7 @@ compile() {
     && echo "$features $passthrough" > "$prefix/features"
 }
 
-fetch > "$work/log" 2>&1 || give_up "the source package cannot be had"
+debian_source "$suite" fuse3 "$work" > "$work/log" 2>&1 || give_up "the source package cannot be had"
 source_directory=$(find "$work" -mindepth 1 -maxdepth 1 -type d -name 'fuse3-*')
 version=${source_directory##*/fuse3-}
 [[ $(printf '%s\n' "$oldest" "$version" | sort -V | head -n 1) == "$oldest" ]] || give_up "$suite has $version only"
