@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Form (clang-format), clang-tidy, layers, words, and shellcheck. One line for each; details of what is wrong.
+"""Form (clang-format), clang-tidy, layers, words, filebench's models, and shellcheck. One line for each; details of
+what is wrong.
 
 Exit code 1: something is wrong; 75: nothing was found, but clang-tidy ran out of time (--seconds). clang-tidy leaves out
 tests/ and benchmarks/, which are half of its work; both compilers' warnings are errors there, too.
@@ -71,6 +72,11 @@ def check_own(script):
         return done.returncode == 0, done.stdout.strip().splitlines()[-1], done.stdout
 
     return check
+
+
+def check_models(*_):
+    done = run(sys.executable, "benchmarks/filebench/make.py", "--check")
+    return done.returncode == 0, done.stdout.strip().splitlines()[-1], done.stdout
 
 
 class Tidy:
@@ -185,6 +191,7 @@ CHECKS = {
     "format": check_format,
     "layers": check_own("check_layers.py"),
     "words": check_own("check_text.py"),
+    "models": check_models,
     "scripts": check_scripts,
     "tidy": check_tidy,
 }

@@ -194,6 +194,7 @@ class Site:
     def __init__(self, build, scratch, quick, fuse):
         self.termfs = os.path.join(build, "mount", "termfs")
         self.helper = os.path.join(build, "mount", "mount.termfs")
+        self.workloads = os.path.join(build, "benchmarks", "workloads")
         self.set_features = os.path.join(build, "tests", "e2e", "set_features")
         self.scratch = scratch
         self.quick = quick
