@@ -10,6 +10,7 @@ folder=build
 [[ $preset == default ]] || folder=build/$preset
 
 tools/build_libfuse.sh
+tools/build_fio_headers.sh
 made=$folder/build.ninja
 for input in CMakePresets.json build/libfuse/lib/pkgconfig/fuse3.pc; do
   if [[ ! -f $made || $input -nt $made ]]; then

@@ -203,7 +203,8 @@ def gcc(tier):
 
 def clang(tier):
     """What users run. The tests are compiled by clang, with the same warnings, in the sanitizers' tiers."""
-    build(tier, "clang", "termfs", "demo_client", "read_bench", "softnic_bench", "ceiling_fuse", "workloads")
+    build(tier, "clang", "termfs", "demo_client", "read_bench", "softnic_bench", "ceiling_fuse", "workloads",
+          "termfs_fio")
     return Counts()
 
 

@@ -195,6 +195,7 @@ class Site:
         self.termfs = os.path.join(build, "mount", "termfs")
         self.helper = os.path.join(build, "mount", "mount.termfs")
         self.workloads = os.path.join(build, "benchmarks", "workloads")
+        self.fio_engine = os.path.join(build, "benchmarks", "fio", "libtermfs_fio.so")
         self.set_features = os.path.join(build, "tests", "e2e", "set_features")
         self.scratch = scratch
         self.quick = quick
