@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -26,15 +27,6 @@ constexpr uint64_t kMostScratchBytes = uint64_t{1} << 30;
 constexpr double kReadMessages =
     sizeof(tlib::RequestHeader) + sizeof(tlib::ReadBody) + sizeof(tlib::ReplyHeader) + 2.0 * sizeof(uint64_t);
 constexpr double kWriteMessages = sizeof(tlib::RequestHeader) + sizeof(tlib::WriteBody) + sizeof(tlib::ReplyHeader);
-
-double Median(std::vector<double> values) {
-  if (values.empty()) {
-    return 0;
-  }
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 void Say(const std::string& what) { std::fprintf(stderr, "term_bench: %s\n", what.c_str()); }
 
@@ -85,6 +77,9 @@ class Experiment {
       for (size_t kind = 0; kind < servers_.size(); kind++) {
         results_.kinds[kind].rates.push_back(TakeTurn(kind, settings_.turn(), true));
       }
+      if (settings_.limit) {
+        TakeTurnOfSsd(round);
+      }
     }
     for (size_t kind = 0; kind < servers_.size(); kind++) {
       Collect(kind);
@@ -130,6 +125,18 @@ class Experiment {
     return rate;
   }
 
+  void TakeTurnOfSsd(uint32_t round) {
+    Limit& limit = results_.limit;
+    const double seconds = std::min(settings_.turn(), kSsdSeconds);
+    const uint64_t seed = settings_.pattern.seed + round + 1;
+    limit.ssd_read_turns.push_back(
+        MeasureSsdAt(servers_.back()->device(), false, BestOf(limit.ssd_reads).depth, seconds, seed).per_second);
+    if (settings_.write_share > 0) {
+      limit.ssd_write_turns.push_back(
+          MeasureSsdAt(ScratchFile(), true, BestOf(limit.ssd_writes).depth, seconds, seed).per_second);
+    }
+  }
+
   Consumption ConsumedBy(size_t kind) const {
     return {.client = load_->ProcessorSeconds(),
             .server = servers_[kind]->child().ProcessorSeconds(),
@@ -152,7 +159,8 @@ class Experiment {
     Say("measuring the SSD");
     limit.ssd_reads = MeasureSsd(servers_.back()->device(), false, kSsdSeconds, settings_.pattern.seed);
     if (settings_.write_share > 0) {
-      limit.ssd_writes = MeasureSsd(WriteScratchFile(), true, kSsdSeconds, settings_.pattern.seed);
+      WriteScratchFile();
+      limit.ssd_writes = MeasureSsd(ScratchFile(), true, kSsdSeconds, settings_.pattern.seed);
     }
     for (size_t kind = 0; kind < servers_.size(); kind++) {
       if (settings_.kinds[kind].region == driver::RegionKind::kTerm) {
@@ -178,8 +186,8 @@ class Experiment {
   }
 
   // Random bytes: a file system may know zeros without asking the SSD.
-  std::string WriteScratchFile() const {
-    const std::string path = scratch_ + "/written";
+  void WriteScratchFile() const {
+    const std::string path = ScratchFile();
     const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     std::vector<uint64_t> chunk((1U << 20) / sizeof(uint64_t));
     Random random(settings_.pattern.seed);
@@ -193,8 +201,8 @@ class Experiment {
     if (fsync(file.get()) != 0) {
       Die(ErrnoStatus("write " + path));
     }
-    return path;
   }
+  std::string ScratchFile() const { return scratch_ + "/written"; }
 
   void Collect(size_t kind) {
     KindResult& result = results_.kinds[kind];
@@ -218,6 +226,11 @@ class Experiment {
                          static_cast<double>(writes) * (settings_.pattern.access_bytes + kWriteMessages)) /
                         accesses;
     const Consumption& consumed = consumed_[kind];
+    const bool counted = settings_.kinds[kind].region == driver::RegionKind::kTerm;
+    const double pages = static_cast<double>(session.read_pages);
+    const double absent =
+        counted ? static_cast<double>(session.rpc_read_pages) : static_cast<double>(consumed.device.read) / kPageSize;
+    result.hit_ratio = pages > 0 ? std::max(0.0, 1 - absent / pages) : 0;
     result.client_us = consumed.client * 1e6 / accesses;
     result.server_us = consumed.server * 1e6 / accesses;
     result.promotions = static_cast<double>(consumed.counts.promotions) / accesses;
@@ -228,28 +241,52 @@ class Experiment {
 
   void Bound() {
     Limit& limit = results_.limit;
+    std::vector<double> pin(settings_.rounds);
     for (const KindResult& result : results_.kinds) {
       if (result.name == "pin") {
+        pin = result.rates;
         limit.pin_rate = result.rate();
         limit.hit_us = result.client_us + result.server_us;
       }
     }
     const double misses = 1 - limit.oracle_hits;
-    const double pages = std::max<double>(1, static_cast<double>(settings_.pattern.access_bytes) / kPageSize);
     const double reads = 1 - settings_.write_share;
-    double ssd_seconds = reads / BestOf(limit.ssd_reads).per_second;
-    if (settings_.write_share > 0) {
-      ssd_seconds += settings_.write_share / BestOf(limit.ssd_writes).per_second;
-    }
-    limit.ssd_bound = misses > 0 ? 1 / (misses * pages * ssd_seconds) : 0;
     // For a write the miss's cost is not known alone: only reads pay for misses here, which makes the bound higher.
     const double cost = limit.hit_us + misses * reads * std::max(0.0, limit.miss_us - limit.hit_us);
     limit.processor_bound = cost > 0 ? limit.cpus * 1e6 / cost : 0;
-    for (const double bound : {limit.pin_rate, limit.ssd_bound, limit.processor_bound}) {
-      if (bound > 0 && (limit.bound == 0 || bound < limit.bound)) {
-        limit.bound = bound;
+    std::vector<double> ssd_bounds;
+    std::vector<double> bounds;
+    for (size_t round = 0; round < settings_.rounds; round++) {
+      ssd_bounds.push_back(SsdBound(round, misses));
+      bounds.push_back(LeastOf({pin[round], ssd_bounds.back(), limit.processor_bound}));
+      for (KindResult& result : results_.kinds) {
+        result.over_bound.push_back(result.rates[round] / bounds.back());
+        if (pin[round] > 0) {
+          result.over_pin.push_back(result.rates[round] / pin[round]);
+        }
       }
     }
+    limit.ssd_bound = Median(ssd_bounds);
+    limit.bound = Median(bounds);
+  }
+
+  double SsdBound(size_t round, double misses) const {
+    const Limit& limit = results_.limit;
+    const double pages = std::max<double>(1, static_cast<double>(settings_.pattern.access_bytes) / kPageSize);
+    double seconds = (1 - settings_.write_share) / limit.ssd_read_turns[round];
+    if (settings_.write_share > 0) {
+      seconds += settings_.write_share / limit.ssd_write_turns[round];
+    }
+    return misses > 0 ? 1 / (misses * pages * seconds) : 0;
+  }
+
+  // Of those that are known.
+  static double LeastOf(std::initializer_list<double> bounds) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const double bound : bounds) {
+      least = bound > 0 ? std::min(least, bound) : least;
+    }
+    return least;
   }
 
   const Settings& settings_;
@@ -263,12 +300,13 @@ class Experiment {
 
 }  // namespace
 
-double KindResult::rate() const { return Median(rates); }
-
-double KindResult::hit_ratio() const {
-  return session.read_pages == 0
-             ? 0
-             : 1 - static_cast<double>(session.rpc_read_pages) / static_cast<double>(session.read_pages);
+double Median(std::vector<double> values) {
+  if (values.empty()) {
+    return 0;
+  }
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 Results Measure(const Settings& settings, const std::string& scratch) { return Experiment(settings, scratch).Run(); }

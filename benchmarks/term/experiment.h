@@ -16,9 +16,14 @@
 
 namespace termfs::benchmarks::term {
 
+double Median(std::vector<double> values);  // 0 of nothing
+
 struct KindResult {
   std::string name;
-  std::vector<double> rates;  // accesses per second, by turn
+  // By turn.
+  std::vector<double> rates;  // accesses per second
+  std::vector<double> over_pin;
+  std::vector<double> over_bound;
   std::vector<uint32_t> by_second;
   uint64_t accesses = 0;
   SessionCounts session;  // summed over the processes; of percentiles the worst
@@ -31,14 +36,19 @@ struct KindResult {
   double ssd_read_bytes = 0;
   double ssd_write_bytes = 0;
 
-  double rate() const;  // the median
-  double hit_ratio() const;
+  // Of the pages read, those that the SSD was not asked for. Of term by what its clients counted: pages that no RPC
+  // brought. Of the others, whose clients see no difference, by the bytes that the SSD read.
+  double hit_ratio = 0;
+
+  double rate() const { return Median(rates); }
 };
 
 // What no kind can do better than here. Zeros: not measured.
 struct Limit {
   std::vector<SsdRate> ssd_reads;
   std::vector<SsdRate> ssd_writes;
+  std::vector<double> ssd_read_turns;  // at the best depth, a turn in each round: a shared SSD is not always as fast
+  std::vector<double> ssd_write_turns;
   double oracle_hits = 0;
   double pin_rate = 0;
   double hit_us = 0;     // processor time of client and server for an access to pinned memory
@@ -46,9 +56,10 @@ struct Limit {
   double miss_rate = 0;  // of those
   uint32_t cpus = 0;
 
-  double ssd_bound = 0;        // accesses per second that the SSD allows, with the oracle's misses
+  // Accesses per second; medians over the rounds.
+  double ssd_bound = 0;        // that the SSD allows, with the oracle's misses
   double processor_bound = 0;  // and the processors
-  double bound = 0;            // the least of these and pin_rate
+  double bound = 0;            // the least of these and pin's rate
 };
 
 struct Results {

@@ -22,15 +22,17 @@ std::string JsonOf(const std::vector<SsdRate>& rates) {
 
 std::string JsonOf(const Limit& limit) {
   return fmt::format(
-      "{{\"ssd_reads\": {}, \"ssd_writes\": {}, \"oracle_hit_ratio\": {:.5f}, \"pin_per_s\": {:.0f}, \"hit_cpu_us\": "
+      "{{\"ssd_reads\": {}, \"ssd_writes\": {}, \"ssd_read_turns\": [{:.0f}], \"oracle_hit_ratio\": {:.5f}, "
+      "\"pin_per_s\": {:.0f}, \"hit_cpu_us\": "
       "{:.3f}, \"miss_cpu_us\": {:.3f}, \"miss_per_s\": {:.0f}, \"cpus\": {}, \"ssd_bound_per_s\": {:.0f}, "
       "\"cpu_bound_per_s\": {:.0f}, \"bound_per_s\": {:.0f}}}",
-      JsonOf(limit.ssd_reads), JsonOf(limit.ssd_writes), limit.oracle_hits, limit.pin_rate, limit.hit_us, limit.miss_us,
-      limit.miss_rate, limit.cpus, limit.ssd_bound, limit.processor_bound, limit.bound);
+      JsonOf(limit.ssd_reads), JsonOf(limit.ssd_writes), fmt::join(limit.ssd_read_turns, ", "), limit.oracle_hits,
+      limit.pin_rate, limit.hit_us, limit.miss_us, limit.miss_rate, limit.cpus, limit.ssd_bound, limit.processor_bound,
+      limit.bound);
 }
 
 double OverOracle(const KindResult& kind, const Limit& limit) {
-  return limit.oracle_hits > 0 && limit.oracle_hits < 1 ? (1 - kind.hit_ratio()) / (1 - limit.oracle_hits) : 0;
+  return limit.oracle_hits > 0 && limit.oracle_hits < 1 ? (1 - kind.hit_ratio) / (1 - limit.oracle_hits) : 0;
 }
 
 std::string JsonOf(const KindResult& kind, const Limit& limit) {
@@ -47,10 +49,10 @@ std::string JsonOf(const KindResult& kind, const Limit& limit) {
       kind.name, kind.rate(), fmt::join(kind.rates, ", "), fmt::join(kind.by_second, ", "),
       Microseconds(kind.latencies.Percentile(0.5)), Microseconds(kind.latencies.Percentile(0.99)),
       Microseconds(kind.latencies.Percentile(0.999)), Microseconds(session.hit_p50), Microseconds(session.hit_p99),
-      Microseconds(session.miss_p50), Microseconds(session.miss_p99), Microseconds(session.miss_p999), kind.hit_ratio(),
+      Microseconds(session.miss_p50), Microseconds(session.miss_p99), Microseconds(session.miss_p999), kind.hit_ratio,
       OverOracle(kind, limit), session.bitmap_pages, session.pattern_pages, kind.wire_bytes, kind.promotions,
       kind.server_ssd_reads, kind.ssd_read_bytes, kind.ssd_write_bytes, kind.client_us, kind.server_us,
-      limit.bound > 0 ? kind.rate() / limit.bound : 0, limit.pin_rate > 0 ? kind.rate() / limit.pin_rate : 0);
+      Median(kind.over_bound), Median(kind.over_pin));
 }
 
 std::string SettingsJson(const Settings& settings) {
@@ -91,17 +93,17 @@ void PrintTable(const Settings& settings, const Results& results) {
     fmt::print(
         "{:<12} {:>11.0f} {:>6.2f} {:>6.2f} {:>7.2f} {:>7.2f} {:>9.1f} {:>9.1f} {:>9.1f} {:>8.0f} {:>8.0f} {:>8.2f} "
         "{:>8.2f}\n",
-        kind.name, kind.rate(), limit.bound > 0 ? kind.rate() / limit.bound : 0,
-        limit.pin_rate > 0 ? kind.rate() / limit.pin_rate : 0, kind.hit_ratio() * 100, OverOracle(kind, limit),
-        Microseconds(kind.session.hit_p50), Microseconds(kind.session.miss_p50), Microseconds(kind.session.miss_p99),
-        kind.wire_bytes, kind.ssd_read_bytes + kind.ssd_write_bytes, kind.client_us, kind.server_us);
+        kind.name, kind.rate(), Median(kind.over_bound), Median(kind.over_pin), kind.hit_ratio * 100,
+        OverOracle(kind, limit), Microseconds(kind.session.hit_p50), Microseconds(kind.session.miss_p50),
+        Microseconds(kind.session.miss_p99), kind.wire_bytes, kind.ssd_read_bytes + kind.ssd_write_bytes,
+        kind.client_us, kind.server_us);
   }
   if (!settings.limit) {
     return;
   }
   const SsdRate best = BestOf(limit.ssd_reads);
-  fmt::print("SSD: {:.0f} reads of 4 KiB a second at depth {} (p99 {:.0f} us)", best.per_second, best.depth,
-             best.p99_us);
+  fmt::print("SSD: {:.0f} reads of 4 KiB a second at depth {} (p99 {:.0f} us) at first, {:.0f} in turns",
+             best.per_second, best.depth, best.p99_us, Median(limit.ssd_read_turns));
   if (const SsdRate writes = BestOf(limit.ssd_writes); writes.per_second > 0) {
     fmt::print(", {:.0f} writes at depth {}", writes.per_second, writes.depth);
   }

@@ -123,16 +123,19 @@ SsdRate MeasureAt(int file, uint64_t pages, bool writes, uint32_t depth, double 
 
 }  // namespace
 
-std::vector<SsdRate> MeasureSsd(const std::string& path, bool writes, double seconds, uint64_t seed) {
+SsdRate MeasureSsdAt(const std::string& path, bool writes, uint32_t depth, double seconds, uint64_t seed) {
   const UniqueFd file(open(path.c_str(), (writes ? O_RDWR : O_RDONLY) | O_DIRECT | O_CLOEXEC));
   struct stat status {};
   if (!file.valid() || fstat(file.get(), &status) != 0) {
     Die(ErrnoStatus("open " + path));
   }
+  return MeasureAt(file.get(), static_cast<uint64_t>(status.st_size) / kPageSize, writes, depth, seconds, seed + depth);
+}
+
+std::vector<SsdRate> MeasureSsd(const std::string& path, bool writes, double seconds, uint64_t seed) {
   std::vector<SsdRate> rates;
   for (const uint32_t depth : kDepths) {
-    rates.push_back(
-        MeasureAt(file.get(), static_cast<uint64_t>(status.st_size) / kPageSize, writes, depth, seconds, seed + depth));
+    rates.push_back(MeasureSsdAt(path, writes, depth, seconds, seed));
   }
   return rates;
 }

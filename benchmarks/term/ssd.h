@@ -18,8 +18,10 @@ struct SsdRate {
   double p99_us = 0;
 };
 
-// For each depth `seconds` long, by as many threads as there are CPUs (and one at depth 1), on the whole file.
-// With `writes` its bytes are overwritten.
+// `seconds` long, by as many threads as there are CPUs (and one at depth 1), on the whole file. With `writes` its bytes
+// are overwritten.
+SsdRate MeasureSsdAt(const std::string& path, bool writes, uint32_t depth, double seconds, uint64_t seed);
+// The same at several depths.
 std::vector<SsdRate> MeasureSsd(const std::string& path, bool writes, double seconds, uint64_t seed);
 // The best of them; nothing where there are none.
 SsdRate BestOf(const std::vector<SsdRate>& rates);
