@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/term/child.h"
 
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -41,6 +42,18 @@ Child::~Child() {
   if (socket_.valid()) {
     shutdown(socket_.get(), SHUT_RDWR);  // closing would not do: children that came later have it, too
     waitpid(pid_, nullptr, 0);
+  }
+}
+
+void Child::Confine(int cpu) {
+  if (cpu < 0) {
+    return;
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) {
+    Die(ErrnoStatus("confine a process to CPU " + std::to_string(cpu)));
   }
 }
 

@@ -45,6 +45,8 @@ class Child {
   };
   Bytes DeviceBytes() const;
 
+  // For `body`: this process runs on that CPU from now on; -1: where it likes.
+  static void Confine(int cpu);
   static void Send(int socket, std::span<const std::byte> message);
 
  private:

@@ -12,6 +12,7 @@
 #include "base/page.h"
 #include "base/unique_fd.h"
 #include "benchmarks/must.h"
+#include "benchmarks/term/busy_processor.h"
 #include "benchmarks/term/region_server.h"
 #include "tlib/rpc/messages.h"
 
@@ -76,6 +77,9 @@ class Experiment {
     for (uint32_t round = 0; round < settings_.rounds; round++) {
       for (size_t kind = 0; kind < servers_.size(); kind++) {
         results_.kinds[kind].rates.push_back(TakeTurn(kind, settings_.turn(), true));
+        if (busy_ != nullptr) {
+          TakeBusyTurn(kind);
+        }
       }
       if (settings_.limit) {
         TakeTurnOfSsd(round);
@@ -97,6 +101,9 @@ class Experiment {
     for (const Kind& kind : settings_.kinds) {
       directories.push_back(scratch_ + "/" + kind.name);
       servers_.push_back(std::make_unique<RegionServer>(settings_, kind, directories.back()));
+    }
+    if (settings_.busy > 0) {
+      busy_ = std::make_unique<BusyProcessor>(settings_.server_cpu, settings_.busy);
     }
     load_ = std::make_unique<Load>(settings_, directories);
     for (size_t kind = 0; kind < servers_.size(); kind++) {
@@ -135,6 +142,13 @@ class Experiment {
       limit.ssd_write_turns.push_back(
           MeasureSsdAt(ScratchFile(), true, BestOf(limit.ssd_writes).depth, seconds, seed).per_second);
     }
+  }
+
+  void TakeBusyTurn(size_t kind) {
+    KindResult& result = results_.kinds[kind];
+    busy_->Begin();
+    result.busy_over_idle.push_back(TakeTurn(kind, settings_.turn(), false) / result.rates.back());
+    busy_->End();
   }
 
   Consumption ConsumedBy(size_t kind) const {
@@ -292,6 +306,7 @@ class Experiment {
   const Settings& settings_;
   const std::string scratch_;
   std::vector<std::unique_ptr<RegionServer>> servers_;
+  std::unique_ptr<BusyProcessor> busy_;  // null: none is wanted
   std::unique_ptr<Load> load_;
   std::vector<Consumption> consumed_;
   std::vector<double> gone_by_;  // seconds of load, warm-up included

@@ -24,6 +24,7 @@ struct KindResult {
   std::vector<double> rates;  // accesses per second
   std::vector<double> over_pin;
   std::vector<double> over_bound;
+  std::vector<double> busy_over_idle;  // with something else on the server's CPU
   std::vector<uint32_t> by_second;
   uint64_t accesses = 0;
   SessionCounts session;  // summed over the processes; of percentiles the worst

@@ -174,6 +174,7 @@ Load::Load(const Settings& settings, const std::vector<std::string>& directories
   shared_ = static_cast<Tally*>(memory);  // each process makes its own
   for (uint32_t i = 0; i < settings.processes; i++) {
     processes_.push_back(std::make_unique<Child>("client " + std::to_string(i), [&, i](int socket) {
+      Child::Confine(settings.client_cpu);
       Client client(settings, directories, i, shared_ + i * kinds_);
       Serve(client, socket);
     }));

@@ -98,6 +98,7 @@ RegionServer::RegionServer(const Settings& settings, const Kind& kind, std::stri
         if (kind.through_page_cache()) {
           EnterLimit(settings, kind);
         }
+        Child::Confine(settings.server_cpu);
         std::filesystem::create_directory(directory_);
         Serve(settings, kind, directory_, socket);
       }) {

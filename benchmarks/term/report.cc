@@ -45,14 +45,14 @@ std::string JsonOf(const KindResult& kind, const Limit& limit) {
       "\"absent_by_bitmap\": {}, \"absent_by_pattern\": {}, \"wire_bytes\": {:.1f}, \"promotions\": {:.4f}, "
       "\"ssd_reads\": {:.4f}, \"ssd_read_bytes\": {:.1f}, "
       "\"ssd_write_bytes\": {:.1f}, \"client_cpu_us\": {:.3f}, \"server_cpu_us\": {:.3f}, \"over_bound\": {:.3f}, "
-      "\"over_pin\": {:.3f}}}",
+      "\"over_pin\": {:.3f}, \"busy_over_idle\": {:.3f}}}",
       kind.name, kind.rate(), fmt::join(kind.rates, ", "), fmt::join(kind.by_second, ", "),
       Microseconds(kind.latencies.Percentile(0.5)), Microseconds(kind.latencies.Percentile(0.99)),
       Microseconds(kind.latencies.Percentile(0.999)), Microseconds(session.hit_p50), Microseconds(session.hit_p99),
       Microseconds(session.miss_p50), Microseconds(session.miss_p99), Microseconds(session.miss_p999), kind.hit_ratio,
       OverOracle(kind, limit), session.bitmap_pages, session.pattern_pages, kind.wire_bytes, kind.promotions,
       kind.server_ssd_reads, kind.ssd_read_bytes, kind.ssd_write_bytes, kind.client_us, kind.server_us,
-      Median(kind.over_bound), Median(kind.over_pin));
+      Median(kind.over_bound), Median(kind.over_pin), Median(kind.busy_over_idle));
 }
 
 std::string SettingsJson(const Settings& settings) {
@@ -97,6 +97,12 @@ void PrintTable(const Settings& settings, const Results& results) {
         OverOracle(kind, limit), Microseconds(kind.session.hit_p50), Microseconds(kind.session.miss_p50),
         Microseconds(kind.session.miss_p99), kind.wire_bytes, kind.ssd_read_bytes + kind.ssd_write_bytes,
         kind.client_us, kind.server_us);
+  }
+  for (const KindResult& kind : results.kinds) {
+    if (!kind.busy_over_idle.empty()) {
+      fmt::print("{} while something else takes {:.0f}% of its server's CPU: {:.2f} of its rate\n", kind.name,
+                 settings.busy * 100, Median(kind.busy_over_idle));
+    }
   }
   if (!settings.limit) {
     return;

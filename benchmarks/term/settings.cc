@@ -112,6 +112,13 @@ std::optional<Settings> ParseSettings(int argc, char** argv, int* exit_code) {
   app.add_option("--rounds", settings.rounds, "in so many turns, the kinds one after the other")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  auto* server_cpu = app.add_option("--server-cpu", settings.server_cpu, "servers run on this CPU only");
+  app.add_option("--client-cpu", settings.client_cpu, "and clients on this one");
+  app.add_option(
+         "--busy", settings.busy,
+         "take another turn of each kind in each round, while something else takes that share of the servers' CPU")
+      ->check(CLI::Range(0.0, 1.0))
+      ->needs(server_cpu);
   app.add_option("--seed", settings.pattern.seed, "of all that is random")->capture_default_str();
   app.add_option(
          "--odp-delay", odp_delay,

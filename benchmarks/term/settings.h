@@ -46,6 +46,9 @@ struct Settings {
   double warmup = 10;  // seconds, for each kind
   double seconds = 14;
   uint32_t rounds = 7;
+  int server_cpu = -1;  // that servers and what keeps them busy are confined to; -1: any
+  int client_cpu = -1;  // and the clients
+  double busy = 0;      // share of server_cpu that something else takes in a second turn of each round
   bool limit = true;
   std::chrono::microseconds odp_delay{0};
   std::string directory = "/var/tmp";
