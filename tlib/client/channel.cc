@@ -74,6 +74,7 @@ void ChannelImpl::Detach() {
   TERMFS_CHECK(core_->patterns().lost());
   reader_.reset();
   under_way_.clear();
+  ended_.clear();
   bound_port_.reset();
   port_.reset();
 }
@@ -151,6 +152,9 @@ Status ChannelImpl::Fetch(std::span<const ReadRequest> reads, TimePoint begin) {
     while (!FetchPort().has_credit() && ended < tickets_.size()) {
       end_next();
     }
+    if (result.ok()) {
+      result = MakeRoom(FetchPort(), deadline);
+    }
     if (!result.ok()) {
       break;
     }
@@ -191,10 +195,7 @@ Status ChannelImpl::BeginFetches(std::span<const ReadRequest> reads, std::vector
   const auto begin = steady_clock::now();
   for (const MissingPages& pages : missing_) {
     const ReadRequest& read = reads[pages.read];
-    while (!FetchPort().has_credit() && !under_way_.empty()) {
-      RETURN_IF_ERROR(FetchPort().AwaitAny(deadline));
-      RETURN_IF_ERROR(EndAnswered());
-    }
+    RETURN_IF_ERROR(MakeRoom(FetchPort(), deadline));
     ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, BeginFetch(read, pages, deadline));
     under_way_.push_back({.read = read, .pages = pages, .ticket = ticket, .begin = begin});
     under_way.push_back(read.destination);
@@ -207,19 +208,23 @@ Status ChannelImpl::AwaitReads(std::vector<std::byte*>& done) {
     return core_->why_lost();
   }
   Status status;
-  if (ended_.empty() && !under_way_.empty()) {
+  if (ended_.empty() && read_failed_.ok() && !under_way_.empty()) {
     Deadline deadline(core_->call_timeout());
     status = FetchPort().AwaitAny(deadline);
   }
   if (status.ok()) {
-    status = EndAnswered();
-    done.insert(done.end(), ended_.begin(), ended_.end());
-    ended_.clear();
+    EndAnswered();
+    status = std::exchange(read_failed_, Status::Ok());
   }
-  return status.ok() ? status : VoidUnderWay(std::move(status));
+  if (!status.ok()) {
+    return VoidUnderWay(std::move(status));
+  }
+  done.insert(done.end(), ended_.begin(), ended_.end());
+  ended_.clear();
+  return Status::Ok();
 }
 
-Status ChannelImpl::EndAnswered() {
+void ChannelImpl::EndAnswered() {
   const auto now = steady_clock::now();
   for (size_t i = 0; i < under_way_.size();) {
     if (!FetchPort().IsAnswered(under_way_[i].ticket)) {
@@ -230,9 +235,20 @@ Status ChannelImpl::EndAnswered() {
     under_way_[i] = under_way_.back();
     under_way_.pop_back();
     Deadline deadline(core_->call_timeout());  // not needed: the answer is there
-    RETURN_IF_ERROR(EndFetch(ended.read, ended.pages, ended.ticket, deadline));
-    miss_latency_.Record(static_cast<uint64_t>((now - ended.begin).count()));
-    ended_.push_back(ended.read.destination);
+    Status status = EndFetch(ended.read, ended.pages, ended.ticket, deadline);
+    if (status.ok()) {
+      miss_latency_.Record(static_cast<uint64_t>((now - ended.begin).count()));
+      ended_.push_back(ended.read.destination);
+    } else if (read_failed_.ok()) {
+      read_failed_ = std::move(status);
+    }
+  }
+}
+
+Status ChannelImpl::MakeRoom(RpcPort& port, Deadline& deadline) {
+  while (!under_way_.empty() && &port == &FetchPort() && !port.has_credit()) {
+    RETURN_IF_ERROR(port.AwaitAny(deadline));
+    EndAnswered();
   }
   return Status::Ok();
 }
@@ -246,10 +262,11 @@ Status ChannelImpl::VoidUnderWay(Status why) {
 
 void ChannelImpl::ForgetUnderWay() {
   for (const UnderWay& read : under_way_) {
-    FetchPort().Abandon(read.ticket);
+    FetchPort().Forget(read.ticket);
   }
   under_way_.clear();
   ended_.clear();
+  read_failed_ = Status::Ok();
 }
 
 RpcPort& ChannelImpl::FetchPort() {
@@ -297,13 +314,17 @@ Status ChannelImpl::EndFetch(const ReadRequest& read, const MissingPages& pages,
 
 void ChannelImpl::ReplaceBuffer() {
   ForgetUnderWay();
-  if (port_->broken() || core_->patterns().lost()) {
+  if (core_->patterns().lost() || (port_->broken() && (bound_port_ == nullptr || bound_port_->broken()))) {
     return;  // nothing will be read into it again
   }
   auto fresh = RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes);
   if (!fresh.ok()) {
-    [[maybe_unused]] const Status why =
-        port_->Break(Status::Error(ENOTCONN, "no memory for a new buffer after a call was given up"));
+    for (RpcPort* port : {port_.get(), bound_port_.get()}) {
+      if (port != nullptr) {
+        [[maybe_unused]] const Status why =
+            port->Break(Status::Error(ENOTCONN, "no memory for a new buffer after a call was given up"));
+      }
+    }
     return;
   }
   buffer_ = std::move(*fresh);
@@ -320,9 +341,13 @@ Result<DecodedReply> ChannelImpl::Exchange(const RpcPort::Request& request, Dead
   const bool timed = ++exchanges_ % kSampleCalls == 0;
   const TimePoint begin = timed ? steady_clock::now() : TimePoint{};
   const bool bulk = request.in.length != 0 || request.out.length != 0;
-  ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, port_->Begin(request, bulk ? buffer_ : nullptr, deadline));
-  auto reply = port_->Await(ticket, deadline);
-  if (bulk && !reply.ok() && GivenUp(reply.status())) {
+  const auto exchange = [&]() -> Result<DecodedReply> {
+    RETURN_IF_ERROR(MakeRoom(*port_, deadline));
+    ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, port_->Begin(request, bulk ? buffer_ : nullptr, deadline));
+    return port_->Await(ticket, deadline);
+  };
+  auto reply = exchange();
+  if (!reply.ok() && GivenUp(reply.status()) && (bulk || !under_way_.empty())) {
     ReplaceBuffer();
   }
   if (timed) {
@@ -357,6 +382,7 @@ Status ChannelImpl::Post(const CallRequest& request) {
   }
   if (!port_->has_credit()) {
     port_->PollReplies();
+    EndAnswered();
   }
   if (!port_->has_credit() && !port_->broken()) {
     return Status::Error(EAGAIN, "every credit is in use");

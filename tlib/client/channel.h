@@ -49,7 +49,9 @@ class ChannelImpl final : public Channel {
   // Begins to fetch what is missing.
   Status BeginFetches(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way);
   // Takes those that are answered out of under_way_.
-  Status EndAnswered();
+  void EndAnswered();
+  // Until `port` has a credit, as far as what is under way has them all.
+  Status MakeRoom(RpcPort& port, Deadline& deadline);
   // Where absent pages are asked for. Of a thread that is bound to a CPU: a queue pair that a worker of the same CPU
   // serves, see "Woken where it sleeps"; else the channel's.
   RpcPort& FetchPort();
@@ -88,6 +90,7 @@ class ChannelImpl final : public Channel {
   Status VoidUnderWay(Status why);
   std::vector<UnderWay> under_way_;
   std::vector<std::byte*> ended_;  // read, and AwaitReads has not said so yet
+  Status read_failed_;             // one of them; neither has this been said
 };
 
 }  // namespace termfs::tlib::client

@@ -245,13 +245,22 @@ Status RpcPort::AwaitAny(Deadline& deadline) {
 }
 
 void RpcPort::Abandon(const Ticket& ticket) {
-  Slot& slot = slots_[ticket.slot];
-  if (slot.call == ticket.call && slot.state == State::kWaiting) {
-    slot.state = State::kAbandoned;
+  if (Forget(ticket)) {
     last_abandoned_ = ticket;
-  } else if (slot.call == ticket.call && slot.state == State::kAnswered) {
-    Free(ticket.slot);
   }
+}
+
+bool RpcPort::Forget(const Ticket& ticket) {
+  Slot& slot = slots_[ticket.slot];
+  if (slot.call == ticket.call && slot.state == State::kAnswered) {
+    Free(ticket.slot);
+    return false;
+  }
+  const bool waiting = slot.call == ticket.call && slot.state == State::kWaiting;
+  if (waiting) {
+    slot.state = State::kAbandoned;
+  }
+  return waiting;
 }
 
 void RpcPort::WhenAnswered(LateReply late) {

@@ -66,6 +66,8 @@ class RpcPort {
   }
   // The caller has lost interest, its buffer is retired with the call.
   void Abandon(const Ticket& ticket);
+  // The same, but WhenAnswered does not mean this one. True when its reply is still to come.
+  bool Forget(const Ticket& ticket);
   // Calls `late` with the reply of the call that was abandoned last, when it comes; with ENOTCONN from the destructor,
   // or at once when no call waits for one.
   void WhenAnswered(LateReply late);

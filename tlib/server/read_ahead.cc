@@ -51,9 +51,6 @@ PageRange ReadAhead::Advance(uint64_t first, uint64_t count) {
     stream = &Oldest(known_);
     *stream = std::exchange(*once, {});
   }
-  // Who is not heard of for long was there by chance.
-  stream->window >>= std::min<uint64_t>((calls_ - stream->used) / kPatience, 63);
-  stream->used = calls_;
   if (next <= stream->next) {
     return {};
   }
@@ -64,6 +61,9 @@ PageRange ReadAhead::Advance(uint64_t first, uint64_t count) {
   if (by_chance) {
     return {};
   }
+  // Who is not heard of for long was there by chance.
+  stream->window >>= std::min<uint64_t>((calls_ - stream->used) / kPatience, 63);
+  stream->used = calls_;
   stream->ahead = std::max(stream->ahead, next);
   if (stream->ahead - next > stream->window / 2 || loading_.load() >= kMostLoads) {
     return {};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "tests/unit/tlib/volume_fixture.h"
@@ -15,7 +16,7 @@ constexpr uint64_t kPages = 1024;
 
 std::byte ByteOf(uint64_t page) { return static_cast<std::byte>(page % 251 + 1); }
 
-// All pages are written; by chance half of them are in frames.
+// All pages are written; some of them are in frames.
 class ReadsUnderWayTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -41,7 +42,7 @@ class ReadsUnderWayTest : public testing::Test {
   }
   uint64_t Counted(std::string_view name) { return MetricOf(client_.session->Metrics(), name); }
 
-  TestVolume volume_{{.pages = kPages, .dram_ratio = 0.5}};
+  TestVolume volume_{{.pages = kPages, .dram_ratio = 0.25}};
   TestClient client_;
 };
 
@@ -73,6 +74,67 @@ TEST_F(ReadsUnderWayTest, EveryReadIsDoneAtOnceOrNamedOnce) {
   EXPECT_GT(Counted("rpc_reads_total"), 64u) << "or it shows nothing";
   EXPECT_GT(Counted("read_hit_pages_total"), 64u);
   EXPECT_EQ(Counted("read_miss_count"), Counted("rpc_reads_total")) << "each is timed";
+}
+
+// They have all of the channel's credits, and have been answered when others want one.
+TEST_F(ReadsUnderWayTest, ManyMoreThanCredits_OthersFindRoom) {
+  constexpr uint64_t kPlaces = 200;
+  for (uint64_t round = 0; round < 3; round++) {
+    std::vector<client::ReadRequest> reads;
+    for (uint64_t i = 0; i < kPlaces; i++) {
+      reads.push_back(ReadOf((round * 37 + i * 5) % kPages, i));
+    }
+    std::vector<std::byte*> under_way;
+    ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
+    ASSERT_GT(under_way.size(), 2 * kChannelCredits) << "or it shows nothing";
+    const auto body = BytesOf(7);
+    EXPECT_TRUE(client_.channel->Call({.opcode = kEcho, .body = body, .in = {}, .out = {}}).ok());
+    client::ReadRequest other = ReadOf(round, kPlaces);
+    EXPECT_TRUE(client_.channel->Read({&other, 1}).ok());
+    EXPECT_TRUE(IsWhole(other));
+    std::vector<std::byte*> done;
+    while (done.size() < under_way.size()) {
+      ASSERT_TRUE(client_.channel->AwaitReads(done).ok());
+    }
+    EXPECT_TRUE(std::all_of(reads.begin(), reads.end(), IsWhole));
+  }
+}
+
+// Its late reply is told of, not that of a read which became void with it.
+TEST_F(ReadsUnderWayTest, ACallGivenUp_VoidsThemAndIsAnsweredLate) {
+  std::vector<client::ReadRequest> reads;
+  for (uint64_t i = 0; i < kPages / 8; i++) {
+    reads.push_back(ReadOf(i * 8, i));
+  }
+  std::vector<std::byte*> under_way;
+  ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
+  ASSERT_FALSE(under_way.empty());
+  const std::byte* const buffer = client_.channel->buffer().data();
+  const auto body = BytesOf(4711);
+  const auto reply = client_.channel->Call({.opcode = kWithhold,
+                                            .body = body,
+                                            .in = {},
+                                            .out = client_.channel->buffer().first(64),
+                                            .timeout = std::chrono::milliseconds(20)});
+  EXPECT_EQ(reply.status().code(), ETIMEDOUT);
+  EXPECT_NE(client_.channel->buffer().data(), buffer);
+  std::vector<std::byte*> done;
+  EXPECT_TRUE(client_.channel->AwaitReads(done).ok());
+  EXPECT_TRUE(done.empty());
+  std::optional<std::vector<std::byte>> late;
+  client_.channel->AfterGivenUp([&](const Result<std::span<const std::byte>>& said) {
+    late.emplace();
+    if (said.ok()) {
+      late->assign(said->begin(), said->end());
+    }
+  });
+  EXPECT_FALSE(late.has_value());
+  volume_.service().withheld = false;
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_TRUE(client_.channel->Call({.opcode = kEcho, .body = {}, .in = {}, .out = {}}).ok());
+    return late.has_value();
+  }));
+  EXPECT_EQ(*late, body);
 }
 
 TEST_F(ReadsUnderWayTest, OfNothing_AwaitReturns) {

@@ -151,7 +151,6 @@ TEST_F(ReadAheadTest, PairsOfReads_LoadLittle) {
 // Every one of them lies in what some stream takes to be its own once streams have become long.
 TEST_F(ReadAheadTest, ReadsAtRandom_LoadHardlyMoreThanTheyAskFor) {
   constexpr uint64_t kReads = 4000;
-  const uint64_t bytes = fixture_.Count("ssd_read_bytes_total");
   uint64_t absent = 0;
   fixture_.Run([&](Region& region) {
     for (uint64_t reader = 0; reader < 16; reader++) {  // leave long streams behind
@@ -174,7 +173,6 @@ TEST_F(ReadAheadTest, ReadsAtRandom_LoadHardlyMoreThanTheyAskFor) {
     EXPECT_LE(fixture_.Count("ssd_read_bytes_total") - begun, absent * kPageSize * 2);
   });
   EXPECT_GT(absent, kReads / 4) << "or it shows nothing";
-  EXPECT_GT(fixture_.Count("ssd_read_bytes_total"), bytes);
 }
 
 TEST_F(ReadAheadTest, WhatIsAskedForInVain_LoadsNothing) {
