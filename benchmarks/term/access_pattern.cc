@@ -39,11 +39,11 @@ Result<Distribution> ParseDistribution(std::string_view name) {
 
 uint64_t PatternOptions::item_bytes() const { return std::max<uint64_t>(access_bytes, kPageSize); }
 
-AccessPattern::AccessPattern(const PatternOptions& options, uint32_t thread, uint32_t threads)
+AccessPattern::AccessPattern(const PatternOptions& options, uint32_t thread, uint32_t threads, uint32_t generation)
     : options_(options),
       places_(options.item_bytes() / options.access_bytes),
       odd_(thread % 2 != 0),
-      random_(options.seed * 1000003 + thread),
+      random_(options.seed * 1000003 + generation * 1009ULL + thread),
       zipf_(ZipfItems(options), options.theta, options.seed),
       moved_(ZipfItems(options), options.theta, options.seed + 1),
       scan_begin_(options.items() * thread / threads),

@@ -43,8 +43,9 @@ struct PatternOptions {
 
 class AccessPattern {
  public:
-  // `thread` of `threads`, counted over all processes.
-  AccessPattern(const PatternOptions& options, uint32_t thread, uint32_t threads);
+  // `thread` of `threads`, counted over all processes. What is hot is the same in each generation, what is drawn is
+  // not.
+  AccessPattern(const PatternOptions& options, uint32_t thread, uint32_t threads, uint32_t generation = 0);
 
   // Byte offset of the next access, in units of `unit()`. `now`: seconds since the load began.
   uint32_t Next(double now);

@@ -24,13 +24,15 @@ size_t BufferBytes(const Settings& settings) {
 
 }  // namespace
 
-Accessor::Accessor(const Settings& settings, tlib::client::Session& session, uint32_t thread)
+Accessor::Accessor(const Settings& settings, tlib::client::Session& session, uint32_t thread, uint32_t generation,
+                   double rate)
     : settings_(settings),
       unit_(settings.pattern.access_bytes),
       thread_(thread),
-      pattern_(settings.pattern, thread, settings.all_threads()),
-      random_(settings.pattern.seed * 7919 + thread),
-      channel_(Must(session.OpenChannel({.buffer_bytes = BufferBytes(settings)}))) {
+      pattern_(settings.pattern, thread, settings.all_threads(), generation),
+      random_(settings.pattern.seed * 7919 + generation * 1009ULL + thread),
+      channel_(Must(session.OpenChannel({.buffer_bytes = BufferBytes(settings)}))),
+      rate_(rate) {
   for (uint32_t i = 0; i < settings.depth; i++) {
     free_.push_back(channel_->buffer().data() + i * unit_);
   }
@@ -44,7 +46,8 @@ void Accessor::Prepare(const Turn& turn) {
     uniform_.emplace(options, thread_, settings_.all_threads());
   }
   const auto expected = static_cast<uint64_t>(rate_ * turn.seconds * 1.25);  // as fast as the last one
-  drawn_.resize(turn.seconds > kLongTurn ? kDrawnInBetween : std::clamp(expected, kFewestDrawn, kMostDrawn));
+  in_between_ = turn.seconds > kLongTurn || settings_.pattern.distribution == Distribution::kMoving;
+  drawn_.resize(in_between_ ? kDrawnInBetween : std::clamp(expected, kFewestDrawn, kMostDrawn));
   Draw(turn.begin);
 }
 
@@ -56,10 +59,7 @@ void Accessor::Draw(double now) {
 
 uint64_t Accessor::NextOffset() {
   if (next_ == drawn_.size()) [[unlikely]] {
-    if (turn_.seconds > kLongTurn) {
-      Draw(turn_.begin + Elapsed());
-    }
-    next_ = 0;  // of a short turn that was faster than expected: from the start
+    Draw(turn_.begin + Elapsed());  // of a short turn: it is faster than expected
   }
   return drawn_[next_++] * unit_;
 }
@@ -124,9 +124,13 @@ void Accessor::Run() {
   double now = 0;
   while (now < turn_.seconds) {
     const uint64_t before = accesses_;
-    const auto call_began = steady_clock::now();
-    Call();
-    latencies_.Record(static_cast<uint64_t>((steady_clock::now() - call_began).count()));
+    if (settings_.depth == 1) {
+      const auto call_began = steady_clock::now();
+      Call();
+      latencies_.Record(static_cast<uint64_t>((steady_clock::now() - call_began).count()));
+    } else {
+      Call();
+    }
     for (uint32_t i = 1; i < calls; i++) {
       Call();
     }

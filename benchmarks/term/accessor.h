@@ -29,8 +29,8 @@ struct Turn {
 
 class Accessor {
  public:
-  // `thread`: counted over all processes.
-  Accessor(const Settings& settings, tlib::client::Session& session, uint32_t thread);
+  // `thread`: counted over all processes. `generation`: another sequence for each. `rate`: that is expected.
+  Accessor(const Settings& settings, tlib::client::Session& session, uint32_t thread, uint32_t generation, double rate);
 
   void Prepare(const Turn& turn);
   void Run();
@@ -38,8 +38,8 @@ class Accessor {
   // Of the last Run.
   uint64_t accesses() const { return accesses_; }
   uint64_t writes() const { return writes_; }
-  double rate() const { return rate_; }  // accesses per second
-  const Latencies& latencies() const { return latencies_; }
+  double rate() const { return rate_; }                                  // accesses per second
+  const Latencies& latencies() const { return latencies_; }              // of single accesses: with depth 1 only
   const std::vector<uint32_t>& by_second() const { return by_second_; }  // accesses; second 0: when the load began
 
  private:
@@ -66,6 +66,7 @@ class Accessor {
   std::chrono::steady_clock::time_point began_;
   std::vector<uint32_t> drawn_;  // in units
   size_t next_ = 0;
+  bool in_between_ = false;  // it is drawn while the turn runs
   uint64_t accesses_ = 0;
   uint64_t writes_ = 0;
   double rate_ = 0;

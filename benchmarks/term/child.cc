@@ -82,13 +82,19 @@ double Child::ProcessorSeconds() const {
 Child::Bytes Child::DeviceBytes() const {
   std::ifstream io("/proc/" + std::to_string(pid_) + "/io");
   Bytes bytes;
+  int found = 0;
   std::string key;
   for (uint64_t value = 0; io >> key >> value;) {
     if (key == "read_bytes:") {
       bytes.read = value;
+      found++;
     } else if (key == "write_bytes:") {
       bytes.written = value;
+      found++;
     }
+  }
+  if (found != 2) {
+    Die(Status::Error(ENOTSUP, "this kernel does not tell in /proc/PID/io what a process read and wrote"));
   }
   return bytes;
 }

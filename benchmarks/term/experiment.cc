@@ -119,12 +119,17 @@ class Experiment {
     const double rate =
         load_->Run({.kind = kind, .begin = gone_by_[kind], .seconds = seconds, .write_share = settings_.write_share});
     gone_by_[kind] += seconds;
+    if (settings_.write_share > 0) {
+      servers_[kind]->Flush();  // its writes are its own, and no other's turn is disturbed by them
+    }
     if (counts) {
       const Consumption after = ConsumedBy(kind);
       Consumption& sum = consumed_[kind];
       sum.client += after.client - before.client;
       sum.server += after.server - before.server;
       sum.counts.promotions += after.counts.promotions - before.counts.promotions;
+      sum.counts.frame_read_pages += after.counts.frame_read_pages - before.counts.frame_read_pages;
+      sum.counts.faults += after.counts.faults - before.counts.faults;
       sum.counts.ssd_reads += after.counts.ssd_reads - before.counts.ssd_reads;
       sum.device.read += after.device.read - before.device.read;
       sum.device.written += after.device.written - before.device.written;
@@ -135,24 +140,37 @@ class Experiment {
   void TakeTurnOfSsd(uint32_t round) {
     Limit& limit = results_.limit;
     const double seconds = std::min(settings_.turn(), kSsdSeconds);
-    const uint64_t seed = settings_.pattern.seed + round + 1;
-    limit.ssd_read_turns.push_back(
-        MeasureSsdAt(servers_.back()->device(), false, BestOf(limit.ssd_reads).depth, seconds, seed).per_second);
+    const auto turn = [&](const std::string& file, SsdLoad load, const std::vector<SsdRate>& rates) {
+      load.depth = BestOf(rates).depth;
+      load.seed += round + 1;
+      return MeasureSsdAt(file, load).per_second;
+    };
+    limit.ssd_read_turns.push_back(turn(servers_.back()->device(), ReadOf(seconds), limit.ssd_reads));
     if (settings_.write_share > 0) {
-      limit.ssd_write_turns.push_back(
-          MeasureSsdAt(ScratchFile(), true, BestOf(limit.ssd_writes).depth, seconds, seed).per_second);
+      limit.ssd_write_turns.push_back(turn(ScratchFile(), WriteOf(seconds), limit.ssd_writes));
     }
+  }
+
+  SsdLoad ReadOf(double seconds) const {
+    return {.bytes = static_cast<uint32_t>(settings_.pattern.item_bytes()),
+            .seconds = seconds,
+            .seed = settings_.pattern.seed};
+  }
+  SsdLoad WriteOf(double seconds) const {
+    SsdLoad load = ReadOf(seconds);
+    load.writes = true;
+    return load;
   }
 
   void TakeBusyTurn(size_t kind) {
     KindResult& result = results_.kinds[kind];
     busy_->Begin();
-    result.busy_over_idle.push_back(TakeTurn(kind, settings_.turn(), false) / result.rates.back());
+    result.busy_over_idle.push_back(TakeTurn(kind, settings_.turn(), true) / result.rates.back());
     busy_->End();
   }
 
   Consumption ConsumedBy(size_t kind) const {
-    return {.client = load_->ProcessorSeconds(),
+    return {.client = load_->ProcessorSeconds(kind),
             .server = servers_[kind]->child().ProcessorSeconds(),
             .device = servers_[kind]->child().DeviceBytes(),
             .counts = servers_[kind]->Counts()};
@@ -171,10 +189,10 @@ class Experiment {
     limit.cpus = std::max(1U, std::thread::hardware_concurrency());
     limit.oracle_hits = OracleHits(settings_.pattern, settings_.dram_ratio);
     Say("measuring the SSD");
-    limit.ssd_reads = MeasureSsd(servers_.back()->device(), false, kSsdSeconds, settings_.pattern.seed);
+    limit.ssd_reads = MeasureSsd(servers_.back()->device(), ReadOf(kSsdSeconds));
     if (settings_.write_share > 0) {
       WriteScratchFile();
-      limit.ssd_writes = MeasureSsd(ScratchFile(), true, kSsdSeconds, settings_.pattern.seed);
+      limit.ssd_writes = MeasureSsd(ScratchFile(), WriteOf(kSsdSeconds));
     }
     for (size_t kind = 0; kind < servers_.size(); kind++) {
       if (settings_.kinds[kind].region == driver::RegionKind::kTerm) {
@@ -232,7 +250,7 @@ class Experiment {
         result.by_second[i] += tally->by_second[i];
       }
     }
-    const auto accesses = static_cast<double>(result.accesses);
+    const double accesses = std::max<double>(1, static_cast<double>(result.accesses));
     const double part = std::min<uint64_t>(settings_.pattern.access_bytes, kPageSize);  // of a page
     const SessionCounts& session = result.session;
     const auto moved = static_cast<double>(session.hit_pages + session.pattern_pages + session.rpc_read_pages);
@@ -240,17 +258,35 @@ class Experiment {
                          static_cast<double>(writes) * (settings_.pattern.access_bytes + kWriteMessages)) /
                         accesses;
     const Consumption& consumed = consumed_[kind];
-    const bool counted = settings_.kinds[kind].region == driver::RegionKind::kTerm;
-    const double pages = static_cast<double>(session.read_pages);
-    const double absent =
-        counted ? static_cast<double>(session.rpc_read_pages) : static_cast<double>(consumed.device.read) / kPageSize;
-    result.hit_ratio = pages > 0 ? std::max(0.0, 1 - absent / pages) : 0;
+    result.hit_ratio = HitRatio(kind, session);
     result.client_us = consumed.client * 1e6 / accesses;
     result.server_us = consumed.server * 1e6 / accesses;
     result.promotions = static_cast<double>(consumed.counts.promotions) / accesses;
     result.server_ssd_reads = static_cast<double>(consumed.counts.ssd_reads) / accesses;
     result.ssd_read_bytes = static_cast<double>(consumed.device.read) / accesses;
     result.ssd_write_bytes = static_cast<double>(consumed.device.written) / accesses;
+  }
+
+  double HitRatio(size_t kind, const SessionCounts& session) const {
+    if (session.read_pages == 0) {
+      return 0;
+    }
+    const Consumption& consumed = consumed_[kind];
+    const auto pages = static_cast<double>(session.read_pages);
+    switch (settings_.kinds[kind].region) {
+      case driver::RegionKind::kPin:
+      case driver::RegionKind::kTerm:
+        return static_cast<double>(session.hit_pages) / pages;
+      case driver::RegionKind::kOdp:
+        return 1 - static_cast<double>(consumed.counts.faults) / pages;
+      case driver::RegionKind::kRpcTiering:
+      case driver::RegionKind::kRpcDirect:
+        return static_cast<double>(consumed.counts.frame_read_pages) / pages;
+      case driver::RegionKind::kRpc:
+      case driver::RegionKind::kRpcBuffer:
+        break;
+    }
+    return std::max(0.0, 1 - static_cast<double>(consumed.device.read) / kPageSize / pages);
   }
 
   void Bound() {
@@ -286,12 +322,11 @@ class Experiment {
 
   double SsdBound(size_t round, double misses) const {
     const Limit& limit = results_.limit;
-    const double pages = std::max<double>(1, static_cast<double>(settings_.pattern.access_bytes) / kPageSize);
     double seconds = (1 - settings_.write_share) / limit.ssd_read_turns[round];
     if (settings_.write_share > 0) {
       seconds += settings_.write_share / limit.ssd_write_turns[round];
     }
-    return misses > 0 ? 1 / (misses * pages * seconds) : 0;
+    return misses > 0 ? 1 / (misses * seconds) : 0;
   }
 
   // Of those that are known.
@@ -300,7 +335,7 @@ class Experiment {
     for (const double bound : bounds) {
       least = bound > 0 ? std::min(least, bound) : least;
     }
-    return least;
+    return least;  // infinity: of none
   }
 
   const Settings& settings_;

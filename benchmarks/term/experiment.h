@@ -37,8 +37,8 @@ struct KindResult {
   double ssd_read_bytes = 0;
   double ssd_write_bytes = 0;
 
-  // Of the pages read, those that the SSD was not asked for. Of term by what its clients counted: pages that no RPC
-  // brought. Of the others, whose clients see no difference, by the bytes that the SSD read.
+  // Of the pages read, those that were in memory: by what clients counted (pin, term), by the server's page faults
+  // (odp) or its reads from frames, and by the bytes that the SSD read where the kernel's page cache decides.
   double hit_ratio = 0;
 
   double rate() const { return Median(rates); }

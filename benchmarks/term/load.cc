@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cstring>
@@ -104,12 +105,18 @@ class Client {
   }
 
   void Begin() {
+    rates_.resize(directories_.size() * settings_.threads);
+    for (size_t i = 0; i < accessors_.size(); i++) {
+      rates_[i] = accessors_[i]->rate();
+    }
     End();
+    generation_++;
     for (size_t kind = 0; kind < directories_.size(); kind++) {
       new (&tallies_[kind]) Tally;
       sessions_.push_back(Connect(kind));
       for (uint32_t i = 0; i < settings_.threads; i++) {
-        accessors_.push_back(std::make_unique<Accessor>(settings_, *sessions_.back(), first_thread_ + i));
+        accessors_.push_back(std::make_unique<Accessor>(settings_, *sessions_.back(), first_thread_ + i, generation_,
+                                                        rates_[kind * settings_.threads + i]));
       }
     }
   }
@@ -117,8 +124,10 @@ class Client {
   void Run(const Turn& turn) {
     const auto ours = std::span(accessors_).subspan(turn.kind * settings_.threads, settings_.threads);
     InThreads(ours, [&](Accessor& accessor) { accessor.Prepare(turn); });
-    InThreads(ours, [](Accessor& accessor) { accessor.Run(); });
     Tally& tally = tallies_[turn.kind];
+    tally.processor_seconds -= ProcessorSeconds();
+    InThreads(ours, [](Accessor& accessor) { accessor.Run(); });
+    tally.processor_seconds += ProcessorSeconds();
     tally.rate = 0;
     for (const auto& accessor : ours) {
       tally.rate += accessor->rate();
@@ -131,6 +140,12 @@ class Client {
       }
     }
     tally.session = CountsOf(*sessions_[turn.kind]);
+  }
+
+  static double ProcessorSeconds() {
+    timespec time{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
   }
 
   template <typename Function>
@@ -150,6 +165,8 @@ class Client {
   const uint32_t first_thread_;
   Tally* const tallies_;  // of each kind
   const std::unique_ptr<driver::Nic> nic_;
+  uint32_t generation_ = 0;
+  std::vector<double> rates_;                         // of the former accessors
   std::vector<std::unique_ptr<Session>> sessions_;    // of each kind
   std::vector<std::unique_ptr<Accessor>> accessors_;  // of each kind, of each thread
 };
@@ -217,10 +234,10 @@ std::vector<const Tally*> Load::tallies(size_t kind) const {
   return found;
 }
 
-double Load::ProcessorSeconds() const {
+double Load::ProcessorSeconds(size_t kind) const {
   double sum = 0;
-  for (const auto& process : processes_) {
-    sum += process->ProcessorSeconds();
+  for (const Tally* tally : tallies(kind)) {
+    sum += tally->processor_seconds;
   }
   return sum;
 }

@@ -43,7 +43,8 @@ struct Tally {
   uint64_t accesses = 0;
   uint64_t writes = 0;
   SessionCounts session;
-  Latencies latencies;  // of a call: `depth` accesses
+  double processor_seconds = 0;  // of turns, without drawing what is accessed
+  Latencies latencies;           // with depth 1
   uint32_t by_second[kMostSeconds] = {};
 };
 
@@ -60,7 +61,8 @@ class Load {
   double Run(const Turn& turn);
 
   std::vector<const Tally*> tallies(size_t kind) const;
-  double ProcessorSeconds() const;
+  // Of all turns of that kind since Begin.
+  double ProcessorSeconds(size_t kind) const;
 
  private:
   const size_t kinds_;

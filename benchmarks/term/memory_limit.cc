@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/term/memory_limit.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+#include "base/unique_fd.h"
 
 namespace termfs::benchmarks::term {
 namespace {
@@ -34,9 +37,11 @@ Result<Hierarchy> FindHierarchy() {
 }
 
 Status WriteTo(const std::string& path, uint64_t value) {
-  std::ofstream file(path);
-  file << value << std::flush;
-  return file ? Status::Ok() : Status::Error(EACCES, "write " + path);
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  const std::string text = std::to_string(value);
+  return file.valid() && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size())
+             ? Status::Ok()
+             : ErrnoStatus("write " + path);
 }
 
 }  // namespace

@@ -13,9 +13,10 @@
 namespace termfs::benchmarks::term {
 namespace {
 
-// Of a server beside its region: code, stacks of coroutines, bounce buffers, messages. The kinds that hold nothing in
-// frames get it on top of D.
-constexpr uint64_t kOwnBytes = uint64_t{96} << 20;
+// Of a server beside what it holds of its region: code, stacks of coroutines, bounce buffers, messages. That of odp has
+// its frames, too, and needs room for what it pages in on its way there, or it is killed for want of memory.
+constexpr uint64_t kOwnBytes = uint64_t{48} << 20;
+constexpr uint64_t kOwnBytesOfOdp = uint64_t{112} << 20;
 
 enum class Order : uint32_t { kFlush, kSetDramRatio, kCount };
 struct Command {
@@ -42,7 +43,9 @@ ServerCounts CountsOf(const tlib::server::Server& server) {
   return {.ssd_reads = values["ssd_reads_total"],
           .ssd_writes = values["ssd_writes_total"],
           .promotions = values["promotions_total"],
-          .evictions = values["evictions_total"]};
+          .evictions = values["evictions_total"],
+          .frame_read_pages = values["frame_read_pages_total"],
+          .faults = values["faults_total"]};
 }
 
 void Obey(tlib::server::Server& server, const Command& command, uint64_t pages) {
@@ -88,7 +91,9 @@ void Serve(const Settings& settings, const Kind& kind, const std::string& direct
 
 void EnterLimit(const Settings& settings, const Kind& kind) {
   const auto tier = static_cast<uint64_t>(settings.dram_ratio * static_cast<double>(settings.pattern.region_bytes));
-  Must(Must(MemoryLimit::Create(settings.name + "-" + kind.name, tier + kOwnBytes)).Enter());
+  Must(Must(MemoryLimit::Create(settings.name + "-" + kind.name,
+                                tier + (kind.region == driver::RegionKind::kOdp ? kOwnBytesOfOdp : kOwnBytes)))
+           .Enter());
 }
 
 }  // namespace

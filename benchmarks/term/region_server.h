@@ -18,6 +18,8 @@ struct ServerCounts {
   uint64_t ssd_writes = 0;
   uint64_t promotions = 0;
   uint64_t evictions = 0;
+  uint64_t frame_read_pages = 0;
+  uint64_t faults = 0;  // odp
 };
 
 class RegionServer {

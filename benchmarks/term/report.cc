@@ -4,10 +4,14 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <string>
 
 namespace termfs::benchmarks::term {
 namespace {
+
+// JSON has no infinity.
+double Finite(double value) { return std::isfinite(value) ? value : 0; }
 
 double Microseconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e3; }
 
@@ -28,7 +32,7 @@ std::string JsonOf(const Limit& limit) {
       "\"cpu_bound_per_s\": {:.0f}, \"bound_per_s\": {:.0f}}}",
       JsonOf(limit.ssd_reads), JsonOf(limit.ssd_writes), fmt::join(limit.ssd_read_turns, ", "), limit.oracle_hits,
       limit.pin_rate, limit.hit_us, limit.miss_us, limit.miss_rate, limit.cpus, limit.ssd_bound, limit.processor_bound,
-      limit.bound);
+      Finite(limit.bound));
 }
 
 double OverOracle(const KindResult& kind, const Limit& limit) {

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <bit>
+#include <limits>
 #include <map>
 
 #include "base/page.h"
@@ -39,6 +40,12 @@ std::string Check(Settings& settings, const std::vector<std::string>& kinds, con
   }
   if (uint64_t{settings.depth} * pattern.access_bytes > (uint64_t{64} << 20)) {
     return "--depth accesses of --size are more than 64 MiB";
+  }
+  if (pattern.region_bytes / pattern.access_bytes > std::numeric_limits<uint32_t>::max()) {
+    return "--region holds too many accesses of --size";
+  }
+  if (pattern.distribution == Distribution::kMoving && pattern.move_at <= settings.warmup) {
+    return "--move-at is after the warm-up";
   }
   return {};
 }
@@ -94,7 +101,8 @@ std::optional<Settings> ParseSettings(int argc, char** argv, int* exit_code) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--threads", settings.threads, "of each")->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--depth", settings.depth, "reads in flight of each thread; its writes go one by one")
+  app.add_option("--depth", settings.depth,
+                 "reads in flight of each thread, of absent pages at most 32; its writes go one by one")
       ->check(CLI::Range(1U, kMostInFlight))
       ->capture_default_str();
   app.add_option("--workers", settings.workers, "of a server")->check(CLI::Range(1, 64))->capture_default_str();

@@ -28,21 +28,22 @@ constexpr std::array<uint32_t, 5> kDepths = {1, 4, 16, 64, 256};
 // One thread's accesses in flight.
 class Stream {
  public:
-  Stream(int file, uint64_t pages, uint32_t depth, bool writes, uint64_t seed)
-      : file_(file), pages_(pages), writes_(writes), random_(seed), requests_(depth), begun_(depth) {
+  Stream(int file, uint64_t places, const SsdLoad& load, uint32_t depth, uint64_t seed)
+      : file_(file), places_(places), load_(load), random_(seed), requests_(depth), begun_(depth) {
     if (const int error = io_setup(static_cast<int>(depth), &context_); error < 0) {
       Die(Status::Error(-error, "set up libaio"));
     }
-    buffer_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageSize, depth * kPageSize)));
-    std::fill_n(buffer_.get(), depth * kPageSize, std::byte{0x5a});
+    buffer_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageSize, uint64_t{depth} * load.bytes)));
+    std::fill_n(buffer_.get(), uint64_t{depth} * load.bytes, std::byte{0x5a});
   }
   ~Stream() { io_destroy(context_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  void Run(double seconds) {
+  void Run() {
     const auto begin = steady_clock::now();
-    const auto end = begin + std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
+    const auto end =
+        begin + std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(load_.seconds));
     for (size_t i = 0; i < requests_.size(); i++) {
       Submit(i);
     }
@@ -53,7 +54,7 @@ class Stream {
       const int got = io_getevents(context_, 1, events.size(), events.data(), nullptr);
       now = steady_clock::now();
       for (int i = 0; i < got; i++) {
-        if (events[static_cast<size_t>(i)].res != kPageSize) {
+        if (events[static_cast<size_t>(i)].res != load_.bytes) {
           Die(Status::Error(EIO, "an access to the SSD"));
         }
         const auto index = static_cast<size_t>(events[static_cast<size_t>(i)].obj - requests_.data());
@@ -66,10 +67,9 @@ class Stream {
         }
       }
     }
-    seconds_ = seconds;
   }
 
-  double rate() const { return static_cast<double>(done_) / seconds_; }
+  double rate() const { return static_cast<double>(done_) / load_.seconds; }
   const Latencies& latencies() const { return latencies_; }
 
  private:
@@ -79,9 +79,9 @@ class Stream {
 
   void Submit(size_t index) {
     iocb* request = &requests_[index];
-    std::byte* const memory = buffer_.get() + index * kPageSize;
-    const auto offset = static_cast<long long>(random_.Below(pages_) * kPageSize);
-    (writes_ ? io_prep_pwrite : io_prep_pread)(request, file_, memory, kPageSize, offset);
+    std::byte* const memory = buffer_.get() + index * load_.bytes;
+    const auto offset = static_cast<long long>(random_.Below(places_) * load_.bytes);
+    (load_.writes ? io_prep_pwrite : io_prep_pread)(request, file_, memory, load_.bytes, offset);
     begun_[index] = steady_clock::now();
     if (const int error = io_submit(context_, 1, &request); error != 1) {
       Die(Status::Error(error < 0 ? -error : EAGAIN, "submit to libaio"));
@@ -89,8 +89,8 @@ class Stream {
   }
 
   const int file_;
-  const uint64_t pages_;
-  const bool writes_;
+  const uint64_t places_;
+  const SsdLoad load_;
   Random random_;
   io_context_t context_ = nullptr;
   std::unique_ptr<std::byte, Free> buffer_;
@@ -98,18 +98,26 @@ class Stream {
   std::vector<steady_clock::time_point> begun_;
   Latencies latencies_;
   uint64_t done_ = 0;
-  double seconds_ = 0;
 };
 
-SsdRate MeasureAt(int file, uint64_t pages, bool writes, uint32_t depth, double seconds, uint64_t seed) {
-  const uint32_t threads = std::min(depth, std::max(1U, std::thread::hardware_concurrency()));
+}  // namespace
+
+SsdRate MeasureSsdAt(const std::string& path, const SsdLoad& load) {
+  const UniqueFd file(open(path.c_str(), (load.writes ? O_RDWR : O_RDONLY) | O_DIRECT | O_CLOEXEC));
+  struct stat status {};
+  if (!file.valid() || fstat(file.get(), &status) != 0) {
+    Die(ErrnoStatus("open " + path));
+  }
+  const uint32_t threads = std::min(load.depth, std::max(1U, std::thread::hardware_concurrency()));
   std::vector<std::unique_ptr<Stream>> streams;
   std::vector<std::thread> running;
   for (uint32_t i = 0; i < threads; i++) {
-    streams.push_back(std::make_unique<Stream>(file, pages, depth / threads, writes, seed * 31 + i));
-    running.emplace_back([&stream = *streams.back(), seconds] { stream.Run(seconds); });
+    const uint32_t depth = load.depth / threads + (i < load.depth % threads ? 1 : 0);
+    streams.push_back(std::make_unique<Stream>(file.get(), static_cast<uint64_t>(status.st_size) / load.bytes, load,
+                                               depth, load.seed * 31 + load.depth + i));
+    running.emplace_back([&stream = *streams.back()] { stream.Run(); });
   }
-  SsdRate rate{.depth = depth};
+  SsdRate rate{.depth = load.depth};
   Latencies latencies;
   for (uint32_t i = 0; i < threads; i++) {
     running[i].join();
@@ -121,21 +129,11 @@ SsdRate MeasureAt(int file, uint64_t pages, bool writes, uint32_t depth, double 
   return rate;
 }
 
-}  // namespace
-
-SsdRate MeasureSsdAt(const std::string& path, bool writes, uint32_t depth, double seconds, uint64_t seed) {
-  const UniqueFd file(open(path.c_str(), (writes ? O_RDWR : O_RDONLY) | O_DIRECT | O_CLOEXEC));
-  struct stat status {};
-  if (!file.valid() || fstat(file.get(), &status) != 0) {
-    Die(ErrnoStatus("open " + path));
-  }
-  return MeasureAt(file.get(), static_cast<uint64_t>(status.st_size) / kPageSize, writes, depth, seconds, seed + depth);
-}
-
-std::vector<SsdRate> MeasureSsd(const std::string& path, bool writes, double seconds, uint64_t seed) {
+std::vector<SsdRate> MeasureSsd(const std::string& path, SsdLoad load) {
   std::vector<SsdRate> rates;
   for (const uint32_t depth : kDepths) {
-    rates.push_back(MeasureSsdAt(path, writes, depth, seconds, seed));
+    load.depth = depth;
+    rates.push_back(MeasureSsdAt(path, load));
   }
   return rates;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the SSD itself gives: random 4 KiB accesses to a file with O_DIRECT, through libaio.
+// What the SSD itself gives: random accesses to a file with O_DIRECT, through libaio.
 //
 // Errors: end the benchmark.
 #pragma once
@@ -11,18 +11,25 @@
 
 namespace termfs::benchmarks::term {
 
+struct SsdLoad {
+  uint32_t bytes = 4096;  // of an access
+  bool writes = false;    // overwrites the file's bytes
+  uint32_t depth = 1;     // accesses in flight, over as many threads as there are CPUs; one at depth 1
+  double seconds = 1;
+  uint64_t seed = 1;
+};
+
 struct SsdRate {
-  uint32_t depth = 0;  // accesses in flight, over all threads
+  uint32_t depth = 0;
   double per_second = 0;
   double p50_us = 0;
   double p99_us = 0;
 };
 
-// `seconds` long, by as many threads as there are CPUs (and one at depth 1), on the whole file. With `writes` its bytes
-// are overwritten.
-SsdRate MeasureSsdAt(const std::string& path, bool writes, uint32_t depth, double seconds, uint64_t seed);
+// On the whole file.
+SsdRate MeasureSsdAt(const std::string& path, const SsdLoad& load);
 // The same at several depths.
-std::vector<SsdRate> MeasureSsd(const std::string& path, bool writes, double seconds, uint64_t seed);
+std::vector<SsdRate> MeasureSsd(const std::string& path, SsdLoad load);
 // The best of them; nothing where there are none.
 SsdRate BestOf(const std::vector<SsdRate>& rates);
 

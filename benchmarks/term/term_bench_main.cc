@@ -6,8 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include "benchmarks/must.h"
 #include "benchmarks/term/experiment.h"
@@ -39,18 +42,37 @@ int Main(int argc, char** argv) {
     Die(ErrnoStatus("make a directory in " + settings->directory));
   }
   settings->name = std::filesystem::path(scratch).filename();
+  sigset_t ending;
+  sigemptyset(&ending);
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+    sigaddset(&ending, signal_number);
+  }
+  sigset_t before;
+  sigprocmask(SIG_BLOCK, &ending, &before);
   experiment = fork();
   if (experiment == 0) {
+    sigprocmask(SIG_SETMASK, &before, nullptr);
     Run(*settings, scratch);
   }
-  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
-    std::signal(signal_number, PassOn);
-  }
   int status = 0;
-  while (waitpid(experiment, &status, 0) < 0 && errno == EINTR) {
+  if (experiment > 0) {
+    for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+      std::signal(signal_number, PassOn);
+    }
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    while (waitpid(experiment, &status, 0) < 0 && errno == EINTR) {
+    }
+    sigprocmask(SIG_BLOCK, &ending, nullptr);  // what follows is short
+  } else {
+    status = -1;
+    std::perror("term_bench: start a process");
   }
   MemoryLimit::Sweep(settings->name);
-  std::filesystem::remove_all(scratch);
+  std::error_code error;
+  for (int i = 0; i < 100 && std::filesystem::exists(scratch, error); i++) {  // killed processes take a moment to end
+    std::filesystem::remove_all(scratch, error);
+    std::this_thread::sleep_for(std::chrono::milliseconds(i > 0 ? 10 : 0));
+  }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
