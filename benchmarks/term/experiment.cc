@@ -19,8 +19,9 @@
 namespace termfs::benchmarks::term {
 namespace {
 
-constexpr double kSsdSeconds = 1;
-constexpr double kMissSeconds = 2;
+// No longer than what a short run counts of a kind.
+constexpr double kMostSsdSeconds = 1;  // at each depth
+constexpr double kMostMissSeconds = 2;
 constexpr double kNothingInMemory = 0.001;  // a DRAM ratio
 constexpr uint64_t kMostScratchBytes = uint64_t{1} << 30;
 
@@ -139,7 +140,7 @@ class Experiment {
 
   void TakeTurnOfSsd(uint32_t round) {
     Limit& limit = results_.limit;
-    const double seconds = std::min(settings_.turn(), kSsdSeconds);
+    const double seconds = std::min(settings_.turn(), kMostSsdSeconds);
     const auto turn = [&](const std::string& file, SsdLoad load, const std::vector<SsdRate>& rates) {
       load.depth = BestOf(rates).depth;
       load.seed += round + 1;
@@ -189,10 +190,11 @@ class Experiment {
     limit.cpus = std::max(1U, std::thread::hardware_concurrency());
     limit.oracle_hits = OracleHits(settings_.pattern, settings_.dram_ratio);
     Say("measuring the SSD");
-    limit.ssd_reads = MeasureSsd(servers_.back()->device(), ReadOf(kSsdSeconds));
+    const double seconds = std::min(kMostSsdSeconds, settings_.seconds / 4);
+    limit.ssd_reads = MeasureSsd(servers_.back()->device(), ReadOf(seconds));
     if (settings_.write_share > 0) {
       WriteScratchFile();
-      limit.ssd_writes = MeasureSsd(ScratchFile(), WriteOf(kSsdSeconds));
+      limit.ssd_writes = MeasureSsd(ScratchFile(), WriteOf(seconds));
     }
     for (size_t kind = 0; kind < servers_.size(); kind++) {
       if (settings_.kinds[kind].region == driver::RegionKind::kTerm) {
@@ -204,8 +206,8 @@ class Experiment {
   void MeasureMisses(size_t kind) {
     servers_[kind]->SetDramRatio(kNothingInMemory);
     const Consumption before = ConsumedBy(kind);
-    const double rate =
-        load_->Run({.kind = kind, .begin = 0, .seconds = kMissSeconds, .write_share = 0, .uniform = true});
+    const double seconds = std::min(kMostMissSeconds, settings_.seconds);
+    const double rate = load_->Run({.kind = kind, .begin = 0, .seconds = seconds, .write_share = 0, .uniform = true});
     const Consumption after = ConsumedBy(kind);
     double accesses = 0;
     for (const Tally* tally : load_->tallies(kind)) {
@@ -245,7 +247,8 @@ class Experiment {
       result.accesses += tally->accesses;
       writes += tally->writes;
       result.latencies.Add(tally->latencies);
-      result.by_second.resize(std::min<size_t>(static_cast<size_t>(gone_by_[kind]), kMostSeconds));
+      // Whole seconds; turns that are no binary fractions add up to a little less.
+      result.by_second.resize(std::min<size_t>(static_cast<size_t>(gone_by_[kind] + 1e-6), kMostSeconds));
       for (size_t i = 0; i < result.by_second.size(); i++) {
         result.by_second[i] += tally->by_second[i];
       }
