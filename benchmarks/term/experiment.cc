@@ -204,6 +204,7 @@ class Experiment {
   }
 
   void MeasureMisses(size_t kind) {
+    Say("measuring a miss alone");
     servers_[kind]->SetDramRatio(kNothingInMemory);
     const Consumption before = ConsumedBy(kind);
     const double seconds = std::min(kMostMissSeconds, settings_.seconds);
