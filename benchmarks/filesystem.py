@@ -144,6 +144,8 @@ def main():
         if not rings.on:
             print(f"FUSE requests come over /dev/fuse: {rings.said}")
         figures = measure(arguments, rings)
+    if not figures:
+        parser.error(f"nothing has {arguments.filter!r} in its name")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump(figures, out, indent=1)

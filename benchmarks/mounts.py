@@ -18,8 +18,8 @@ class Processes:
     def __init__(self):
         self.stack = contextlib.ExitStack()
 
-    def start(self, command, log):
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    def start(self, command, log, errors=subprocess.STDOUT):
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=errors)
         self.stack.callback(end, process)
         return process
 
@@ -34,10 +34,16 @@ def end(process):
             process.wait()
 
 
+def is_mounted(path):
+    """Also of a mount whose daemon has died, which os.path.ismount denies."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+        return any(line.split()[4] == path for line in mounts)
+
+
 def unmount(path):
-    if os.path.ismount(path):
+    if is_mounted(path):
         subprocess.run(["umount", path], check=False, timeout=DEADLINE)
-    if os.path.ismount(path):
+    if is_mounted(path):
         subprocess.run(["umount", "-l", path], check=False, timeout=DEADLINE)
 
 
@@ -81,6 +87,13 @@ class Mounts:
         self.volume = os.path.join(scratch, "volume")
         self.log = open(os.path.join(scratch, "log"), "w", encoding="utf-8")
         self.processes.stack.callback(self.log.close)
+        try:
+            self.serve(capacity, ratio)
+        except BaseException:  # SystemExit by a signal, too
+            self.__exit__(RuntimeError)
+            raise
+
+    def serve(self, capacity, ratio):
         subprocess.run([self.termfs, "format", self.volume, "--capacity", capacity, "--dram-ratio", ratio], check=True,
                        stdout=self.log, timeout=DEADLINE)
         server = self.processes.start([self.termfs, "serve", self.volume, "--foreground"], self.log)

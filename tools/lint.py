@@ -76,7 +76,8 @@ def check_own(script):
 
 def check_models(*_):
     done = run(sys.executable, "benchmarks/filebench/make.py", "--check")
-    return done.returncode == 0, done.stdout.strip().splitlines()[-1], done.stdout
+    said = done.stdout + done.stderr
+    return done.returncode == 0, (said.strip().splitlines() or ["said nothing"])[-1], said
 
 
 class Tidy:
