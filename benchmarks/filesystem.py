@@ -144,7 +144,7 @@ def main():
         if not rings.on:
             print(f"FUSE requests come over /dev/fuse: {rings.said}")
         figures = measure(arguments, rings)
-    if not figures:
+    if not any(figures.values()):
         parser.error(f"nothing has {arguments.filter!r} in its name")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:

@@ -76,8 +76,7 @@ def check_own(script):
 
 def check_models(*_):
     done = run(sys.executable, "benchmarks/filebench/make.py", "--check")
-    said = done.stdout + done.stderr
-    return done.returncode == 0, (said.strip().splitlines() or ["said nothing"])[-1], said
+    return done.returncode == 0, (done.stdout.strip().splitlines() or ["said nothing"])[-1], done.stdout
 
 
 class Tidy:
