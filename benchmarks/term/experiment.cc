@@ -90,6 +90,7 @@ class Experiment {
       Collect(kind);
     }
     if (settings_.limit) {
+      MeasureMisses();
       Bound();
     }
     load_.reset();
@@ -184,7 +185,6 @@ class Experiment {
     }
   }
 
-  // Before the warm-up: it leaves nothing in memory.
   void MeasureMachine() {
     Limit& limit = results_.limit;
     limit.cpus = std::max(1U, std::thread::hardware_concurrency());
@@ -196,28 +196,27 @@ class Experiment {
       WriteScratchFile();
       limit.ssd_writes = MeasureSsd(ScratchFile(), WriteOf(seconds));
     }
-    for (size_t kind = 0; kind < servers_.size(); kind++) {
-      if (settings_.kinds[kind].region == driver::RegionKind::kTerm) {
-        MeasureMisses(kind);
-      }
-    }
   }
 
-  void MeasureMisses(size_t kind) {
-    Say("measuring a miss alone");
-    servers_[kind]->SetDramRatio(kNothingInMemory);
-    const Consumption before = ConsumedBy(kind);
-    const double seconds = std::min(kMostMissSeconds, settings_.seconds);
-    const double rate = load_->Run({.kind = kind, .begin = 0, .seconds = seconds, .write_share = 0, .uniform = true});
-    const Consumption after = ConsumedBy(kind);
-    double accesses = 0;
-    for (const Tally* tally : load_->tallies(kind)) {
-      accesses += static_cast<double>(tally->accesses);
+  // Last: it leaves nothing in memory.
+  void MeasureMisses() {
+    for (size_t kind = 0; kind < servers_.size(); kind++) {
+      if (settings_.kinds[kind].region == driver::RegionKind::kTerm) {
+        Say("measuring a miss alone");
+        servers_[kind]->SetDramRatio(kNothingInMemory);
+        load_->Begin();
+        const Consumption before = ConsumedBy(kind);
+        const double seconds = std::min(kMostMissSeconds, settings_.seconds);
+        results_.limit.miss_rate =
+            load_->Run({.kind = kind, .begin = 0, .seconds = seconds, .write_share = 0, .uniform = true});
+        const Consumption after = ConsumedBy(kind);
+        double accesses = 0;
+        for (const Tally* tally : load_->tallies(kind)) {
+          accesses += static_cast<double>(tally->accesses);
+        }
+        results_.limit.miss_us = (after.client - before.client + after.server - before.server) * 1e6 / accesses;
+      }
     }
-    results_.limit.miss_rate = rate;
-    results_.limit.miss_us = (after.client - before.client + after.server - before.server) * 1e6 / accesses;
-    servers_[kind]->SetDramRatio(settings_.dram_ratio);
-    load_->Begin();
   }
 
   // Random bytes: a file system may know zeros without asking the SSD.

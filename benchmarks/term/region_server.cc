@@ -7,7 +7,7 @@
 #include <map>
 
 #include "benchmarks/must.h"
-#include "benchmarks/term/memory_limit.h"
+#include "benchmarks/term/control_group.h"
 #include "driver/softnic/softnic.h"
 
 namespace termfs::benchmarks::term {
@@ -89,20 +89,23 @@ void Serve(const Settings& settings, const Kind& kind, const std::string& direct
   }
 }
 
-void EnterLimit(const Settings& settings, const Kind& kind) {
-  const auto tier = static_cast<uint64_t>(settings.dram_ratio * static_cast<double>(settings.pattern.region_bytes));
-  Must(Must(MemoryLimit::Create(settings.name + "-" + kind.name,
-                                tier + (kind.region == driver::RegionKind::kOdp ? kOwnBytesOfOdp : kOwnBytes)))
-           .Enter());
+void EnterLimits(const Settings& settings, const Kind& kind) {
+  ControlGroup group(settings.name + "-" + kind.name);
+  if (kind.through_page_cache()) {
+    const auto tier = static_cast<uint64_t>(settings.dram_ratio * static_cast<double>(settings.pattern.region_bytes));
+    Must(group.LimitMemory(tier + (kind.region == driver::RegionKind::kOdp ? kOwnBytesOfOdp : kOwnBytes)));
+  }
+  if (settings.ssd_iops > 0) {
+    Must(group.LimitSsdReads(settings.directory, settings.ssd_iops));
+  }
+  Must(group.Enter());
 }
 
 }  // namespace
 
 RegionServer::RegionServer(const Settings& settings, const Kind& kind, std::string directory)
     : directory_(std::move(directory)), child_("the server of " + kind.name, [&](int socket) {
-        if (kind.through_page_cache()) {
-          EnterLimit(settings, kind);
-        }
+        EnterLimits(settings, kind);
         Child::Confine(settings.server_cpu);
         std::filesystem::create_directory(directory_);
         Serve(settings, kind, directory_, socket);

@@ -65,12 +65,13 @@ std::string SettingsJson(const Settings& settings) {
       "{{\"region_bytes\": {}, \"dram_ratio\": {}, \"access_bytes\": {}, \"write_share\": {}, \"distribution\": "
       "\"{}\", "
       "\"theta\": {}, \"move_at\": {}, \"processes\": {}, \"threads\": {}, \"depth\": {}, \"workers\": {}, "
-      "\"blocking_workers\": {}, \"warmup_s\": {}, \"seconds\": {}, \"rounds\": {}, \"odp_delay_us\": {}, \"seed\": "
-      "{}}}",
+      "\"blocking_workers\": {}, \"warmup_s\": {}, \"seconds\": {}, \"rounds\": {}, \"odp_delay_us\": {}, "
+      "\"ssd_iops\": "
+      "{}, \"seed\": {}}}",
       pattern.region_bytes, settings.dram_ratio, pattern.access_bytes, settings.write_share,
       ToString(pattern.distribution), pattern.theta, pattern.move_at, settings.processes, settings.threads,
       settings.depth, settings.workers, settings.blocking_workers, settings.warmup, settings.seconds, settings.rounds,
-      settings.odp_delay.count(), pattern.seed);
+      settings.odp_delay.count(), settings.ssd_iops, pattern.seed);
 }
 
 }  // namespace

@@ -134,6 +134,9 @@ std::optional<Settings> ParseSettings(int argc, char** argv, int* exit_code) {
          "129 = 330")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
+  app.add_option("--ssd-iops", settings.ssd_iops,
+                 "reads a second from the SSD that a server may make, by a control group: a slower SSD; 0: no limit")
+      ->capture_default_str();
   app.add_option("--directory", settings.directory, "where regions go: on the SSD")->capture_default_str();
   app.add_flag("!--no-limit", settings.limit, "do not measure the SSD and a miss alone");
   app.add_flag("--json", settings.json, "print JSON");

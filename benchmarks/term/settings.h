@@ -51,6 +51,7 @@ struct Settings {
   double busy = 0;      // share of server_cpu that something else takes in a second turn of each round
   bool limit = true;
   std::chrono::microseconds odp_delay{0};
+  uint64_t ssd_iops = 0;  // reads a second that each server may make; 0: no limit
   std::string directory = "/var/tmp";
   bool json = false;
   std::string name;  // of this run: what it makes in shared places begins with it

@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "benchmarks/must.h"
+#include "benchmarks/term/control_group.h"
 #include "benchmarks/term/experiment.h"
-#include "benchmarks/term/memory_limit.h"
 #include "benchmarks/term/report.h"
 
 namespace termfs::benchmarks::term {
@@ -26,6 +26,11 @@ void PassOn(int) { kill(experiment, SIGKILL); }  // its children end with it
 
 [[noreturn]] void Run(const Settings& settings, const std::string& scratch) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (settings.ssd_iops > 0) {  // what it measures of the SSD is that, too
+    ControlGroup group(settings.name + "-limit");
+    Must(group.LimitSsdReads(settings.directory, settings.ssd_iops));
+    Must(group.Enter());
+  }
   const Results results = Measure(settings, scratch);
   (settings.json ? PrintJson : PrintTable)(settings, results);
   std::exit(0);
@@ -67,7 +72,7 @@ int Main(int argc, char** argv) {
     status = -1;
     std::perror("term_bench: start a process");
   }
-  MemoryLimit::Sweep(settings->name);
+  ControlGroup::Sweep(settings->name);
   std::error_code error;
   for (int i = 0; i < 100 && std::filesystem::exists(scratch, error); i++) {  // killed processes take a moment to end
     std::filesystem::remove_all(scratch, error);
