@@ -20,7 +20,7 @@ server are machines of their own; ratios do, and each difference is explained by
 
 `pin`: all pages in memory. `odp`: an absent page is a fault. `rpc`: the server copies from an mmap of the SSD.
 `bound`: the least of pin's rate, what the SSD gives with the misses of an oracle, and what the processors give with a
-miss's cost; the SSD is measured with 4 KiB, and may exceed it with larger accesses. `misses` are those of term; `cpu`
+miss's cost; pin and the SSD in the same round, the SSD with accesses of the same size. `misses` are those of term; `cpu`
 is processor time of client and server, `SSD` bytes read and written, both for an access of term. Of the paper only
 such numbers are given as are certain; for the others see its figures.
 """
