@@ -36,6 +36,14 @@ class ReadsUnderWayTest : public testing::Test {
     std::fill_n(to, kPageSize, std::byte{0});
     return {.offset = {page * kPageSize}, .length = kPageSize, .destination = to};
   }
+  // Of `count` pages, `step` apart.
+  std::vector<client::ReadRequest> ReadsOf(uint64_t count, uint64_t step, uint64_t first = 0) {
+    std::vector<client::ReadRequest> reads;
+    for (uint64_t i = 0; i < count; i++) {
+      reads.push_back(ReadOf((first + i * step) % kPages, i));
+    }
+    return reads;
+  }
   static bool IsWhole(const client::ReadRequest& read) {
     const std::byte expected = ByteOf(read.offset.value / kPageSize);
     return std::all_of(read.destination, read.destination + read.length, [&](std::byte b) { return b == expected; });
@@ -49,10 +57,7 @@ class ReadsUnderWayTest : public testing::Test {
 TEST_F(ReadsUnderWayTest, EveryReadIsDoneAtOnceOrNamedOnce) {
   constexpr uint64_t kPlaces = 200;  // more than there are credits
   for (uint64_t first = 0; first + kPlaces <= kPages; first += kPlaces) {
-    std::vector<client::ReadRequest> reads;
-    for (uint64_t i = 0; i < kPlaces; i++) {
-      reads.push_back(ReadOf(first + i, i));
-    }
+    const std::vector<client::ReadRequest> reads = ReadsOf(kPlaces, 1, first);
     std::vector<std::byte*> under_way;
     ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
     const std::set<std::byte*> named(under_way.begin(), under_way.end());
@@ -80,10 +85,7 @@ TEST_F(ReadsUnderWayTest, EveryReadIsDoneAtOnceOrNamedOnce) {
 TEST_F(ReadsUnderWayTest, ManyMoreThanCredits_OthersFindRoom) {
   constexpr uint64_t kPlaces = 200;
   for (uint64_t round = 0; round < 3; round++) {
-    std::vector<client::ReadRequest> reads;
-    for (uint64_t i = 0; i < kPlaces; i++) {
-      reads.push_back(ReadOf((round * 37 + i * 5) % kPages, i));
-    }
+    const std::vector<client::ReadRequest> reads = ReadsOf(kPlaces, 5, round * 37);
     std::vector<std::byte*> under_way;
     ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
     ASSERT_GT(under_way.size(), 2 * kChannelCredits) << "or it shows nothing";
@@ -102,10 +104,7 @@ TEST_F(ReadsUnderWayTest, ManyMoreThanCredits_OthersFindRoom) {
 
 // Its late reply is told of, not that of a read which became void with it.
 TEST_F(ReadsUnderWayTest, ACallGivenUp_VoidsThemAndIsAnsweredLate) {
-  std::vector<client::ReadRequest> reads;
-  for (uint64_t i = 0; i < kPages / 8; i++) {
-    reads.push_back(ReadOf(i * 8, i));
-  }
+  const std::vector<client::ReadRequest> reads = ReadsOf(kPages / 8, 8);
   std::vector<std::byte*> under_way;
   ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
   ASSERT_FALSE(under_way.empty());
@@ -144,10 +143,7 @@ TEST_F(ReadsUnderWayTest, OfNothing_AwaitReturns) {
 }
 
 TEST_F(ReadsUnderWayTest, OtherCallsInBetween_AreAnswered) {
-  std::vector<client::ReadRequest> reads;
-  for (uint64_t i = 0; i < kChannelCredits; i++) {
-    reads.push_back(ReadOf(i * 31 % kPages, i));
-  }
+  const std::vector<client::ReadRequest> reads = ReadsOf(kChannelCredits, 31);
   std::vector<std::byte*> under_way;
   ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
   const auto body = BytesOf(42);
@@ -166,10 +162,7 @@ TEST_F(ReadsUnderWayTest, OtherCallsInBetween_AreAnswered) {
 
 // The server may still write where they were to be read.
 TEST_F(ReadsUnderWayTest, ARefusedRead_VoidsTheOthersAndTheirBuffer) {
-  std::vector<client::ReadRequest> reads;
-  for (uint64_t i = 0; i < kPages / 8; i++) {
-    reads.push_back(ReadOf(i * 8, i));
-  }
+  const std::vector<client::ReadRequest> reads = ReadsOf(kPages / 8, 8);
   std::vector<std::byte*> under_way;
   ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
   ASSERT_FALSE(under_way.empty());
@@ -187,10 +180,7 @@ TEST_F(ReadsUnderWayTest, ARefusedRead_VoidsTheOthersAndTheirBuffer) {
 }
 
 TEST_F(ReadsUnderWayTest, TheServerGoes_TheyFail) {
-  std::vector<client::ReadRequest> reads;
-  for (uint64_t i = 0; i < kPages / 8; i++) {
-    reads.push_back(ReadOf(i * 8, i));
-  }
+  const std::vector<client::ReadRequest> reads = ReadsOf(kPages / 8, 8);
   std::vector<std::byte*> under_way;
   ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
   volume_.Stop();
