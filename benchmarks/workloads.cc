@@ -152,7 +152,11 @@ int main(int argc, char** argv) {
   app.add_option("--files", settings.files, "likewise")->check(CLI::Range(1, 10'000'000));
   app.add_option("--seed", settings.seed, "of sizes and choices");
   app.add_flag("--json", settings.json, "print one JSON object");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     signal(number, [](int) { termfs::benchmarks::interrupted = true; });
   }
