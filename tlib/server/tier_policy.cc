@@ -8,18 +8,20 @@ namespace termfs::tlib::server {
 namespace {
 
 constexpr double kSlowHalfLife = 24;  // accesses per page of the region
-constexpr double kFastHalfLife = 0.25;
-constexpr double kMostFastHalvings = 2.0;  // in a period
-constexpr int kSample = 16;                // frames that are looked at for a victim
-constexpr int kSecondChances = 64;         // frames that may be passed over
-// How many deviations hotter a page must be to replace another: one where heats differ anyhow, since a wrong exchange
-// of two pages about as hot costs next to nothing; three where they look like chance (by HeatMap::Dispersion).
-constexpr float kDeviationsSkewed = 1.0F;
+constexpr double kFastHalfLife = 1;
+// When something has shifted, what was counted before counts so much less at once: enough for what is missed twice to
+// take its place, too little for one scan to.
+constexpr double kOnceShifted = 0.125;
+constexpr int kSample = 16;         // frames that are looked at for a victim
+constexpr int kSecondChances = 64;  // frames that may be passed over
+// How many deviations hotter a page must be to replace another: half of one where heats differ anyhow, since a wrong
+// exchange of two pages about as hot costs next to nothing; three where they look like chance (by HeatMap::Dispersion).
+constexpr float kDeviationsSkewed = 0.5F;
 constexpr float kDeviationsEven = 3.0F;
 constexpr double kSkewed = 3.0;
 constexpr double kEven = 1.5;
 constexpr double kClearlyBelow = 0.9;  // of the usual hit ratio: something has shifted
-constexpr double kRecovered = 0.97;
+constexpr double kRecovered = 0.92;
 constexpr double kRatioMemory = 0.9;  // of the usual hit ratio, per period
 constexpr uint32_t kMaxFastPeriods = 30;
 constexpr uint64_t kEnoughReads = 256;  // in a period, to tell anything from their hit ratio
@@ -59,7 +61,7 @@ void TierPolicy::Access(PageIndex page, uint32_t accesses, AccessKind kind) {
 void TierPolicy::Age(uint64_t accesses) {
   const double half_life = fast_ ? kFastHalfLife : kSlowHalfLife;
   const double half_lives = static_cast<double>(accesses) / (half_life * static_cast<double>(heat_.pages()));
-  heat_.Age(std::exp2(-std::min(half_lives, fast_ ? kMostFastHalvings : 1.0)));
+  heat_.Age(std::exp2(-std::min(half_lives, 1.0)));
 }
 
 uint32_t TierPolicy::Advance(uint32_t frames) { return hand_.fetch_add(1, std::memory_order_relaxed) % frames; }
@@ -164,6 +166,7 @@ void TierPolicy::JudgeHitRatio(double ratio) {
   } else if (ratio < kClearlyBelow * usual_ratio_) {
     fast_ = true;
     fast_periods_ = 0;
+    heat_.Age(kOnceShifted);
   } else {
     usual_ratio_ = std::max(ratio, kRatioMemory * usual_ratio_ + (1 - kRatioMemory) * ratio);
   }

@@ -10,8 +10,9 @@
 //   kRecent  second chance: a page accessed since the hand last came by is passed over once; everybody is admitted.
 //   kStatic  nobody is admitted and nobody is given up.
 //
-// Ageing (kHeat) is by accesses, not by time: heats halve every kSlowHalfLife accesses per page of the region, and
-// every kFastHalfLife while the hit ratio is clearly below what it was, so that a shifted hot set takes over quickly.
+// Ageing (kHeat) is by accesses, not by time: heats halve every kSlowHalfLife accesses per page of the region. When the
+// hit ratio falls clearly below what it was they shrink to an eighth at once, and halve every kFastHalfLife until it
+// has recovered, so that a shifted hot set takes over quickly.
 //
 // Thread-safety: any thread; EndPeriod one caller at a time.
 #pragma once
