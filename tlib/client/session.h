@@ -10,6 +10,7 @@
 //   RETURN_IF_ERROR(channel->Read({&read, 1}));
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -75,6 +76,9 @@ struct CallReply {
   uint32_t out_bytes = 0;
 };
 
+// One for answers, one for the loss of the session. Negative: none.
+using ReadsFds = std::array<int, 2>;
+
 class Session;
 
 // The reply to a call that was given up: its body, or the server's error; ENOTCONN when none will come.
@@ -95,12 +99,21 @@ class Channel {
   // page-atomic. On error the destinations hold anything.
   virtual Status Read(std::span<const ReadRequest> reads) = 0;
   // As Read, but waits for nothing that is absent: what is in memory has been read when it returns, the destinations of
-  // the other reads are appended to `under_way`. No more than kChannelCredits can be under way.
-  // Other calls may come in between. When one of those is given up, or one of these two fails, all that is under way
-  // is void, and the channel has a new buffer.
+  // the other reads are appended to `under_way`. No more than kChannelCredits can be under way: the next waits for one.
+  // Other calls may come in between. When one of those is given up, or one of these three fails (but for AwaitReads
+  // with EINTR, which ends the wait and nothing else), all that is under way is void, and the channel has a new buffer.
   virtual Status BeginRead(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way) = 0;
   // Waits until one of those under way has been read, if there is any, and appends the destinations of all that have.
   virtual Status AwaitReads(std::vector<std::byte*>& done) = 0;
+  // The same without waiting. ETIMEDOUT: one of them has been under way for as long as a call may take.
+  virtual Status PollReads(std::vector<std::byte*>& done) = 0;
+  // For waiting together with something else: true: PollReads has nothing to say before one of `fds` is readable, which
+  // are for poll and epoll only, and hold until DisarmReads; false: it has now. DisarmReads comes after the wait,
+  // before the channel's next use.
+  virtual bool ArmReads(ReadsFds& fds) = 0;
+  virtual void DisarmReads() = 0;
+  // How often what was under way has become void.
+  virtual uint64_t voids() const = 0;
   // Raw write of bytes in buffer() to the region, where the server's service allows it.
   virtual Status Write(RegionOffset offset, std::span<const std::byte> data) = 0;
   virtual Result<CallReply> Call(const CallRequest& request) = 0;
