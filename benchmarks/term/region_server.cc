@@ -8,6 +8,7 @@
 
 #include "benchmarks/must.h"
 #include "benchmarks/term/control_group.h"
+#include "benchmarks/term/open_service.h"
 #include "driver/softnic/softnic.h"
 
 namespace termfs::benchmarks::term {
@@ -23,30 +24,6 @@ struct Command {
   Order order;
   double value;
 };
-
-class OpenService final : public tlib::server::Service {
- public:
-  Result<std::vector<std::byte>> Handle(tlib::server::Call&) override { return Status::Error(ENOSYS, "none"); }
-  Result<std::vector<std::byte>> HandleAdmin(uint16_t, std::span<const std::byte>) override {
-    return Status::Error(ENOSYS, "none");
-  }
-  Status SessionOpened(const tlib::server::SessionInfo&) override { return Status::Ok(); }
-  void SessionClosed(tlib::server::SessionId, const tlib::server::SessionEnd&) override {}
-  bool AllowsRawWrites() const override { return true; }
-};
-
-ServerCounts CountsOf(const tlib::server::Server& server) {
-  std::map<std::string, uint64_t> values;
-  for (const MetricValue& metric : server.Metrics()) {
-    values[metric.name] = metric.value;
-  }
-  return {.ssd_reads = values["ssd_reads_total"],
-          .ssd_writes = values["ssd_writes_total"],
-          .promotions = values["promotions_total"],
-          .evictions = values["evictions_total"],
-          .frame_read_pages = values["frame_read_pages_total"],
-          .faults = values["faults_total"]};
-}
 
 void Obey(tlib::server::Server& server, const Command& command, uint64_t pages) {
   switch (command.order) {
@@ -102,6 +79,19 @@ void EnterLimits(const Settings& settings, const Kind& kind) {
 }
 
 }  // namespace
+
+ServerCounts CountsOf(const tlib::server::Server& server) {
+  std::map<std::string, uint64_t> values;
+  for (const MetricValue& metric : server.Metrics()) {
+    values[metric.name] = metric.value;
+  }
+  return {.ssd_reads = values["ssd_reads_total"],
+          .ssd_writes = values["ssd_writes_total"],
+          .promotions = values["promotions_total"],
+          .evictions = values["evictions_total"],
+          .frame_read_pages = values["frame_read_pages_total"],
+          .faults = values["faults_total"]};
+}
 
 RegionServer::RegionServer(const Settings& settings, const Kind& kind, std::string directory)
     : directory_(std::move(directory)), child_("the server of " + kind.name, [&](int socket) {

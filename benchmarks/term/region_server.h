@@ -9,6 +9,7 @@
 
 #include "benchmarks/term/child.h"
 #include "benchmarks/term/settings.h"
+#include "tlib/server/server.h"
 
 namespace termfs::benchmarks::term {
 
@@ -21,6 +22,7 @@ struct ServerCounts {
   uint64_t frame_read_pages = 0;
   uint64_t faults = 0;  // odp
 };
+ServerCounts CountsOf(const tlib::server::Server& server);
 
 class RegionServer {
  public:

@@ -31,7 +31,7 @@ namespace termfs::tlib::client {
 // Where the client learns which pages are absent before it READs them.
 enum class BitmapMode : uint8_t {
   kLive,    // the server's own bitmap through shared memory (one host); Connect fails with ENOTSUP where it cannot be
-  kPulled,  // READ every pull_period, patched by what RPC replies report
+  kPulled,  // READ every pull_period, pull_pages of it in turn, patched by what RPC replies report
   kOff,     // never: detection by the pattern alone
 };
 
@@ -39,6 +39,7 @@ struct SessionOptions {
   std::string program = "client";  // shown by `status`
   BitmapMode bitmap = BitmapMode::kLive;
   std::chrono::milliseconds pull_period{1000};
+  uint64_t pull_pages = uint64_t{4} << 20;  // a bit each; of a region of no more than 16 GiB that is all, every time
   std::chrono::milliseconds heat_period{1000};  // how often access counts are summed and exported; 0: not at all
   std::chrono::milliseconds call_timeout{30000};
   std::chrono::milliseconds hello_timeout{30000};  // for the server to welcome us
@@ -161,7 +162,8 @@ class Session {
   virtual std::string volume() const = 0;  // whose region it is
   virtual bool lost() const = 0;
   // reads_total, read_pages_total, read_hit_pages_total (one-sided, accepted), absent_by_bitmap_pages_total,
-  // absent_by_pattern_pages_total, rpc_reads_total, rpc_read_pages_total, calls_total, bitmap_pulls_total;
+  // absent_by_pattern_pages_total, rpc_reads_total, rpc_read_pages_total, calls_total, bitmap_pulls_total,
+  // bitmap_pulled_bytes_total;
   // histograms read_hit, read_miss, call.
   virtual std::vector<MetricValue> Metrics() const = 0;
 };
