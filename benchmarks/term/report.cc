@@ -76,13 +76,17 @@ std::string SettingsJson(const Settings& settings) {
 
 }  // namespace
 
-void PrintJson(const Settings& settings, const Results& results) {
-  std::string kinds;
-  for (const KindResult& kind : results.kinds) {
-    kinds += (kinds.empty() ? "\n  " : ",\n  ") + JsonOf(kind, results.limit);
+void PrintJson(const std::vector<Settings>& points, const std::vector<Results>& results) {
+  std::string all;
+  for (size_t i = 0; i < points.size(); i++) {
+    std::string kinds;
+    for (const KindResult& kind : results[i].kinds) {
+      kinds += (kinds.empty() ? "\n  " : ",\n  ") + JsonOf(kind, results[i].limit);
+    }
+    all += fmt::format("{}{{\"settings\": {},\n \"limit\": {},\n \"kinds\": [{}]}}", all.empty() ? "" : ",\n",
+                       SettingsJson(points[i]), JsonOf(results[i].limit), kinds);
   }
-  fmt::print("{{\"settings\": {},\n \"limit\": {},\n \"kinds\": [{}]}}\n", SettingsJson(settings),
-             JsonOf(results.limit), kinds);
+  fmt::print("[{}]\n", all);
 }
 
 void PrintTable(const Settings& settings, const Results& results) {

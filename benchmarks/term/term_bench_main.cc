@@ -24,29 +24,34 @@ pid_t experiment = -1;
 
 void PassOn(int) { kill(experiment, SIGKILL); }  // its children end with it
 
-[[noreturn]] void Run(const Settings& settings, const std::string& scratch) {
+[[noreturn]] void Run(const std::vector<Settings>& points, const std::string& scratch) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (settings.ssd_iops > 0) {  // what it measures of the SSD is that, too
-    ControlGroup group(settings.name + "-limit");
-    Must(group.LimitSsdReads(settings.directory, settings.ssd_iops));
-    Must(group.Enter());
+  const std::vector<Results> results = Measure(points, scratch);
+  if (points.front().json) {
+    PrintJson(points, results);
+  } else {
+    for (size_t i = 0; i < points.size(); i++) {
+      PrintTable(points[i], results[i]);
+    }
   }
-  const Results results = Measure(settings, scratch);
-  (settings.json ? PrintJson : PrintTable)(settings, results);
   std::exit(0);
 }
 
 int Main(int argc, char** argv) {
   int exit_code = 0;
-  std::optional<Settings> settings = ParseSettings(argc, argv, &exit_code);
-  if (!settings) {
+  std::vector<Settings> points = ParseSettings(argc, argv, &exit_code);
+  if (points.empty()) {
     return exit_code;
   }
-  std::string scratch = settings->directory + "/termfs-term-bench-XXXXXX";
+  const std::string& directory = points.front().directory;
+  std::string scratch = directory + "/termfs-term-bench-XXXXXX";
   if (mkdtemp(scratch.data()) == nullptr) {
-    Die(ErrnoStatus("make a directory in " + settings->directory));
+    Die(ErrnoStatus("make a directory in " + directory));
   }
-  settings->name = std::filesystem::path(scratch).filename();
+  const std::string name = std::filesystem::path(scratch).filename();
+  for (Settings& settings : points) {
+    settings.name = name;
+  }
   sigset_t ending;
   sigemptyset(&ending);
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -57,7 +62,7 @@ int Main(int argc, char** argv) {
   experiment = fork();
   if (experiment == 0) {
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    Run(*settings, scratch);
+    Run(points, scratch);
   }
   int status = 0;
   if (experiment > 0) {
@@ -72,7 +77,7 @@ int Main(int argc, char** argv) {
     status = -1;
     std::perror("term_bench: start a process");
   }
-  ControlGroup::Sweep(settings->name);
+  ControlGroup::Sweep(name);
   std::error_code error;
   for (int i = 0; i < 100 && std::filesystem::exists(scratch, error); i++) {  // killed processes take a moment to end
     std::filesystem::remove_all(scratch, error);
