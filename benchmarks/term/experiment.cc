@@ -50,7 +50,7 @@ SessionCounts Sum(const std::vector<const Tally*>& tallies) {
 struct Consumption {
   double client = 0;  // seconds
   double server = 0;
-  Child::Bytes device;
+  DeviceBytes device;
   ServerCounts counts;
 };
 
@@ -146,7 +146,7 @@ class Experiment {
   Consumption ConsumedBy(size_t kind) const {
     return {.client = load_.ProcessorSeconds(kind),
             .server = servers_[kind]->child().ProcessorSeconds(),
-            .device = servers_[kind]->child().DeviceBytes(),
+            .device = servers_[kind]->child().Bytes(),
             .counts = servers_[kind]->Counts()};
   }
 
