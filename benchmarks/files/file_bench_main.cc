@@ -41,8 +41,7 @@ struct Point {
   bool writes;
 
   std::string label() const {
-    return fmt::format("{}, {} of {} KiB", way == Way::kMount ? "mount" : "library", writes ? "writes" : "reads",
-                       bytes >> 10);
+    return fmt::format("{}, {} {}K", way == Way::kMount ? "mount" : "library", writes ? "write" : "read", bytes >> 10);
   }
 };
 
@@ -89,13 +88,13 @@ void TakeTurn(Readers& readers, const Place& place, const Turn& turn, Sum& sum) 
   sum.rates.push_back(rate);
 }
 
-// Of the pages read, those that were in memory: where the library reads one-sidedly, what it counted; else by the
-// bytes that the SSD read.
-double HitRatio(const Sum& sum, const Point& point) {
+// Of the pages read, those that were in memory: what the library counted where a READ tells whether a page is there;
+// else by the bytes that the SSD read.
+double HitRatio(const Place& place, const Sum& sum, const Point& point) {
   if (point.writes || sum.accesses == 0) {
     return 0;
   }
-  if (sum.hit_pages > 0) {
+  if ((place.name == "term" || place.name == "pin") && sum.read_pages > 0) {
     return static_cast<double>(sum.hit_pages) / static_cast<double>(sum.read_pages);
   }
   const double read = static_cast<double>(sum.accesses) * point.bytes;
@@ -110,7 +109,7 @@ std::string JsonOf(const Place& place, const Sum& sum, const Point& point) {
       "\"hit_pages\": {}, \"call_us\": {{\"p50\": {:.2f}, \"p99\": {:.2f}, \"p999\": {:.2f}}}, \"hit_ratio\": {:.5f}, "
       "\"ssd_read_bytes\": {:.1f}, \"ssd_write_bytes\": {:.1f}, \"client_cpu_us\": {:.3f}, \"server_cpu_us\": {:.3f}}}",
       place.name, Median(sum.rates), fmt::join(sum.rates, ", "), sum.accesses, sum.read_pages, sum.hit_pages,
-      microseconds(0.5), microseconds(0.99), microseconds(0.999), HitRatio(sum, point),
+      microseconds(0.5), microseconds(0.99), microseconds(0.999), HitRatio(place, sum, point),
       static_cast<double>(sum.device.read) / accesses, static_cast<double>(sum.device.written) / accesses,
       sum.client_seconds * 1e6 / accesses, sum.server_seconds * 1e6 / accesses);
 }
@@ -131,9 +130,9 @@ std::vector<Point> PointsOf(const Settings& settings) {
   const bool mounted = std::all_of(settings.places.begin(), settings.places.end(),
                                    [](const Place& place) { return !place.mount.empty(); });
   std::vector<Point> points;
-  for (const bool writes : {false, true}) {
-    for (const Way way : {Way::kMount, Way::kLibrary}) {
-      for (const uint32_t bytes : settings.sizes) {
+  for (const uint32_t bytes : settings.sizes) {  // outermost: another size has other hot pages
+    for (const bool writes : {false, true}) {
+      for (const Way way : {Way::kMount, Way::kLibrary}) {
         if ((mounted || way == Way::kLibrary) && (settings.writes || !writes)) {
           points.push_back({way, bytes, writes});
         }

@@ -21,7 +21,7 @@ namespace termfs::benchmarks::files {
 constexpr uint64_t kFileBytes = uint64_t{16} << 20;
 
 struct Place {
-  std::string name;    // of what is compared
+  std::string name;    // the kind of its region, as termfs serve has it
   std::string volume;  // the served volume's directory
   std::string mount;   // where it is mounted; empty: nowhere
   pid_t server = 0;
