@@ -331,6 +331,11 @@ std::vector<Results> Measure(const std::vector<Settings>& points, const std::str
   for (size_t point = 0; point < points.size(); point++) {
     experiments.emplace_back(points[point], point, stage).Run();
   }
+  if (std::all_of(points.begin(), points.end(), [](const Settings& point) { return point.write_share == 0; })) {
+    for (size_t kind = 0; kind < stage.servers().size(); kind++) {
+      stage.load().Verify(kind);
+    }
+  }
   std::vector<Results> results;
   for (Experiment& experiment : experiments) {
     results.push_back(experiment.Finish());

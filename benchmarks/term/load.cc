@@ -22,7 +22,9 @@ using tlib::client::Session;
 constexpr size_t kFillBytes = 1U << 20;
 constexpr std::chrono::seconds kGoodbye{5};
 
-enum class Order : uint32_t { kFill, kBegin, kRun };
+constexpr size_t kVerifiedPages = 2048;
+
+enum class Order : uint32_t { kFill, kVerify, kBegin, kRun };
 struct Command {
   Order order = Order::kBegin;
   size_t point = 0;  // kBegin
@@ -67,6 +69,8 @@ class Client {
     switch (command.order) {
       case Order::kFill:
         return Fill(command.turn.kind);
+      case Order::kVerify:
+        return Verify(command.turn.kind);
       case Order::kBegin:
         return Begin(command.point);
       case Order::kRun:
@@ -87,16 +91,39 @@ class Client {
   void Fill(size_t kind) {
     const auto session = Connect(kind);
     const auto channel = Must(session->OpenChannel({.buffer_bytes = kFillBytes}));
-    Random random(kind + 1);
     const auto bytes = channel->buffer().first(kFillBytes);
-    for (size_t i = 0; i < bytes.size(); i += sizeof(uint64_t)) {
-      const uint64_t word = random();
-      std::memcpy(bytes.data() + i, &word, sizeof(word));
-    }
+    FillChunk(kind, bytes);
     for (uint64_t at = 0; at < settings().pattern.region_bytes; at += kFillBytes) {
       Must(channel->Write({at}, bytes));
     }
     Must(session->Goodbye(kGoodbye));
+  }
+
+  void Verify(size_t kind) {
+    const auto session = Connect(kind);
+    const auto channel = Must(session->OpenChannel({.buffer_bytes = kPageSize}));
+    std::vector<std::byte> chunk(kFillBytes);
+    FillChunk(kind, chunk);
+    Random random(kind + 1);
+    std::byte* const page = channel->buffer().data();
+    for (size_t i = 0; i < kVerifiedPages; i++) {
+      const uint64_t at = random.Below(settings().pages()) * kPageSize;
+      const tlib::client::ReadRequest read{.offset = {at}, .length = kPageSize, .destination = page};
+      Must(channel->Read({&read, 1}));
+      if (std::memcmp(page, chunk.data() + at % kFillBytes, kPageSize) != 0) {
+        Die(Status::Error(EIO, settings().kinds[kind].name + " has wrong bytes at " + std::to_string(at)));
+      }
+    }
+    Must(session->Goodbye(kGoodbye));
+  }
+
+  // What each MiB of the region is filled with.
+  static void FillChunk(size_t kind, std::span<std::byte> bytes) {
+    Random random(kind + 1);
+    for (size_t i = 0; i < bytes.size(); i += sizeof(uint64_t)) {
+      const uint64_t word = random();
+      std::memcpy(bytes.data() + i, &word, sizeof(word));
+    }
   }
 
   void End() {
@@ -207,6 +234,11 @@ Load::Load(const std::vector<Settings>& points, const std::vector<std::string>& 
 
 void Load::Fill(size_t kind) {
   processes_.front()->Tell(Command{.order = Order::kFill, .point = 0, .turn = {.kind = kind}});
+  processes_.front()->Hear<uint32_t>();
+}
+
+void Load::Verify(size_t kind) {
+  processes_.front()->Tell(Command{.order = Order::kVerify, .point = 0, .turn = {.kind = kind}});
   processes_.front()->Hear<uint32_t>();
 }
 

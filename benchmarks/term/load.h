@@ -56,6 +56,9 @@ class Load {
 
   // Writes all of that kind's region.
   void Fill(size_t kind);
+  // Ends the benchmark when some of its pages, taken at random, do not hold what Fill wrote. REQUIRES: nobody else has
+  // written.
+  void Verify(size_t kind);
   // New sessions, for accesses as that point has them; nothing is counted yet.
   void Begin(size_t point);
   // Accesses per second.
