@@ -57,8 +57,9 @@ def measure(build, kinds, load):
         for kind in kinds:
             mounts = serve(stack, build, scratch, kind, load.mib << 20, group)
             command += ["--place", place(kind, mounts, fuse)]
-        command += ["--mib", str(load.mib), "--processes", str(load.processes), "--warmup", str(load.warmup), "--seconds",
-                    str(load.seconds), "--rounds", str(load.rounds)] + (["--writes"] if load.writes else [])
+        options = {"--mib": load.mib, "--processes": load.processes, "--warmup": load.warmup, "--seconds": load.seconds,
+                   "--rounds": load.rounds}
+        command += [str(word) for pair in options.items() for word in pair] + (["--writes"] if load.writes else [])
         return output_of(command, 120 + len(kinds) * (4 * load.warmup + 16 * load.seconds + load.mib / 10))
 
 

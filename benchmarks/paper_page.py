@@ -16,15 +16,15 @@ HEAD = """# The TeRM paper's experiments
 TeRM is Yang et al., "TeRM: Extending RDMA-Attached Memory with SSD", FAST '24. Its figures are repeated here on one
 machine, with the software RNIC and at this machine's scale, by `./dev bench paper`, which also wrote this page
 (`benchmarks/paper BUILD_DIR --render` writes it again from the `.json` files beside it). All kinds of one point were
-measured in turns, in one run of `term_bench` (of files: `file_bench`). Rates do not compare with the paper's, where clients, NIC, network and
-server are machines of their own; ratios do, and each difference is explained by what was measured. Figure 16 is of
-the file system; all others are of a region, at the level of the library.
+measured in turns, by one call of `term_bench` (of files: `file_bench`). Figure 16 is of the file system; all others are
+of a region, at the level of the library. Rates do not compare with the paper's, where clients, NIC, network and server
+are machines of their own; ratios do, and each difference is explained by what was measured.
 
 `pin`: all pages in memory. `odp`: an absent page is a fault. `rpc`: the server copies from an mmap of the SSD.
 `bound`: the least of pin's rate, what the SSD gives with the misses of an oracle, and what the processors give with a
-miss's cost; pin and the SSD in the same round, the SSD with accesses of the same size. `misses` are those of term; `cpu`
-is processor time of client and server, `SSD` bytes read and written, both for an access of term. Of the paper only
-such numbers are given as are certain; for the others see its figures.
+miss's cost; pin and the SSD in the same round, the SSD with accesses of the same size. `misses` are those of term;
+`cpu` is processor time of client and server, `SSD` bytes read and written, both for an access of term. Of the paper
+only such numbers are given as are certain; for the others see its figures.
 """
 
 
@@ -155,7 +155,8 @@ def by_seconds(experiment, data):
     return "\n".join(f"    {row}" for row in rows)
 
 
-TABLES = {"lines": rate_table, "marks": rate_table, "bars": step_table, "latencies": latency_table, "seconds": second_table}
+TABLES = {"lines": rate_table, "marks": rate_table, "bars": step_table, "latencies": latency_table,
+          "seconds": second_table}
 
 
 def picture(experiment, data):
