@@ -187,8 +187,10 @@ def section(experiment, stored):
     settings = stored["points"][0]["result"]["settings"]
     quick = ", a quick run" if stored["quick"] else ""
     turn = settings["seconds"] / settings["rounds"]
+    warmups = sorted({point["result"]["settings"]["warmup_s"] for point in stored["points"]})
+    warmup = " to ".join(f"{seconds:g}" for seconds in dict.fromkeys((warmups[0], warmups[-1])))
     parts += [f"**Here** ({stored['date']}{quick}; region {settings['region_bytes'] >> 20} MiB; each kind "
-              f"{settings['rounds']} x {turn:.1f} s after {settings['warmup_s']:g} s).",
+              f"{settings['rounds']} x {turn:.1f} s after {warmup} s of warming up).",
               TABLES[experiment.draw](experiment, data)]
     if experiment.draw == "seconds":
         parts.append(by_seconds(experiment, data))
