@@ -19,27 +19,101 @@ namespace {
 constexpr uint64_t kOwnBytes = uint64_t{48} << 20;
 constexpr uint64_t kOwnBytesOfOdp = uint64_t{112} << 20;
 
-enum class Order : uint32_t { kFlush, kSetDramRatio, kCount };
+enum class Order : uint32_t { kFlush, kAdopt, kCount };
 struct Command {
   Order order;
-  double value;
+  double dram_ratio = 0;
+  uint64_t ssd_iops = 0;
 };
 
-void Obey(tlib::server::Server& server, const Command& command, uint64_t pages) {
-  switch (command.order) {
-    case Order::kSetDramRatio:
-      return Must(server.SetDramRatio(command.value));
-    case Order::kFlush:
-      return Must(server.RunInCoroutine([&] {
-        const tlib::server::PageRange all{.first = {0}, .count = pages};
-        return server.region().Flush({&all, 1});
-      }));
-    case Order::kCount:
-      return;
+// What the control groups of this process allow it.
+class Limits {
+ public:
+  Limits(const Settings& settings, const Kind& kind)
+      : kind_(kind),
+        region_bytes_(settings.pattern.region_bytes),
+        directory_(settings.directory),
+        group_(settings.name + "-" + kind.name) {
+    SetMemory(settings.dram_ratio);
+    SetSsdReads(settings.ssd_iops);
+    Must(group_.Enter());
   }
+
+  void SetMemory(double dram_ratio) {
+    if (kind_.through_page_cache()) {
+      const auto tier = static_cast<uint64_t>(dram_ratio * static_cast<double>(region_bytes_));
+      Must(group_.LimitMemory(tier + (kind_.region == driver::RegionKind::kOdp ? kOwnBytesOfOdp : kOwnBytes)));
+    }
+  }
+  void SetSsdReads(uint64_t per_second) {
+    if (per_second != ssd_reads_) {
+      Must(group_.LimitSsdReads(directory_, per_second));
+      Must(group_.Enter());
+      ssd_reads_ = per_second;
+    }
+  }
+
+ private:
+  const Kind& kind_;
+  const uint64_t region_bytes_;
+  const std::string directory_;
+  ControlGroup group_;
+  uint64_t ssd_reads_ = 0;  // 0: no limit
+};
+
+bool HasTier(driver::RegionKind kind) {
+  return kind == driver::RegionKind::kOdp || kind == driver::RegionKind::kRpcTiering ||
+         kind == driver::RegionKind::kTerm;
 }
 
-void Serve(const Settings& settings, const Kind& kind, const std::string& directory, int socket) {
+// What is served, and how much of it memory holds.
+class Serving {
+ public:
+  Serving(const Settings& settings, const Kind& kind, tlib::server::Server& server, Limits& limits)
+      : pages_(settings.pages()),
+        kind_(kind.region),
+        server_(server),
+        limits_(limits),
+        dram_ratio_(settings.dram_ratio) {}
+
+  void Obey(const Command& command) {
+    switch (command.order) {
+      case Order::kAdopt:
+        limits_.SetSsdReads(command.ssd_iops);
+        return SetDramRatio(command.dram_ratio);
+      case Order::kFlush:
+        return Must(server_.RunInCoroutine([&] {
+          const tlib::server::PageRange all{.first = {0}, .count = pages_};
+          return server_.region().Flush({&all, 1});
+        }));
+      case Order::kCount:
+        return;
+    }
+  }
+
+ private:
+  // Never a tier that is larger than the limit.
+  void SetDramRatio(double ratio) {
+    if (ratio > dram_ratio_) {
+      limits_.SetMemory(ratio);
+    }
+    if (ratio != dram_ratio_ && HasTier(kind_)) {
+      Must(server_.SetDramRatio(ratio));
+    }
+    if (ratio < dram_ratio_) {
+      limits_.SetMemory(ratio);
+    }
+    dram_ratio_ = ratio;
+  }
+
+  const uint64_t pages_;
+  const driver::RegionKind kind_;
+  tlib::server::Server& server_;
+  Limits& limits_;
+  double dram_ratio_;
+};
+
+void Serve(const Settings& settings, const Kind& kind, const std::string& directory, Limits& limits, int socket) {
   tlib::server::ServerOptions options;
   options.socket_directory = directory;
   options.workers = kind.through_page_cache() ? settings.blocking_workers : settings.workers;
@@ -59,23 +133,12 @@ void Serve(const Settings& settings, const Kind& kind, const std::string& direct
     Child::Send(socket, std::as_bytes(std::span(&counts, 1)));
   };
   answer();
+  Serving serving(settings, kind, *server, limits);
   Command command{};
   while (recv(socket, &command, sizeof(command), 0) == sizeof(command)) {
-    Obey(*server, command, settings.pages());
+    serving.Obey(command);
     answer();
   }
-}
-
-void EnterLimits(const Settings& settings, const Kind& kind) {
-  ControlGroup group(settings.name + "-" + kind.name);
-  if (kind.through_page_cache()) {
-    const auto tier = static_cast<uint64_t>(settings.dram_ratio * static_cast<double>(settings.pattern.region_bytes));
-    Must(group.LimitMemory(tier + (kind.region == driver::RegionKind::kOdp ? kOwnBytesOfOdp : kOwnBytes)));
-  }
-  if (settings.ssd_iops > 0) {
-    Must(group.LimitSsdReads(settings.directory, settings.ssd_iops));
-  }
-  Must(group.Enter());
 }
 
 }  // namespace
@@ -95,26 +158,26 @@ ServerCounts CountsOf(const tlib::server::Server& server) {
 
 RegionServer::RegionServer(const Settings& settings, const Kind& kind, std::string directory)
     : directory_(std::move(directory)), child_("the server of " + kind.name, [&](int socket) {
-        EnterLimits(settings, kind);
+        Limits limits(settings, kind);
         Child::Confine(settings.server_cpu);
         std::filesystem::create_directory(directory_);
-        Serve(settings, kind, directory_, socket);
+        Serve(settings, kind, directory_, limits, socket);
       }) {
   child_.Hear<ServerCounts>();
 }
 
 void RegionServer::Flush() const {
-  child_.Tell(Command{Order::kFlush, 0});
+  child_.Tell(Command{.order = Order::kFlush});
   child_.Hear<ServerCounts>();
 }
 
-void RegionServer::SetDramRatio(double ratio) const {
-  child_.Tell(Command{Order::kSetDramRatio, ratio});
+void RegionServer::Adopt(double dram_ratio, uint64_t ssd_iops) const {
+  child_.Tell(Command{.order = Order::kAdopt, .dram_ratio = dram_ratio, .ssd_iops = ssd_iops});
   child_.Hear<ServerCounts>();
 }
 
 ServerCounts RegionServer::Counts() const {
-  child_.Tell(Command{Order::kCount, 0});
+  child_.Tell(Command{.order = Order::kCount});
   return child_.Hear<ServerCounts>();
 }
 

@@ -34,7 +34,8 @@ class RegionServer {
 
   // Everything written is on the SSD.
   void Flush() const;
-  void SetDramRatio(double ratio) const;
+  // Holds so much of its region in memory from now on, and reads the SSD no more often (0: as often as it can).
+  void Adopt(double dram_ratio, uint64_t ssd_iops) const;
   ServerCounts Counts() const;
 
  private:

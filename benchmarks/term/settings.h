@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one run of term_bench is told on its command line.
+// What term_bench is told on its command line.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +31,8 @@ struct Kind {
 };
 Result<Kind> ParseKind(const std::string& name);
 
+// Of one point: a measurement of all kinds. Several points share servers and clients, and so all but what --point may
+// change.
 struct Settings {
   std::vector<Kind> kinds;
   PatternOptions pattern;
@@ -61,7 +62,7 @@ struct Settings {
   uint32_t all_threads() const { return processes * threads; }
 };
 
-// nullopt: all is done (--help, or a bad command line), `exit_code` says how.
-std::optional<Settings> ParseSettings(int argc, char** argv, int* exit_code);
+// The points, at least one. Empty: all is done (--help, or a bad command line), `exit_code` says how.
+std::vector<Settings> ParseSettings(int argc, char** argv, int* exit_code);
 
 }  // namespace termfs::benchmarks::term

@@ -4,7 +4,6 @@
 // experiment runs in a process of its own; this one waits for it, and puts away what it leaves however it ends.
 #include <filesystem>
 
-#include "benchmarks/must.h"
 #include "benchmarks/term/control_group.h"
 #include "benchmarks/term/experiment.h"
 #include "benchmarks/term/report.h"
@@ -13,26 +12,30 @@
 namespace termfs::benchmarks::term {
 namespace {
 
-void Run(const Settings& settings, const std::string& scratch) {
-  if (settings.ssd_iops > 0) {  // what it measures of the SSD is that, too
-    ControlGroup group(settings.name + "-limit");
-    Must(group.LimitSsdReads(settings.directory, settings.ssd_iops));
-    Must(group.Enter());
+void Run(const std::vector<Settings>& points, const std::string& scratch) {
+  const std::vector<Results> results = Measure(points, scratch);
+  if (points.front().json) {
+    PrintJson(points, results);
+    return;
   }
-  const Results results = Measure(settings, scratch);
-  (settings.json ? PrintJson : PrintTable)(settings, results);
+  for (size_t i = 0; i < points.size(); i++) {
+    PrintTable(points[i], results[i]);
+  }
 }
 
 int Main(int argc, char** argv) {
   int exit_code = 0;
-  std::optional<Settings> settings = ParseSettings(argc, argv, &exit_code);
-  if (!settings) {
+  std::vector<Settings> points = ParseSettings(argc, argv, &exit_code);
+  if (points.empty()) {
     return exit_code;
   }
-  const std::string scratch = MakeScratch(settings->directory, "termfs-term-bench");
-  settings->name = std::filesystem::path(scratch).filename();
+  const std::string scratch = MakeScratch(points.front().directory, "termfs-term-bench");
+  const std::string name = std::filesystem::path(scratch).filename();
+  for (Settings& settings : points) {
+    settings.name = name;
+  }
   return RunAndPutAway(
-      {scratch}, [&] { Run(*settings, scratch); }, [&] { ControlGroup::Sweep(settings->name); });
+      {scratch}, [&] { Run(points, scratch); }, [&] { ControlGroup::Sweep(name); });
 }
 
 }  // namespace
