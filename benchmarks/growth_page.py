@@ -73,7 +73,7 @@ costs.
 | client: frames, page table, live bitmap | none of its own: the server's memory, mapped | |
 | client: pulled bitmap | 1/8 | when it connects |
 | client: access counts, `tlib/client/heat_exporter.h` | none; 4 MiB at most, 64 KiB for a thread | as it reads |
-| metadata: free space, `metadata/allocator.h` | 12 bytes for 128 MiB; on the SSD a bit per page | at the start |
+| metadata: free space, `metadata/allocator.h` | 0.0005; on the SSD a bit per page | at the start |
 
 So a start is linear in the region with a small constant: it gives memory to page table, page states and bitmap, reads
 the written log, and of a full region sets a bit in each state; after SIGKILL it looks at each state and hides absent
