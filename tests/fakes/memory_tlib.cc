@@ -229,7 +229,7 @@ class MemoryChannel final : public tlib::client::Channel {
     }
     late(std::span<const std::byte>(*reply));
   }
-  void Detach() override {}
+  void Detach() override { server_.detached_ += std::exchange(detached_, true) ? 0U : 1U; }
   Status Write(RegionOffset, std::span<const std::byte>) override { return Status::Error(EACCES, "not allowed"); }
 
   Result<tlib::client::CallReply> Call(const tlib::client::CallRequest& request) override {
@@ -293,6 +293,7 @@ class MemoryChannel final : public tlib::client::Channel {
   std::vector<std::byte> reply_;
   std::vector<tlib::client::ReadRequest> under_way_;
   uint64_t voids_ = 0;
+  bool detached_ = false;
   std::optional<Result<std::vector<std::byte>>> late_;
 };
 

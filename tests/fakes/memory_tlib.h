@@ -61,6 +61,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   // The region has the bytes that were flushed, and none that were written since. REQUIRES: no server runs.
   void ForgetUnflushed();
   uint64_t zeroed_pages() const { return zeroed_pages_; }
+  uint64_t detached() const { return detached_; }  // channels
   uint64_t region_pages() EXCLUDES(region_mutex_) {
     MutexLock lock(region_mutex_);
     return bytes_.size() >> kPageBits;
@@ -117,6 +118,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::unique_ptr<tlib::server::Worker> worker_;
   std::atomic<uint64_t> next_session_{1};
   std::atomic<uint64_t> zeroed_pages_{0};
+  std::atomic<uint64_t> detached_{0};
   std::atomic<int64_t> pages_until_failure_{-1};  // negative: never
   std::atomic<uint16_t> given_up_opcode_{0};
   std::atomic<bool> holding_{false};

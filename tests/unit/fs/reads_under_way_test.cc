@@ -183,4 +183,26 @@ TEST_F(HeldReads, WaitedForTogetherWithSomethingElse) {
   EXPECT_EQ(reads.under_way(), 0u);
 }
 
+// Somebody polls descriptors of its channel, which the link would close.
+TEST(ArmedReads, TheServerIsLost_TheLaneIsInUse) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Mount a(volume);
+  OpenFile* const file = a.Create("f");
+  ASSERT_TRUE(a.Write(file, 0, "text").ok());
+  volume.tlib().HoldReads();
+  const auto idle = a.fs->OpenLane();
+  LaneOfReads reads(*a.fs, 1, kPage);
+  reads.Begin(file, 0, kPage);
+  tlib::client::ReadsFds fds{};
+  ASSERT_TRUE(a.fs->ArmReads(reads.lane(), fds));
+  volume.KillAndRestart();
+  EXPECT_TRUE(a.fs->StatFs(*a.lane).ok());  // finds the session lost, and waits for the next
+  EXPECT_EQ(volume.tlib().detached(), 1u) << "the idle lane's only";
+  a.fs->DisarmReads(reads.lane());
+  volume.tlib().AnswerReads();
+  reads.AwaitAll();
+  EXPECT_EQ(reads.TakeDone(), (Done{{1, "text"}}));
+  a.Close(file);
+}
+
 }  // namespace termfs::fs
