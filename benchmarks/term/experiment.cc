@@ -16,6 +16,7 @@ namespace {
 
 // No longer than what a short run counts of a kind.
 constexpr double kMostSsdSeconds = 1;  // at each depth
+constexpr double kMostSecondsOfPin = 1;  // of warm-up: all is in memory
 constexpr double kMostMissSeconds = 1;
 constexpr double kNothingInMemory = 0.001;  // a DRAM ratio
 
@@ -153,7 +154,8 @@ class Experiment {
   void WarmUp() {
     for (size_t kind = 0; kind < servers_.size() && settings_.warmup > 0; kind++) {
       Say("warming up " + settings_.kinds[kind].name);
-      TakeTurn(kind, settings_.warmup, false);
+      const bool is_warm = settings_.kinds[kind].region == driver::RegionKind::kPin;
+      TakeTurn(kind, is_warm ? std::min(settings_.warmup, kMostSecondsOfPin) : settings_.warmup, false);
     }
   }
 

@@ -80,8 +80,11 @@ class Client {
 
  private:
   std::unique_ptr<Session> Connect(size_t kind) {
-    return Must(
-        Session::Connect(*nic_, directories_[kind], {.program = "term_bench", .bitmap = BitmapFor(kind)}, nullptr));
+    tlib::client::SessionOptions options{.program = "term_bench", .bitmap = BitmapFor(kind)};
+    if (!settings().heat) {
+      options.heat_period = {};
+    }
+    return Must(Session::Connect(*nic_, directories_[kind], options, nullptr));
   }
   tlib::client::BitmapMode BitmapFor(size_t kind) const {
     return settings().kinds[kind].region == driver::RegionKind::kTerm ? settings().bitmap

@@ -96,6 +96,7 @@ void AddPointOptions(CLI::App& app, Settings& settings) {
       ->capture_default_str();
   app.add_option("--bitmap", settings.bitmap, "how term learns what is absent: live, pulled, off")
       ->transform(CLI::CheckedTransformer(kBitmaps));
+  app.add_flag("!--no-heat", settings.heat, "clients do not say what they read, so term does not know what is hot");
   app.add_option("--ssd-iops", settings.ssd_iops,
                  "reads a second from the SSD that a server may make, by a control group: a slower SSD; 0: no limit")
       ->capture_default_str();
@@ -193,7 +194,7 @@ std::vector<Settings> ParseSettings(int argc, char** argv, int* exit_code) {
                  "options of a measurement, such as \"--size 256 --threads 4\"; what it does not say is as on the "
                  "command line. Several are made one after the other on the same servers, which saves filling them: "
                  "--size, --writes, --distribution, --theta, --move-at, --dram-ratio, --threads, --depth, --bitmap, "
-                 "--ssd-iops, --warmup, --seconds, --rounds, --no-limit")
+                 "--no-heat, --ssd-iops, --warmup, --seconds, --rounds, --no-limit")
       ->expected(1)
       ->take_all();
   try {

@@ -44,6 +44,7 @@ struct Settings {
   uint32_t workers = 1;
   uint32_t blocking_workers = 8;  // of the kinds whose workers wait for the SSD
   tlib::client::BitmapMode bitmap = tlib::client::BitmapMode::kLive;
+  bool heat = true;    // clients say what they read
   double warmup = 10;  // seconds, for each kind
   double seconds = 14;
   uint32_t rounds = 7;
