@@ -5,8 +5,9 @@
 //   fio --ioengine=external:build/benchmarks/fio/libtermfs_fio.so --volume=/srv/vol --filename=a/file --size=1G ...
 //
 // A job is a client of its own, with one lane (fs/client/file_system.h), which its thread uses. With an --iodepth above
-// 1 reads of what is not in memory are under way together; writes and syncs are carried out one after the other.
-// Requests are copied between fio's buffers and the lane's, which fio's own engines need not do.
+// 1 reads of what is not in memory are under way together in it; for writes and syncs there are threads then, up to the
+// depth, each with a lane. Requests are copied between fio's buffers and the lanes', which fio's own engines need not
+// do.
 //
 // As on a file system, files are made before the jobs start: with contents where they will be read or overwritten, else
 // as --fallocate says. --directory is checked by fio on the host, so directories are a part of --filename here.
@@ -158,7 +159,7 @@ static int Init(struct thread_data* td) {
     free(job);
     return error;
   }
-  // So that the clock is looked at before: most requests are done when they have been queued.
+  // So that the clock is looked at before: most reads are done when they have been queued.
   td->flags |= (unsigned long long)(job->one_by_one ? FIO_SYNCIO : FIO_ASYNCIO_SETS_ISSUE_TIME) << TD_ENG_FLAG_SHIFT;
   td->io_ops_data = job;
   return 0;
@@ -268,9 +269,9 @@ static enum fio_q_status Queue(struct thread_data* td, struct io_u* io_u) {
   if (!job->one_by_one && fio_fill_issue_time(td)) {
     fio_gettime(&io_u->issue_time, NULL);
   }
-  if (job->one_by_one || request->kind != kFioRead) {
+  if (job->one_by_one) {
     FioCarryOut(job->volume, request);
-  } else if (!FioBeginRead(job->volume, request)) {
+  } else if (!FioBegin(job->volume, request)) {
     return FIO_Q_QUEUED;
   }
   TakeResults(request, io_u);

@@ -2,10 +2,13 @@
 #include "benchmarks/fio/volume.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -13,82 +16,48 @@
 #include <string_view>
 #include <vector>
 
+#include "benchmarks/fio/lane_threads.h"
 #include "driver/softnic/softnic.h"
 #include "fs/client/file_system.h"
 
 using termfs::Result;
 using termfs::Status;
+using termfs::benchmarks::fio::kLargest;
+using termfs::benchmarks::fio::LaneThreads;
 using termfs::fs::client::FileSystem;
 using termfs::fs::client::Lane;
 using termfs::fs::client::OpenFile;
 using termfs::fs::client::ReadDone;
 
-struct FioFile {
-  uint64_t ino;
-  OpenFile* open;
-};
-
 namespace {
 
-constexpr size_t kLargest = 1U << 20;  // bytes of one operation of the client library
 constexpr mode_t kFileMode = 0644;
 constexpr mode_t kDirectoryMode = 0755;
 
 termfs::fs::client::Caller Self() { return {.uid = geteuid(), .gid = getegid()}; }
-
-Status ReadPiece(FileSystem& volume, Lane& lane, FioRequest& request, size_t length) {
-  ASSIGN_OR_RETURN(const auto got, volume.Read(lane, request.file->open, request.offset + request.done, length));
-  std::memcpy(static_cast<std::byte*>(request.buffer) + request.done, got.data(), got.size());
-  request.done += got.size();
-  return Status::Ok();
-}
-
-Status WritePiece(FileSystem& volume, Lane& lane, FioRequest& request, size_t length) {
-  const std::span data(static_cast<const std::byte*>(request.buffer) + request.done, length);
-  RETURN_IF_ERROR(volume.Write(lane, request.file->open, request.offset + request.done, data, false));
-  request.done += length;
-  return Status::Ok();
-}
-
-Status CarryOut(FileSystem& volume, Lane& lane, FioRequest& request) {
-  if (request.kind == kFioSync || request.kind == kFioDataSync) {
-    return volume.Sync(lane, request.file->open, request.kind == kFioDataSync);
-  }
-  const auto piece = request.kind == kFioRead ? ReadPiece : WritePiece;
-  while (request.done < request.length) {
-    const size_t before = request.done;
-    const size_t length = std::min(kLargest, request.length - before);
-    RETURN_IF_ERROR(piece(volume, lane, request, length));
-    if (request.done - before < length) {
-      break;  // the end of the file
-    }
-  }
-  return Status::Ok();
-}
-
-void CarryOutToTheEnd(FileSystem& volume, Lane& lane, FioRequest& request) {
-  request.done = 0;
-  request.error = CarryOut(volume, lane, request).code();
-}
 
 }  // namespace
 
 struct FioVolume {
   std::unique_ptr<termfs::driver::Nic> nic;
   std::unique_ptr<FileSystem> files;
-  std::unique_ptr<Lane> own;
+  std::unique_ptr<Lane> own;  // the job's thread's
+  std::unique_ptr<LaneThreads> threads;
+  std::chrono::milliseconds longest_wait{};
   size_t place_bytes = 0;
   std::vector<size_t> free_places;  // of `own`
   std::vector<ReadDone> arrived;
   std::vector<FioRequest*> done;  // and not reaped
-  size_t under_way = 0;
+  size_t reads_under_way = 0;
 
   Status Connect(const std::string& directory, unsigned reads, size_t largest) {
     ASSIGN_OR_RETURN(nic, termfs::driver::CreateSoftNic());
     termfs::fs::client::MountOptions options;
     options.session.program = "fio";
     options.max_io_bytes = kLargest;
+    longest_wait = options.session.call_timeout;
     ASSIGN_OR_RETURN(files, FileSystem::Connect(*nic, directory, options, nullptr));
+    ASSIGN_OR_RETURN(threads, LaneThreads::Create(*files));
     place_bytes = std::min(largest, kLargest);
     ASSIGN_OR_RETURN(own, files->OpenLane(reads * place_bytes));
     for (unsigned i = reads; i-- > 0;) {
@@ -97,10 +66,22 @@ struct FioVolume {
     return Status::Ok();
   }
 
+  size_t under_way() const { return reads_under_way + threads->under_way(); }
+
   bool Begin(FioRequest& request) {
+    if (request.kind != kFioRead) {
+      const Status begun = threads->Begin(request);  // which writes the request's results, so they are not touched here
+      if (!begun.ok()) {
+        request.error = begun.code();
+      }
+      return !begun.ok();
+    }
+    request.done = 0;
+    request.error = 0;
+    request.at_end = false;
     request.place = free_places.back();
     free_places.pop_back();
-    under_way++;
+    reads_under_way++;
     return GoOn(request);
   }
 
@@ -119,7 +100,7 @@ struct FioVolume {
         break;
       }
     }
-    under_way--;
+    reads_under_way--;
     free_places.push_back(request.place);
     return true;
   }
@@ -139,8 +120,26 @@ struct FioVolume {
     return !request.at_end;
   }
 
-  // Takes in what has come; `wait`: until something has.
-  Status TakeArrived(bool wait) {
+  // Takes in what has come. `wait`: not before something has, if anything is under way; with threads it may be nothing.
+  Status TakeIn(bool wait) {
+    const bool only_reads = threads->under_way() == 0;
+    if (wait && !only_reads) {
+      WaitForAny();
+    }
+    threads->TakeEnded(done);
+    return TakeReads(wait && only_reads);
+  }
+
+  void WaitForAny() {
+    termfs::tlib::client::ReadsFds reads;
+    if (files->ArmReads(*own, reads)) {
+      std::array<pollfd, 3> fds{{{reads[0], POLLIN, 0}, {reads[1], POLLIN, 0}, {threads->fd(), POLLIN, 0}}};
+      poll(fds.data(), fds.size(), static_cast<int>(longest_wait.count()));  // whatever it says: it is asked again
+    }
+    files->DisarmReads(*own);
+  }
+
+  Status TakeReads(bool wait) {
     arrived.clear();
     RETURN_IF_ERROR(wait ? files->AwaitReads(*own, arrived) : files->PollReads(*own, arrived));
     for (const ReadDone& read : arrived) {  // all of them before the lane is used again
@@ -265,25 +264,19 @@ int FioAllocate(FioVolume* volume, FioFile* file, int mode, uint64_t size) {
   return volume->files->Allocate(*volume->own, file->open, mode, 0, size).code();
 }
 
-void FioCarryOut(FioVolume* volume, FioRequest* request) { CarryOutToTheEnd(*volume->files, *volume->own, *request); }
-
-bool FioBeginRead(FioVolume* volume, FioRequest* request) {
-  request->done = 0;
-  request->error = 0;
-  request->at_end = false;
-  return volume->Begin(*request);
+void FioCarryOut(FioVolume* volume, FioRequest* request) {
+  termfs::benchmarks::fio::CarryOut(*volume->files, *volume->own, *request);
 }
+
+bool FioBegin(FioVolume* volume, FioRequest* request) { return volume->Begin(*request); }
 
 int FioReap(FioVolume* volume, unsigned least, unsigned most, bool wait, FioRequest** reaped) {
   std::vector<FioRequest*>& done = volume->done;
-  while (done.size() < least && volume->under_way > 0) {
-    if (const Status taken = volume->TakeArrived(wait); !taken.ok()) {
+  do {
+    if (const Status taken = volume->TakeIn(wait && done.size() < least); !taken.ok()) {
       return -taken.code();
     }
-    if (!wait) {
-      break;
-    }
-  }
+  } while (wait && done.size() < least && volume->under_way() > 0);
   const size_t number = std::min<size_t>(most, done.size());
   std::copy_n(done.begin(), number, reaped);
   done.erase(done.begin(), done.begin() + static_cast<ptrdiff_t>(number));
