@@ -115,7 +115,7 @@ Status ReadPiece(FileSystem& volume, Lane& lane, FioRequest& request, size_t len
 
 Status WritePiece(FileSystem& volume, Lane& lane, FioRequest& request, size_t length) {
   const std::span data(static_cast<const std::byte*>(request.buffer) + request.done, length);
-  RETURN_IF_ERROR(volume.Write(lane, request.file->open, request.offset + request.done, data, false));
+  RETURN_IF_ERROR(volume.Write(lane, request.file->open, request.offset + request.done, data, false, false));
   request.done += length;
   return Status::Ok();
 }

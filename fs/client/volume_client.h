@@ -71,8 +71,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<std::pair<Attributes, OpenFile*>> Create(Lane& lane, Caller who, uint64_t parent, std::string_view name,
                                                   uint32_t mode, int flags) override;
   Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) override;
-  Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-               bool clears_privileges) override;
+  Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, bool clears_privileges,
+               bool mapped) override;
   Status Flush(Lane& lane, OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;

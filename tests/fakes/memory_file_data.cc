@@ -115,12 +115,12 @@ Result<std::span<const std::byte>> MemoryFileSystem::Read(Lane& lane, OpenFile* 
 }
 
 Status MemoryFileSystem::Write(Lane&, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-                               bool clears_privileges) {
+                               bool clears_privileges, bool mapped) {
   const Handle& handle = HandleOf(file);
   {
     WriterLock lock(volume_.mutex);
     ASSIGN_OR_RETURN(MemoryNode * node, Find(handle.ino));
-    if ((handle.flags & O_APPEND) != 0) {
+    if ((handle.flags & O_APPEND) != 0 && !mapped) {
       offset = node->data.size();
     }
     if (offset + data.size() > node->data.size()) {
