@@ -40,7 +40,7 @@ void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_
   FrontEnd& front = FrontEnd::Of(request);
   const std::span<const std::byte> bytes = FuseServer::Written(data, size);
   Status status = front.file_system().Write(FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), bytes,
-                                            FuseServer::request().clears_privileges);
+                                            FuseServer::request().clears_privileges, info->writepage != 0);
   if (status.ok()) {
     status = SyncAsAsked(front.file_system(), info);
   }

@@ -25,9 +25,9 @@ Status InstallFrom(std::span<const std::byte> reply, uint64_t region_pages, Inod
 }  // namespace
 
 Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-                           bool clears_privileges) {
+                           bool clears_privileges, bool mapped) {
   const auto begin = steady_clock::now();
-  const bool append = (file->flags & O_APPEND) != 0;
+  const bool append = (file->flags & O_APPEND) != 0 && !mapped;
   if (!append && (offset > kMaxFileBytes || data.size() > kMaxFileBytes - offset)) {
     return Status::Error(EFBIG, "beyond the largest file");
   }

@@ -201,6 +201,7 @@ class Site:
         self.set_features = os.path.join(build, "tests", "e2e", "set_features")
         self.scratch = scratch
         self.quick = quick
+        self.parity_seconds = self.parity_seed = None
         self.fuse = fuse  # what mounts get their requests over: io_uring or device
         self.volumes = []
         self.number = 0

@@ -130,12 +130,12 @@ Result<size_t> MemoryFileSystem::ReadInto(OpenFile* file, uint64_t offset, std::
 }
 
 Status MemoryFileSystem::Write(Lane&, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-                               bool clears_privileges) {
+                               bool clears_privileges, bool mapped) {
   const Handle& handle = HandleOf(file);
   {
     WriterLock lock(volume_.mutex);
     ASSIGN_OR_RETURN(MemoryNode * node, Find(handle.ino));
-    if ((handle.flags & O_APPEND) != 0) {
+    if ((handle.flags & O_APPEND) != 0 && !mapped) {
       offset = node->data.size();
     }
     if (offset + data.size() > node->data.size()) {
