@@ -57,7 +57,7 @@ Status WriteFiles(const Settings& settings, FileSystem& volume, Lane& lane) {
     Status status;
     for (uint64_t offset = 0; offset < kFileBytes && status.ok(); offset += kChunk) {
       FillKnown(file, offset, lane.buffer().first(kChunk));
-      status = volume.Write(lane, made.second, offset, lane.buffer().first(kChunk), false, false);
+      status = volume.Write(lane, made.second, offset, lane.buffer().first(kChunk), {});
     }
     volume.Release(lane, made.second);
     RETURN_IF_ERROR(std::move(status));

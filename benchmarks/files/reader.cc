@@ -63,7 +63,7 @@ class Volume {
               .second;
       for (uint64_t offset = 0; offset < kFileBytes; offset += kChunk) {
         FillKnown(file, offset, lane_->buffer().first(kChunk));
-        Must(library_->Write(*lane_, made, offset, lane_->buffer().first(kChunk), false, false));
+        Must(library_->Write(*lane_, made, offset, lane_->buffer().first(kChunk), {}));
       }
       Must(library_->Sync(*lane_, made, false));
       library_->Release(*lane_, made);
@@ -133,7 +133,7 @@ class Volume {
     }
     const std::span<std::byte> piece = lane_->buffer().first(turn.bytes);
     FillKnown(file, offset, piece);
-    Must(library_->Write(*lane_, open_[file], offset, piece, false, false));
+    Must(library_->Write(*lane_, open_[file], offset, piece, {}));
     return piece;
   }
 

@@ -27,7 +27,7 @@ Status ReadPiece(FileSystem& files, Lane& lane, FioRequest& request, size_t leng
 
 Status WritePiece(FileSystem& files, Lane& lane, FioRequest& request, size_t length) {
   const std::span data(static_cast<const std::byte*>(request.buffer) + request.done, length);
-  RETURN_IF_ERROR(files.Write(lane, request.file->open, request.offset + request.done, data, false, false));
+  RETURN_IF_ERROR(files.Write(lane, request.file->open, request.offset + request.done, data, {}));
   request.done += length;
   return Status::Ok();
 }

@@ -116,6 +116,14 @@ struct ReadDone {
   Result<std::span<const std::byte>> data;  // as Read's
 };
 
+struct WriteFlags {
+  // The file loses its set-id bits as Linux clears them when an ordinary user writes (the set-group-id bit only where
+  // the group may execute).
+  bool clears_privileges = false;
+  // The kernel writes back what was stored through a mapping, which has its place also with O_APPEND.
+  bool mapped = false;
+};
+
 struct SetAttributes {  // what is absent stays
   std::optional<uint32_t> mode;
   std::optional<uint32_t> uid;
@@ -190,11 +198,9 @@ class FileSystem {
   virtual bool ArmReads(Lane& lane, tlib::client::ReadsFds& fds) = 0;
   virtual void DisarmReads(Lane& lane) = 0;
   // All of `data` or an error (ENOSPC, EFBIG, EIO); on error part of it may have been written. `data` may lie in
-  // lane.buffer(), which saves a copy. `clears_privileges`: the file loses its set-id bits as Linux clears them when an
-  // ordinary user writes (the set-group-id bit only where the group may execute).
-  // `mapped`: the kernel writes back what was stored through a mapping, which has its place also with O_APPEND.
+  // lane.buffer(), which saves a copy.
   virtual Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-                       bool clears_privileges, bool mapped) = 0;
+                       WriteFlags flags) = 0;
   virtual Status Flush(Lane& lane, OpenFile* file) = 0;  // at close(2)
   virtual Status Sync(Lane& lane, OpenFile* file, bool data_only) = 0;
   virtual Status SyncDirectory(Lane& lane, uint64_t ino) = 0;

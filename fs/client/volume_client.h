@@ -76,8 +76,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Status PollReads(Lane& lane, std::vector<ReadDone>& done) override;
   bool ArmReads(Lane& lane, tlib::client::ReadsFds& fds) override;
   void DisarmReads(Lane& lane) override;
-  Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, bool clears_privileges,
-               bool mapped) override;
+  Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, WriteFlags flags) override;
   Status Flush(Lane& lane, OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;

@@ -130,19 +130,19 @@ Result<size_t> MemoryFileSystem::ReadInto(OpenFile* file, uint64_t offset, std::
 }
 
 Status MemoryFileSystem::Write(Lane&, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-                               bool clears_privileges, bool mapped) {
+                               fs::client::WriteFlags flags) {
   const Handle& handle = HandleOf(file);
   {
     WriterLock lock(volume_.mutex);
     ASSIGN_OR_RETURN(MemoryNode * node, Find(handle.ino));
-    if ((handle.flags & O_APPEND) != 0 && !mapped) {
+    if ((handle.flags & O_APPEND) != 0 && !flags.mapped) {
       offset = node->data.size();
     }
     if (offset + data.size() > node->data.size()) {
       RETURN_IF_ERROR(Resize(*node, offset + data.size()));
     }
     std::memcpy(node->data.data() + offset, data.data(), data.size());
-    if (clears_privileges) {
+    if (flags.clears_privileges) {
       node->attributes.mode = fs::WithoutPrivileges(node->attributes.mode);
     }
     node->attributes.mtime = node->attributes.ctime = Now();

@@ -91,8 +91,8 @@ class MemoryFileSystem : public fs::client::FileSystem {
     return true;
   }
   void DisarmReads(Lane&) override {}
-  Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, bool clears_privileges,
-               bool mapped) override;
+  Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
+               fs::client::WriteFlags flags) override;
   Status Flush(Lane& lane, OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;

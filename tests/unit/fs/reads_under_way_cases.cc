@@ -57,7 +57,7 @@ TEST_P(Files, ReadsUnderWay_BringWhatReadBrings) {
     most_under_way = std::max(most_under_way, reads.under_way());
     if (i % 97 == 0) {
       const std::string text = std::to_string(i);
-      ASSERT_TRUE(a.fs->Write(reads.lane(), other, 0, std::as_bytes(std::span(text)), false).ok());
+      ASSERT_TRUE(a.fs->Write(reads.lane(), other, 0, std::as_bytes(std::span(text)), {}).ok());
       const auto back = a.fs->Read(reads.lane(), other, 0, text.size());
       ASSERT_TRUE(back.ok());
       EXPECT_EQ(std::string(reinterpret_cast<const char*>(back->data()), back->size()), text);

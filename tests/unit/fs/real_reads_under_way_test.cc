@@ -44,7 +44,7 @@ class RealReadsUnderWay : public testing::Test {
     file_ = fs_->Create(*lane_, {0, 0}, kRootInode, "f", 0644, O_RDWR)->second;
     for (uint64_t page = 0; page < kPages; ++page) {
       const std::string bytes(kPage, ValueOf(page));
-      EXPECT_TRUE(fs_->Write(*lane_, file_, page * kPage, std::as_bytes(std::span(bytes)), false).ok());
+      EXPECT_TRUE(fs_->Write(*lane_, file_, page * kPage, std::as_bytes(std::span(bytes)), {}).ok());
     }
     EXPECT_TRUE(fs_->Sync(*lane_, file_, false).ok());
     reads_.emplace(*fs_, kPlaces, kPage);
