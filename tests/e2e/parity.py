@@ -211,9 +211,14 @@ class Generator:
     def key(self):
         return self.random.choice(KEYS)
 
+    # Another one each time: ext4 leaves ctime alone when the value is the same again.
+    def value(self, length):
+        return self.random.randbytes(8).ljust(length, b"\1")
+
     def for_setxattr(self):
-        return self.path(), self.key(), b"\1" * self.random.choice((0, 1, 50)), \
-            self.random.choice((0, 0, 0, 1, 2, 3)), self.random.random() < 0.7
+        flags = self.random.choice((0, 0, 0, 1, 2, 3))
+        value = b"" if flags == 1 and self.random.random() < 0.5 else self.value(self.random.choice((8, 50)))
+        return self.path(), self.key(), value, flags, self.random.random() < 0.7
 
     def for_getxattr(self):
         return self.path(), self.key(), self.random.random() < 0.7
@@ -228,7 +233,7 @@ class Generator:
         return self.path(), self.key(), self.random.random() < 0.7
 
     def for_fsetxattr(self):
-        return self.slot(), self.key(), b"\1" * 5
+        return self.slot(), self.key(), self.value(8)
 
 
 WEIGHTS = {"open": 30, "close": 5, "read": 4, "pread": 6, "write": 8, "pwrite": 10, "append": 2, "lseek": 3,
