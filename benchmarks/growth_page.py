@@ -13,8 +13,12 @@ client. The region is a sparse file of which the written log says that every pag
 The promoter, access counts and pulled bitmaps have a period of {period} ms, not the default second, so that what a
 period costs is not lost in what a process costs anyhow. `x` is the largest region's figure beside the smallest one's.
 
-{machine}; {date}{quick}.
+{machine}; {date}{quick}.{busy}
 """
+
+MOST_LOAD = 0.5  # of a machine that does nothing else
+BUSY = """
+Other programs ran meanwhile: processor times and bytes say something, wall times scatter."""
 
 # What, its unit, and where it is in a size's result.
 ROWS = [
@@ -137,7 +141,8 @@ def render(stored):
                        period=settings["period_ms"], date=stored["date"],
                        quick=", a quick run" if stored["quick"] else "",
                        machine=f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory_gib']} GiB, "
-                               f"Linux {machine['kernel']}")
+                               f"Linux {machine['kernel']}, load average {machine['load_before']} before",
+                       busy=BUSY if machine["load_before"] > MOST_LOAD else "")
     sizes = stored["result"]["sizes"]
     apart = [8 * size["region_bytes"] // settings["active_bytes"] for size in (sizes[0], sizes[-1])]
     below = BELOW.format(active=settings["active_bytes"] >> 20, near=apart[0], far=apart[1],
