@@ -15,7 +15,7 @@ namespace termfs::benchmarks::term {
 namespace {
 
 // No longer than what a short run counts of a kind.
-constexpr double kMostSsdSeconds = 1;  // at each depth
+constexpr double kMostSsdSeconds = 1;    // at each depth
 constexpr double kMostSecondsOfPin = 1;  // of warm-up: all is in memory
 constexpr double kMostMissSeconds = 1;
 constexpr double kNothingInMemory = 0.001;  // a DRAM ratio

@@ -126,7 +126,7 @@ Result<std::optional<std::span<const std::byte>>> VolumeClient::BeginRead(Lane& 
   if (begun.what.size > room || read.place > room - begun.what.size) {
     return Status::Error(EINVAL, "a read under way outside of the lane's places");
   }
-  const auto done = Begin(own, begun);
+  auto done = Begin(own, begun);
   if (done.ok() && !done->has_value()) {
     own.reads_under_way().reads.push_back(begun);
   } else {
@@ -216,7 +216,7 @@ Status VolumeClient::BeginVoid(VolumeLane& lane, std::vector<ReadDone>& done) {
 Status VolumeClient::TakePieces(VolumeLane& lane, std::vector<ReadDone>& done, bool wait) {
   auto& [reads, pieces] = lane.reads_under_way();
   pieces.clear();
-  const Status taken = wait ? lane.AwaitReads(pieces) : lane.PollReads(pieces);
+  Status taken = wait ? lane.AwaitReads(pieces) : lane.PollReads(pieces);
   if (taken.code() == EINTR) {
     return taken;
   }
