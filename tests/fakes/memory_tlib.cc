@@ -459,12 +459,6 @@ void MemoryServer::Mute(uint64_t session) {
   }
 }
 
-bool MemoryServer::PageIsZero(PageIndex page) {
-  MutexLock lock(region_mutex_);
-  const auto begin = bytes_.begin() + static_cast<ptrdiff_t>(StartOf(page).value);
-  return std::all_of(begin, begin + kPageSize, [](std::byte b) { return b == std::byte{0}; });
-}
-
 Status MemoryServer::Stop() {
   std::vector<std::thread> closers;
   {
@@ -538,44 +532,6 @@ void MemoryServer::Expel(SessionId session, const std::string&) {
   closers_.emplace_back([this, found] { Close(found, tlib::server::SessionEnd::How::kExpelled); });
 }
 
-template <typename PerPage>
-Status MemoryServer::ForPages(RegionOffset offset, uint64_t length, PerPage per_page) {
-  for (uint64_t done = 0; done < length;) {
-    const uint64_t at = offset.value + done;
-    const uint64_t part = std::min(length - done, kPageSize - (at & (kPageSize - 1)));
-    {
-      MutexLock lock(region_mutex_);
-      if (at > bytes_.size() || part > bytes_.size() - at) {
-        return Status::Error(EIO, "beyond the region");
-      }
-      RETURN_IF_ERROR(per_page(bytes_.data() + at, done, part));
-    }
-    done += part;
-  }
-  return Status::Ok();
-}
-
-Status MemoryServer::Resize(uint64_t pages) {
-  MutexLock lock(region_mutex_);
-  bytes_.resize(pages << kPageBits);
-  flushed_.resize(pages << kPageBits);
-  return Status::Ok();
-}
-
-Status MemoryServer::Read(RegionOffset offset, std::span<std::byte> to) {
-  return ForPages(offset, to.size(), [&](const std::byte* page, uint64_t done, uint64_t part) {
-    std::memcpy(to.data() + done, page, part);
-    return Status::Ok();
-  });
-}
-
-Status MemoryServer::Write(RegionOffset offset, std::span<const std::byte> from) {
-  return ForPages(offset, from.size(), [&](std::byte* page, uint64_t done, uint64_t part) {
-    std::memcpy(page, from.data() + done, part);
-    return Status::Ok();
-  });
-}
-
 Status MemoryServer::WriteFrom(tlib::server::Call& call, RegionOffset offset, uint32_t in_offset, uint32_t length,
                                const std::function<Status()>& check) {
   const auto& memory_call = static_cast<MemoryCall&>(call);
@@ -596,34 +552,6 @@ Status MemoryServer::ReadTo(tlib::server::Call& call, RegionOffset offset, uint3
   TERMFS_CHECK(out_offset <= memory_call.out().length && length <= memory_call.out().length - out_offset);
   Task::Yield();
   return Read(offset, memory_call.request_.out.subspan(out_offset, length));
-}
-
-Status MemoryServer::Zero(std::span<const tlib::server::PageRange> ranges) {
-  for (const auto& range : ranges) {
-    zeroed_pages_ += range.count;
-    RETURN_IF_ERROR(
-        ForPages(StartOf(range.first), range.count << kPageBits, [](std::byte* page, uint64_t, uint64_t part) {
-          std::memset(page, 0, part);
-          return Status::Ok();
-        }));
-  }
-  return Flush(ranges);
-}
-
-Status MemoryServer::Flush(std::span<const tlib::server::PageRange> ranges) {
-  for (const auto& range : ranges) {
-    RETURN_IF_ERROR(ForPages(StartOf(range.first), range.count << kPageBits,
-                             [this](const std::byte* page, uint64_t, uint64_t part) {
-                               std::memcpy(flushed_.data() + (page - bytes_.data()), page, part);
-                               return Status::Ok();
-                             }));
-  }
-  return Status::Ok();
-}
-
-void MemoryServer::ForgetUnflushed() {
-  MutexLock lock(region_mutex_);
-  bytes_ = flushed_;
 }
 
 }  // namespace termfs

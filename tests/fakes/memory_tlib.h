@@ -99,9 +99,10 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   Status Flush(std::span<const tlib::server::PageRange> ranges) override;
 
   Status Resize(uint64_t pages) EXCLUDES(region_mutex_);
+  // Of a page: its bytes, how many were before them, how many they are.
+  using PerPage = std::function<Status(std::byte* bytes, uint64_t done, uint64_t part)>;
   // Page by page, each as one.
-  template <typename PerPage>
-  Status ForPages(RegionOffset offset, uint64_t length, PerPage per_page);
+  Status ForPages(RegionOffset offset, uint64_t length, const PerPage& per_page);
   std::shared_ptr<MemorySession> Find(uint64_t session);
   void Close(const std::shared_ptr<MemorySession>& session, tlib::server::SessionEnd::How how);
   // What happens when the reply to a request with the opcode is ready.
