@@ -30,6 +30,8 @@ FileService::FileService(metadata::Namespace& names, const ServiceOptions& optio
       read_bytes_(metrics_.counter("fs_read_bytes_total")),
       writes_(metrics_.counter("fs_writes_total")),
       write_bytes_(metrics_.counter("fs_write_bytes_total")),
+      copies_(metrics_.counter("fs_copies_total")),
+      copied_bytes_(metrics_.counter("fs_copied_bytes_total")),
       errors_(metrics_.counter("fs_errors_total")),
       replays_(metrics_.counter("fs_replays_total")),
       metadata_time_(metrics_.histogram("fs_metadata")),
@@ -59,7 +61,7 @@ FileService::Handler FileService::HandlerOf(uint16_t opcode) {
       &FileService::ListXattr, &FileService::RemoveXattr,
       &FileService::Stat,      &FileService::Invalidated,
       &FileService::Reopen,    &FileService::Resumed,
-      &FileService::Grants,
+      &FileService::Grants,    &FileService::Copy,
   };
   return opcode >= kFsRead && opcode < kFsEnd ? kHandlers[opcode - kFsRead] : nullptr;
 }

@@ -151,6 +151,16 @@ Status MemoryFileSystem::Write(Lane&, OpenFile* file, uint64_t offset, std::span
   return Status::Ok();
 }
 
+Result<uint64_t> MemoryFileSystem::Copy(Lane& lane, const fs::client::FileCopy& copy) {
+  std::vector<std::byte> bytes(copy.length);
+  ASSIGN_OR_RETURN(const size_t length, ReadInto(copy.from, copy.from_offset, bytes));
+  bytes.resize(length);
+  if (length > 0) {
+    RETURN_IF_ERROR(Write(lane, copy.to, copy.to_offset, bytes, {.clears_privileges = copy.clears_privileges}));
+  }
+  return uint64_t{length};
+}
+
 Status MemoryFileSystem::Flush(Lane&, OpenFile*) { return CheckServer(); }
 Status MemoryFileSystem::Sync(Lane&, OpenFile*, bool) {
   syncs_++;

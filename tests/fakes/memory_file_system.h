@@ -93,6 +93,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   void DisarmReads(Lane&) override {}
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
                fs::client::WriteFlags flags) override;
+  Result<uint64_t> Copy(Lane& lane, const fs::client::FileCopy& copy) override;
   Status Flush(Lane& lane, OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;

@@ -115,6 +115,11 @@ class Nonsense {
           m.ino = Ino(), m.mode = static_cast<int>(Below(130)), m.offset = Number(), m.length = Number();
           m.dropped = Number();
         });
+      case kFsCopy:
+        return Table<wire::Copy>([&](auto& m) {
+          m.ino = Ino(), m.offset = Number(), m.target = Ino(), m.target_offset = Number(), m.length = Number();
+          m.clears_privileges = Below(2) != 0, m.dropped = Number();
+        });
       case kFsSetXattr:
       case kFsGetXattr:
       case kFsRemoveXattr:

@@ -210,6 +210,34 @@ TEST_P(Once, RemoveXattr) {
   EXPECT_TRUE(removed.ok()) << removed.ToString();
 }
 
+// The source has changed since: what is copied is what it had.
+TEST_P(Once, Copy) {
+  Mount b(volume);
+  OpenFile* const from = a.Create("from");
+  OpenFile* const to = a.Create("to");
+  OpenFile* const other = b.Open("from");
+  ASSERT_TRUE(a.Write(from, 0, "once").ok());
+  StrikeAt(kFsCopy, [&] { EXPECT_TRUE(b.Write(other, 0, "again, and more").ok()); });
+  const auto copied = fs.Copy(lane, {.from = from, .from_offset = 0, .to = to, .to_offset = 3, .length = 100});
+  ASSERT_TRUE(copied.ok()) << copied.status().ToString();
+  EXPECT_EQ(*copied, 4u);
+  EXPECT_EQ(a.Read(to, 0, 100), std::string("\0\0\0once", 7));
+  a.Close(from);
+  a.Close(to);
+  b.Close(other);
+}
+
+// By its second time the end has moved.
+TEST_P(Once, Copy_BehindItself) {
+  OpenFile* const file = a.Create("f");
+  ASSERT_TRUE(a.Write(file, 0, "0123456789").ok());
+  StrikeAt(kFsCopy);
+  const auto copied = fs.Copy(lane, {.from = file, .from_offset = 0, .to = file, .to_offset = 10, .length = 100});
+  ASSERT_TRUE(copied.ok()) << copied.status().ToString();
+  EXPECT_EQ(a.Read(file, 0, 100), "01234567890123456789");
+  a.Close(file);
+}
+
 // What may happen again needs no receipt, but has to go on all the same.
 TEST_P(Once, ReadAndWrite) {
   OpenFile* const file = a.Create("f");

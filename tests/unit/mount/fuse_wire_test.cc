@@ -154,6 +154,12 @@ TEST(AmendReply, OpenAllowsParallelDirectWrites) {
   EXPECT_EQ(created.open.open_flags, uint32_t{FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES});
 }
 
+TEST(OperationBytes, OfCopies) {
+  constexpr uint32_t kCopyFileRange64 = 53;
+  EXPECT_EQ(OperationBytes(FUSE_COPY_FILE_RANGE), sizeof(fuse_copy_file_range_in));
+  EXPECT_EQ(OperationBytes(kCopyFileRange64), sizeof(fuse_copy_file_range_in));
+}
+
 TEST(AmendReply, LeavesErrorsAndOthersAlone) {
   const RequestFacts open = Examine(RequestOf(FUSE_OPEN, fuse_open_in{}));
   fuse_open_out out{};
