@@ -21,6 +21,9 @@ fuse_lowlevel_ops FrontEnd::Operations() {
   table.setattr = &OnSetAttributes;
   table.statfs = &OnStatFs;
   table.create = &OnCreate;
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17)
+  table.tmpfile = &OnMakeUnnamed;
+#endif
   table.mknod = &OnMakeNode;
   table.mkdir = &OnMakeDirectory;
   table.symlink = &OnSymlink;

@@ -24,6 +24,7 @@ void OnStatFs(fuse_req_t request, fuse_ino_t ino);
 
 // fuse_make.cc
 void OnCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info);
+void OnMakeUnnamed(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info* info);
 void OnMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device);
 void OnMakeDirectory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode);
 void OnSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name);

@@ -182,6 +182,7 @@ std::optional<size_t> OperationBytes(uint32_t opcode) {
     case FUSE_OPENDIR:
       return sizeof(fuse_open_in);
     case FUSE_CREATE:
+    case FUSE_TMPFILE:
       return sizeof(fuse_create_in);
     case FUSE_READ:
     case FUSE_READDIR:
@@ -238,6 +239,7 @@ void AmendReply(const RequestFacts& request, std::span<iovec> parts) {
     case FUSE_OPEN:
       return AmendOpen(parts[1], 0);
     case FUSE_CREATE:
+    case FUSE_TMPFILE:
       return AmendOpen(parts[1], sizeof(fuse_entry_out));
     default:
       return;

@@ -185,6 +185,10 @@ class FileSystem {
   virtual Result<OpenFile*> Open(Lane& lane, uint64_t ino, int flags) = 0;
   virtual Result<std::pair<Attributes, OpenFile*>> Create(Lane& lane, Caller who, uint64_t parent,
                                                           std::string_view name, uint32_t mode, int flags) = 0;
+  // O_TMPFILE: a regular file without a name, as if it were made in `parent`, open, and gone with its last handle
+  // unless Link gives it a name before. With O_EXCL in `flags` that is refused: ENOENT.
+  virtual Result<std::pair<Attributes, OpenFile*>> CreateUnnamed(Lane& lane, Caller who, uint64_t parent, uint32_t mode,
+                                                                 int flags) = 0;
   // Up to `size` bytes (at most max_io_bytes) from `offset`: a part of lane.buffer(), valid until the lane's next use;
   // shorter only at the end of the file.
   virtual Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) = 0;

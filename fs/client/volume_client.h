@@ -70,6 +70,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<OpenFile*> Open(Lane& lane, uint64_t ino, int flags) override;
   Result<std::pair<Attributes, OpenFile*>> Create(Lane& lane, Caller who, uint64_t parent, std::string_view name,
                                                   uint32_t mode, int flags) override;
+  Result<std::pair<Attributes, OpenFile*>> CreateUnnamed(Lane& lane, Caller who, uint64_t parent, uint32_t mode,
+                                                         int flags) override;
   Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) override;
   Result<std::optional<std::span<const std::byte>>> BeginRead(Lane& lane, const FileRead& read) override;
   Status AwaitReads(Lane& lane, std::vector<ReadDone>& done) override;
@@ -131,6 +133,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   static VolumeLane& Of(Lane& lane) { return static_cast<VolumeLane&>(lane); }
   // EIO when the file was lost with its session.
   static Status CheckUsable(const OpenFile* file);
+  // The handle of what a request has made and opened.
+  Result<std::pair<Attributes, OpenFile*>> TakeMade(Lane& lane, const Attributes& attributes, int flags);
   // Counts an open file, and sees to it that the session of now has it open.
   Status CountOpen(Lane& lane, uint64_t ino, const std::shared_ptr<InodeCache>& cache);
   // Copies `value` to where the server can read it from. E2BIG.

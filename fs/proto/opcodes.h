@@ -45,6 +45,7 @@ enum Opcode : uint16_t {
                                         // and nothing that was granted in any before is used any more
   kFsGrants,                            // Grants ->
   kFsCopy,                              // Copy -> Copied
+  kFsMakeUnnamed,                       // Make, without a name -> Opened
   kFsEnd,
 
   // From the server to the client, fixed structs of fs/proto/data.h.

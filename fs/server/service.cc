@@ -48,20 +48,21 @@ void FileService::Attach(tlib::server::Server& server, Administrator* administra
 
 FileService::Handler FileService::HandlerOf(uint16_t opcode) {
   static constexpr std::array<Handler, kFsEnd - kFsRead> kHandlers = {
-      &FileService::Read,      &FileService::Write,
-      &FileService::Lookup,    &FileService::GetAttributes,
-      &FileService::Set,       &FileService::Make,
-      &FileService::ReadLink,  &FileService::Link,
-      &FileService::Unlink,    &FileService::RemoveDirectory,
-      &FileService::Rename,    &FileService::ReadDirectory,
-      &FileService::Open,      &FileService::Create,
-      &FileService::Release,   &FileService::Sync,
-      &FileService::Seek,      &FileService::Allocate,
-      &FileService::SetXattr,  &FileService::GetXattr,
-      &FileService::ListXattr, &FileService::RemoveXattr,
-      &FileService::Stat,      &FileService::Invalidated,
-      &FileService::Reopen,    &FileService::Resumed,
-      &FileService::Grants,    &FileService::Copy,
+      &FileService::Read,        &FileService::Write,
+      &FileService::Lookup,      &FileService::GetAttributes,
+      &FileService::Set,         &FileService::Make,
+      &FileService::ReadLink,    &FileService::Link,
+      &FileService::Unlink,      &FileService::RemoveDirectory,
+      &FileService::Rename,      &FileService::ReadDirectory,
+      &FileService::Open,        &FileService::Create,
+      &FileService::Release,     &FileService::Sync,
+      &FileService::Seek,        &FileService::Allocate,
+      &FileService::SetXattr,    &FileService::GetXattr,
+      &FileService::ListXattr,   &FileService::RemoveXattr,
+      &FileService::Stat,        &FileService::Invalidated,
+      &FileService::Reopen,      &FileService::Resumed,
+      &FileService::Grants,      &FileService::Copy,
+      &FileService::MakeUnnamed,
   };
   return opcode >= kFsRead && opcode < kFsEnd ? kHandlers[opcode - kFsRead] : nullptr;
 }

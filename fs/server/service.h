@@ -100,6 +100,8 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> Make(const Request& request);
   Result<Bytes> ReadLink(const Request& request);
   Result<Bytes> Link(const Request& request);
+  // What has no name gets one from who has it open only: until then it is nobody else's.
+  Result<metadata::Attributes> AddLink(const Request& request, const wire::LinkT& body);
   Result<Bytes> Unlink(const Request& request);
   Result<Bytes> RemoveDirectory(const Request& request);
   // `ino`: what had the name, 0 if that is not known any more.
@@ -142,9 +144,10 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> Open(const Request& request);
   Result<Bytes> Create(const Request& request);
   Result<Bytes> Release(const Request& request);
+  Result<Bytes> MakeUnnamed(const Request& request);
   // Makes a regular file and opens it, as one.
-  Result<metadata::Attributes> CreateOpen(const Request& request, const wire::MakeT& body,
-                                          const metadata::Caller& caller);
+  using MakeInode = std::function<Result<metadata::Attributes>(const metadata::NewInode& wanted)>;
+  Result<metadata::Attributes> CreateOpen(const Request& request, const wire::MakeT& body, const MakeInode& make);
   Result<Bytes> DescribeOpened(const Request& request, const metadata::Attributes& granted, uint64_t parent,
                                const Granting& granting);
   Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool notify);

@@ -85,6 +85,7 @@ class Nonsense {
         });
       case kFsMake:
       case kFsCreate:
+      case kFsMakeUnnamed:
         return Table<wire::Make>([&](auto& m) {
           static constexpr std::array<uint32_t, 7> kTypes = {S_IFREG, S_IFDIR, S_IFLNK, S_IFIFO, S_IFCHR, 0, 0xf000};
           m.parent = Ino(), m.name = Name(), m.mode = kTypes[Below(7)] | 0600, m.rdev = Number32();

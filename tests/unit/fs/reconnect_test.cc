@@ -210,6 +210,32 @@ TEST_P(Once, RemoveXattr) {
   EXPECT_TRUE(removed.ok()) << removed.ToString();
 }
 
+TEST_P(Once, CreateUnnamed) {
+  StrikeAt(kFsMakeUnnamed);
+  const auto made = fs.CreateUnnamed(lane, kRoot, kRootInode, 0644, O_RDWR);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  ASSERT_TRUE(a.Write(made->second, 0, "once").ok());
+  EXPECT_EQ(a.Read(made->second, 0, 10), "once");
+  EXPECT_TRUE(Eventually([&] { return volume.names().StatFs().inodes == 2; })) << "the first one is gone";
+  a.Close(made->second);
+  EXPECT_TRUE(Eventually([&] { return volume.names().StatFs().inodes == 1; }));
+}
+
+TEST_P(Once, LinkUnnamed) {
+  const auto made = fs.CreateUnnamed(lane, kRoot, kRootInode, 0644, O_RDWR);
+  ASSERT_TRUE(made.ok());
+  ASSERT_TRUE(a.Write(made->second, 0, "once").ok());
+  StrikeAt(kFsLink);
+  const auto linked = fs.Link(lane, made->first.ino, kRootInode, "f");
+  ASSERT_TRUE(linked.ok()) << linked.status().ToString();
+  EXPECT_EQ(linked->nlink, 1u);
+  a.Close(made->second);
+  Mount b(volume);
+  OpenFile* const seen = b.Open("f");
+  EXPECT_EQ(b.Read(seen, 0, 10), "once");
+  b.Close(seen);
+}
+
 // The source has changed since: what is copied is what it had.
 TEST_P(Once, Copy) {
   Mount b(volume);
@@ -262,6 +288,25 @@ TEST(Reconnect, UnlinkedFile_StaysWhoHasItOpen) {
   EXPECT_EQ(a.Metric("link_files_reopened_total"), 1u);
   a.Close(file);
   EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == kVolumeBytes; }));
+}
+
+// It has no name yet, survives, and gets one after that.
+TEST(Reconnect, UnnamedFile_StaysWhoHasItOpen) {
+  MemoryVolume volume(kVolumeBytes);
+  Mount a(volume);
+  Mount b(volume);
+  const auto made = a.fs->CreateUnnamed(*a.lane, kRoot, kRootInode, 0644, O_RDWR);
+  ASSERT_TRUE(made.ok());
+  ASSERT_TRUE(a.Write(made->second, 0, "kept").ok());
+  volume.KillAndRestart();
+  EXPECT_EQ(b.InodeOf("f"), 0u);  // another client is back first
+  EXPECT_EQ(a.Read(made->second, 0, 10), "kept");
+  ASSERT_TRUE(a.fs->Link(*a.lane, made->first.ino, kRootInode, "f").ok());
+  a.Close(made->second);
+  volume.KillAndRestart();
+  OpenFile* const seen = b.Open("f");
+  EXPECT_EQ(b.Read(seen, 0, 10), "kept");
+  b.Close(seen);
 }
 
 // Also one that others unlink while its client is away.
