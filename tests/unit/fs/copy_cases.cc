@@ -226,10 +226,10 @@ TEST_P(Files, Copy_RefusesWhatLinuxRefuses) {
 }
 
 TEST_P(Files, Copy_WithoutSpaceIsShortThenFails) {
-  const auto volume = Make(8 * kMiB);
+  const auto volume = Make();
   Mount a(*volume);
   OpenFile* from = a.Create("from");
-  const std::string source = Noise(5 * kMiB, 1);
+  const std::string source = Noise(20 * kMiB, 1);
   for (size_t at = 0; at < source.size(); at += kMiB) {
     ASSERT_TRUE(a.Write(from, at, std::string_view(source).substr(at, kMiB)).ok());
   }
