@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// New names: Create makes an inode for one, Link gives an inode another.
+// New names: Create makes an inode for one, Link gives an inode another, LinkUnnamed its first.
+#include "metadata/keys.h"
 #include "metadata/namespace.h"
 #include "metadata/operation.h"
 #include "metadata/records.h"
@@ -57,6 +58,12 @@ InodeRecord MakeInode(InodeNumber ino, const NewInode& wanted, const Attributes&
   return inode;
 }
 
+// Of an orphan.
+Result<bool> IsNameable(Operation& op, InodeNumber ino) {
+  ASSIGN_OR_RETURN(const auto value, op.transaction().Get(OrphanKey(ino)));
+  return value.has_value() && *value == EncodeBytes(kNameable);
+}
+
 }  // namespace
 
 Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, const NewInode& inode, Caller caller,
@@ -89,8 +96,42 @@ Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, 
   return created;
 }
 
+Result<Attributes> Namespace::CreateUnnamed(InodeNumber parent, const NewInode& inode, Caller caller, Nanoseconds now,
+                                            bool nameable) {
+  if (TypeOfMode(inode.mode) != FileType::kRegular) {
+    return Status::Error(EINVAL, "only a regular file is made without a name");
+  }
+  RETURN_IF_ERROR(CheckNewInode(inode));
+  Attributes created;
+  const Status status = Run([&](Operation& op) -> Status {
+    ASSIGN_OR_RETURN(const InodeRecord* const dir, op.ClaimDirectory(parent));
+    InodeNumber ino = inode.ino;
+    if (ino == 0) {
+      ASSIGN_OR_RETURN(ino, NextInode());
+    }
+    InodeRecord record = MakeInode(ino, inode, dir->attributes, caller, now);
+    record.attributes.nlink = 0;
+    RETURN_IF_ERROR(op.transaction().Grows());
+    RETURN_IF_ERROR(op.transaction().Put(OrphanKey(ino), EncodeBytes(nameable ? kNameable : "")));
+    created = op.Insert(std::move(record))->attributes;
+    return Status::Ok();
+  });
+  RETURN_IF_ERROR(status);
+  return created;
+}
+
 Result<Attributes> Namespace::Link(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
                                    const Stamp* stamp) {
+  return AddLink(ino, parent, name, now, stamp, false);
+}
+
+Result<Attributes> Namespace::LinkUnnamed(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
+                                          const Stamp* stamp) {
+  return AddLink(ino, parent, name, now, stamp, true);
+}
+
+Result<Attributes> Namespace::AddLink(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
+                                      const Stamp* stamp, bool unnamed_too) {
   RETURN_IF_ERROR(CheckName(name));
   Attributes linked;
   Receipt receipt;
@@ -102,7 +143,11 @@ Result<Attributes> Namespace::Link(InodeNumber ino, InodeNumber parent, std::str
       return Status::Error(EPERM, "a directory has one name");
     }
     if (a.nlink == 0) {
-      return Status::Error(ENOENT, "the file was unlinked");
+      ASSIGN_OR_RETURN(const bool nameable, IsNameable(op, ino));
+      if (!unnamed_too || !nameable) {
+        return Status::Error(ENOENT, "the file was unlinked");
+      }
+      RETURN_IF_ERROR(op.transaction().Delete(OrphanKey(ino)));
     }
     if (a.nlink >= kMaxLinks) {
       return Status::Error(EMLINK, "too many links");

@@ -11,7 +11,7 @@
 //   'D' directory, hash, name        dentry
 //   'E' inode, file page             extent
 //   'X' inode, name                  extended attribute
-//   'O' inode                        orphan
+//   'O' inode                        orphan; kNameable when it was made without a name and may get one
 //   'T' inode                        unfinished truncation
 //   'A' inode                        end of the space, in file pages, that was allocated ahead of the file's growth
 //   'G' server:32, group             bitmap of an allocation group

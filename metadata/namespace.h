@@ -101,12 +101,19 @@ class Namespace {
   Result<Attributes> LookupInMemory(InodeNumber parent, std::string_view name);
   Result<Attributes> Create(InodeNumber parent, std::string_view name, const NewInode& inode, Caller caller,
                             Nanoseconds now, const Stamp* stamp = nullptr);
+  // A regular file without a name, as if it had been made in `parent`: an orphan from the start. `nameable`:
+  // LinkUnnamed gives it a name.
+  Result<Attributes> CreateUnnamed(InodeNumber parent, const NewInode& inode, Caller caller, Nanoseconds now,
+                                   bool nameable);
   // For who has to know the number before anybody else can. What is not used is lost.
   Result<InodeNumber> NextInode() EXCLUDES(inode_mutex_);
   Result<std::string> Readlink(InodeNumber ino);
   // EPERM for a directory, EMLINK beyond kMaxLinks, ENOENT when the inode is an orphan.
   Result<Attributes> Link(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
                           const Stamp* stamp = nullptr);
+  // The same, also for what CreateUnnamed has made nameable and ReleaseOrphan has not begun to remove.
+  Result<Attributes> LinkUnnamed(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
+                                 const Stamp* stamp = nullptr);
   Result<Removed> Unlink(InodeNumber parent, std::string_view name, const MayBeOpen& open, Nanoseconds now,
                          const Stamp* stamp = nullptr);
   Result<Removed> Rmdir(InodeNumber parent, std::string_view name, const MayBeOpen& open, Nanoseconds now,
@@ -181,7 +188,8 @@ class Namespace {
 
   // --- Orphans (orphan.cc) ---
 
-  // Removes the inode with all it holds, in steps. ESTALE: gone already; EINVAL: not an orphan.
+  // Removes the inode with all it holds, in steps. ESTALE: gone already; EINVAL: not an orphan, or not
+  // any more.
   Status ReleaseOrphan(InodeNumber ino);
   // Up to `limit` orphans after `after` (0: from the start).
   Result<std::vector<InodeNumber>> ListOrphans(InodeNumber after, size_t limit);
@@ -256,6 +264,8 @@ class Namespace {
   Status Run(const std::function<Status(Operation&)>& body);
   // The same for a change that may have a stamp: `receipt`, as `body` leaves it, is stored with it.
   Status Run(const Stamp* stamp, Receipt& receipt, const std::function<Status(Operation&)>& body);
+  Result<Attributes> AddLink(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
+                             const Stamp* stamp, bool unnamed_too);
   Result<Attributes> LookupBy(Reader& reader, InodeNumber parent, std::string_view name) const;
 
   KeyValueStore& store_;

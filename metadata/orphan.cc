@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Inodes without a name: made by DropLink, emptied in steps and removed by ReleaseOrphan.
+// Inodes without a name: made by DropLink and CreateUnnamed, emptied in steps and removed by ReleaseOrphan.
 #include "metadata/content.h"
 #include "metadata/keys.h"
 #include "metadata/namespace.h"
@@ -98,8 +98,8 @@ Status Namespace::ReleaseOrphan(InodeNumber ino) {
         return Status::Error(EINVAL, "not an orphan");
       }
       ASSIGN_OR_RETURN(done, FreeContent(op, *inode, first));
-      if (!done) {
-        return Status::Ok();
+      if (!done) {  // what has lost a part gets no name
+        return first ? op.transaction().Put(OrphanKey(ino), EncodeBytes("")) : Status::Ok();
       }
       RETURN_IF_ERROR(op.transaction().Delete(OrphanKey(ino)));
       return DeleteInode(op, *inode);

@@ -61,7 +61,9 @@ Result<ClientRecord> DecodeClient(ClientNumber client, std::string_view bytes);
 std::string EncodeReceipt(const Receipt& receipt);
 Result<Receipt> DecodeReceipt(std::string_view bytes);
 
-// Bytes as they are: the value of an extended attribute; none for orphan and truncation.
+// Bytes as they are: the value of an extended attribute; none for truncation, and for an orphan unless it
+// is kNameable.
+inline constexpr std::string_view kNameable = "nameable";
 std::string EncodeBytes(std::string_view payload);
 Result<std::string> DecodeBytes(std::string_view bytes);
 

@@ -74,4 +74,23 @@ void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_
   Reply(request, status);
 }
 
+void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, fuse_ino_t, off_t target_offset,
+            fuse_file_info* target_info, size_t length, int flags) {
+  if (flags != 0 || offset < 0 || target_offset < 0) {
+    return Reply(request, Status::Error(EINVAL, "copy of a range"));
+  }
+  const Result<uint64_t> copied = FrontEnd::Of(request).file_system().Copy(
+      FrontEnd::lane(), {.from = FileOf(info),
+                         .from_offset = static_cast<uint64_t>(offset),
+                         .to = FileOf(target_info),
+                         .to_offset = static_cast<uint64_t>(target_offset),
+                         .length = length,
+                         // The kernel does not say for this one; root may keep the bits.
+                         .clears_privileges = fuse_req_ctx(request)->uid != 0});
+  if (!copied.ok()) {
+    return Reply(request, copied.status());
+  }
+  fuse_reply_write(request, *copied);
+}
+
 }  // namespace termfs::mount

@@ -23,6 +23,22 @@ void OnCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
   }
 }
 
+void OnMakeUnnamed(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info* info) {
+  FrontEnd& front = FrontEnd::Of(request);
+  const auto made = front.file_system().CreateUnnamed(FrontEnd::lane(), CallerOf(request), parent, mode, info->flags);
+  if (!made.ok()) {
+    return Reply(request, made.status());
+  }
+  const auto& [attributes, file] = *made;
+  front.RememberOpen(file);
+  info->fh = reinterpret_cast<uint64_t>(file);
+  MakeDirect(info);
+  const fuse_entry_param entry = ToEntry(attributes, {});
+  if (fuse_reply_create(request, &entry, info) != 0) {
+    front.Release(FrontEnd::lane(), file);  // the caller was interrupted: no release will come
+  }
+}
+
 void OnMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
   FrontEnd& front = FrontEnd::Of(request);
   const KernelCacheNotifier::Change change(front.cache(), parent);

@@ -6,8 +6,7 @@
 namespace termfs::mount {
 
 // Not here, and why: read (the threads answer it themselves: FrontEndThread); access (the kernel checks permissions:
-// default_permissions); flock, getlk and setlk (the kernel's own, per host); copy_file_range (the kernel falls back to
-// read and write); poll, ioctl and bmap (nothing to say).
+// default_permissions); flock, getlk and setlk (the kernel's own, per host); poll, ioctl and bmap (nothing to say).
 fuse_lowlevel_ops FrontEnd::Operations() {
   fuse_lowlevel_ops table{};
   table.init = &OnInit;
@@ -22,6 +21,9 @@ fuse_lowlevel_ops FrontEnd::Operations() {
   table.setattr = &OnSetAttributes;
   table.statfs = &OnStatFs;
   table.create = &OnCreate;
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17)
+  table.tmpfile = &OnMakeUnnamed;
+#endif
   table.mknod = &OnMakeNode;
   table.mkdir = &OnMakeDirectory;
   table.symlink = &OnSymlink;
@@ -36,6 +38,7 @@ fuse_lowlevel_ops FrontEnd::Operations() {
   table.write = &OnWrite;
   table.lseek = &OnSeek;
   table.fallocate = &OnAllocate;
+  table.copy_file_range = &OnCopy;
   table.opendir = &OnOpenDirectory;
   table.readdir = &OnReadDirectory;
   table.readdirplus = &OnReadDirectoryPlus;

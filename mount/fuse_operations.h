@@ -24,6 +24,7 @@ void OnStatFs(fuse_req_t request, fuse_ino_t ino);
 
 // fuse_make.cc
 void OnCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info);
+void OnMakeUnnamed(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info* info);
 void OnMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device);
 void OnMakeDirectory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode);
 void OnSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name);
@@ -45,6 +46,8 @@ void OnRelease(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
 void OnWrite(fuse_req_t request, fuse_ino_t ino, const char* data, size_t size, off_t offset, fuse_file_info* info);
 void OnSeek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* info);
 void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info* info);
+void OnCopy(fuse_req_t request, fuse_ino_t ino, off_t offset, fuse_file_info* info, fuse_ino_t target,
+            off_t target_offset, fuse_file_info* target_info, size_t length, int flags);
 
 // fuse_directory.cc
 void OnOpenDirectory(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);

@@ -14,6 +14,8 @@ constexpr uint64_t kOverIoUring = uint64_t{1} << 41;
 // Of 7.39: FUSE_STATX, and the size of fuse_statx_in.
 constexpr uint32_t kStatx = 52;
 constexpr size_t kStatxBytes = 24;
+// Of 7.45: FUSE_COPY_FILE_RANGE_64, which differs from the older one in its reply.
+constexpr uint32_t kCopyFileRange64 = 53;
 
 // The argument struct that follows the header, copied out; false when the request is too short.
 template <typename T>
@@ -180,6 +182,7 @@ std::optional<size_t> OperationBytes(uint32_t opcode) {
     case FUSE_OPENDIR:
       return sizeof(fuse_open_in);
     case FUSE_CREATE:
+    case FUSE_TMPFILE:
       return sizeof(fuse_create_in);
     case FUSE_READ:
     case FUSE_READDIR:
@@ -208,6 +211,9 @@ std::optional<size_t> OperationBytes(uint32_t opcode) {
       return sizeof(fuse_access_in);
     case FUSE_FALLOCATE:
       return sizeof(fuse_fallocate_in);
+    case FUSE_COPY_FILE_RANGE:
+    case kCopyFileRange64:
+      return sizeof(fuse_copy_file_range_in);
     case FUSE_LSEEK:
       return sizeof(fuse_lseek_in);
     default:
@@ -233,6 +239,7 @@ void AmendReply(const RequestFacts& request, std::span<iovec> parts) {
     case FUSE_OPEN:
       return AmendOpen(parts[1], 0);
     case FUSE_CREATE:
+    case FUSE_TMPFILE:
       return AmendOpen(parts[1], sizeof(fuse_entry_out));
     default:
       return;

@@ -124,6 +124,16 @@ struct WriteFlags {
   bool mapped = false;
 };
 
+// Bytes of one file to another, or elsewhere in the same.
+struct FileCopy {
+  OpenFile* from = nullptr;
+  uint64_t from_offset = 0;
+  OpenFile* to = nullptr;
+  uint64_t to_offset = 0;
+  uint64_t length = 0;
+  bool clears_privileges = false;  // as WriteFlags'
+};
+
 struct SetAttributes {  // what is absent stays
   std::optional<uint32_t> mode;
   std::optional<uint32_t> uid;
@@ -175,6 +185,10 @@ class FileSystem {
   virtual Result<OpenFile*> Open(Lane& lane, uint64_t ino, int flags) = 0;
   virtual Result<std::pair<Attributes, OpenFile*>> Create(Lane& lane, Caller who, uint64_t parent,
                                                           std::string_view name, uint32_t mode, int flags) = 0;
+  // O_TMPFILE: a regular file without a name, as if it were made in `parent`, open, and gone with its last handle
+  // unless Link gives it a name before. With O_EXCL in `flags` that is refused: ENOENT.
+  virtual Result<std::pair<Attributes, OpenFile*>> CreateUnnamed(Lane& lane, Caller who, uint64_t parent, uint32_t mode,
+                                                                 int flags) = 0;
   // Up to `size` bytes (at most max_io_bytes) from `offset`: a part of lane.buffer(), valid until the lane's next use;
   // shorter only at the end of the file.
   virtual Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) = 0;
@@ -201,6 +215,11 @@ class FileSystem {
   // lane.buffer(), which saves a copy.
   virtual Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
                        WriteFlags flags) = 0;
+  // As copy_file_range(2), within the server; no byte passes through the client. How many were copied: 0 at the end of
+  // `from`; fewer than asked for also where that is enough for one call, or what follows failed. Holes stay holes where
+  // `to` has none of its own space. Durable when it returns, if `to` was opened with O_SYNC or O_DSYNC. EBADF: `to`
+  // appends; EINVAL: the ranges overlap, cut to the end of the file; EOPNOTSUPP: the server does not know how.
+  virtual Result<uint64_t> Copy(Lane& lane, const FileCopy& copy) = 0;
   virtual Status Flush(Lane& lane, OpenFile* file) = 0;  // at close(2)
   virtual Status Sync(Lane& lane, OpenFile* file, bool data_only) = 0;
   virtual Status SyncDirectory(Lane& lane, uint64_t ino) = 0;
@@ -226,7 +245,8 @@ class FileSystem {
 
   virtual std::string transport() const = 0;
   // This mount's tlib counters (tlib/client/session.h) and fs_reads_total, fs_read_bytes_total, fs_writes_total,
-  // fs_write_bytes_total, fs_metadata_total, fs_revocations_total; histograms fs_read (of a sample) and fs_write.
+  // fs_write_bytes_total, fs_copies_total, fs_copied_bytes_total, fs_metadata_total, fs_revocations_total; histograms
+  // fs_read (of a sample) and fs_write.
   virtual std::vector<MetricValue> Metrics() const = 0;
 };
 

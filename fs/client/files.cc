@@ -72,7 +72,36 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   Of(lane).grants().Granted(opened.entry_ms, opened.attributes_ms);
   Of(lane).grants().Bring(change, opened.directory.get(), opened.directory_ms);
   // A map in the reply (of a file that was there) is not used: its revocation would not have found the inode.
-  const Attributes attributes = FromWire(*opened.attributes);
+  return TakeMade(lane, FromWire(*opened.attributes), flags);
+}
+
+Result<std::pair<Attributes, OpenFile*>> VolumeClient::CreateUnnamed(Lane& lane, Caller who, uint64_t parent,
+                                                                     uint32_t mode, int flags) {
+  wire::MakeT body;
+  body.parent = parent;
+  body.mode = S_IFREG | (mode & 07777);
+  body.uid = who.uid;
+  body.gid = who.gid;
+  body.flags = flags;
+  body.notify = kernel_cache_ != nullptr;
+  constexpr int kAttempts = 4;  // each lost with its session, before we knew that there was a file
+  auto made = Result<std::pair<Attributes, OpenFile*>>(Status::Error(EIO, "no attempt"));
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const auto reply = Call(lane, kFsMakeUnnamed, Encode<wire::Make>(body));
+    if (!reply.ok()) {
+      AfterFailedOpen(lane, reply.status(), nullptr);
+      return reply.status();
+    }
+    ASSIGN_OR_RETURN(const auto opened, DecodeOpened(reply->body));
+    made = TakeMade(lane, FromWire(*opened.attributes), flags);
+    if (made.status().code() != ESTALE) {
+      break;
+    }
+  }
+  return made;
+}
+
+Result<std::pair<Attributes, OpenFile*>> VolumeClient::TakeMade(Lane& lane, const Attributes& attributes, int flags) {
   auto cache = inodes_.Take(attributes.ino);
   if (const Status counted = CountOpen(lane, attributes.ino, cache); !counted.ok()) {
     inodes_.Put(attributes.ino, cache);

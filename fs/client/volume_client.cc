@@ -41,6 +41,8 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       server_reads_(metrics_.counter("fs_server_reads_total")),
       writes_(metrics_.counter("fs_writes_total")),
       write_bytes_(metrics_.counter("fs_write_bytes_total")),
+      copies_(metrics_.counter("fs_copies_total")),
+      copied_bytes_(metrics_.counter("fs_copied_bytes_total")),
       metadata_(metrics_.counter("fs_metadata_total")),
       revocations_(metrics_.counter("fs_revocations_total")),
       kernel_recalls_(metrics_.counter("fs_recalls_total")),

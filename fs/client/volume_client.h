@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // VolumeClient: FileSystem over one tlib session. Operation groups have a file each: names.cc, attributes.cc, files.cc,
-// read.cc, write.cc, xattr.cc; volume_client.cc has the rest.
+// read.cc, write.cc, copy.cc, xattr.cc; volume_client.cc has the rest.
 //
 // Thread-safety and ownership: as FileSystem says.
 #pragma once
@@ -70,6 +70,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<OpenFile*> Open(Lane& lane, uint64_t ino, int flags) override;
   Result<std::pair<Attributes, OpenFile*>> Create(Lane& lane, Caller who, uint64_t parent, std::string_view name,
                                                   uint32_t mode, int flags) override;
+  Result<std::pair<Attributes, OpenFile*>> CreateUnnamed(Lane& lane, Caller who, uint64_t parent, uint32_t mode,
+                                                         int flags) override;
   Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) override;
   Result<std::optional<std::span<const std::byte>>> BeginRead(Lane& lane, const FileRead& read) override;
   Status AwaitReads(Lane& lane, std::vector<ReadDone>& done) override;
@@ -77,6 +79,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   bool ArmReads(Lane& lane, tlib::client::ReadsFds& fds) override;
   void DisarmReads(Lane& lane) override;
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, WriteFlags flags) override;
+  Result<uint64_t> Copy(Lane& lane, const FileCopy& copy) override;
   Status Flush(Lane& lane, OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
@@ -130,6 +133,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   static VolumeLane& Of(Lane& lane) { return static_cast<VolumeLane&>(lane); }
   // EIO when the file was lost with its session.
   static Status CheckUsable(const OpenFile* file);
+  // The handle of what a request has made and opened.
+  Result<std::pair<Attributes, OpenFile*>> TakeMade(Lane& lane, const Attributes& attributes, int flags);
   // Counts an open file, and sees to it that the session of now has it open.
   Status CountOpen(Lane& lane, uint64_t ino, const std::shared_ptr<InodeCache>& cache);
   // Copies `value` to where the server can read it from. E2BIG.
@@ -155,6 +160,12 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   // Ends the read of that index.
   void EndRead(VolumeLane& lane, size_t index, Result<Bytes> result, std::vector<ReadDone>& done);
   Status WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, uint32_t flags);
+  struct CopiedPart {
+    uint64_t bytes = 0;
+    uint64_t available = 0;
+  };
+  // What one request copies of `copy`, of which `done` bytes are copied.
+  Result<CopiedPart> CopyPart(Lane& lane, const FileCopy& copy, uint64_t done, uint64_t length);
   // A call that may change the map failed. When it did so without an answer, it may still be carried out, and no map is
   // trusted until its answer has come.
   void AfterFailure(Lane& lane, const Status& status, const std::shared_ptr<InodeCache>& cache);
@@ -182,6 +193,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Counter& server_reads_;
   Counter& writes_;
   Counter& write_bytes_;
+  Counter& copies_;
+  Counter& copied_bytes_;
   Counter& metadata_;
   Counter& revocations_;
   Counter& kernel_recalls_;

@@ -4,9 +4,9 @@
 // body the one after the arrow; kFsRead and kFsWrite, which are hot, are fixed structs of fs/proto/data.h.
 //
 // Requests whose effect must not happen twice carry a mark (tlib::RequestMark): kFsWrite that appends, kFsSet, kFsMake,
-// kFsLink, kFsUnlink, kFsRemoveDirectory, kFsRename, kFsOpen with O_TRUNC, kFsCreate, kFsSetXattr, kFsRemoveXattr. The
-// server keeps a receipt of the last one of each slot, stored together with the effect, and answers by it when the
-// same request comes again in another session of the client.
+// kFsLink, kFsUnlink, kFsRemoveDirectory, kFsRename, kFsOpen with O_TRUNC, kFsCreate, kFsSetXattr, kFsRemoveXattr,
+// kFsCopy. The server keeps a receipt of the last one of each slot, stored together with the effect, and answers by
+// it when the same request comes again in another session of the client.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +44,8 @@ enum Opcode : uint16_t {
   kFsResumed,                           // Resumed -> Memory; everything is open again that was in the session before,
                                         // and nothing that was granted in any before is used any more
   kFsGrants,                            // Grants ->
+  kFsCopy,                              // Copy -> Copied
+  kFsMakeUnnamed,                       // Make, without a name -> Opened
   kFsEnd,
 
   // From the server to the client, fixed structs of fs/proto/data.h.

@@ -147,7 +147,7 @@ Result<metadata::Attributes> FileService::LoadHeld(const Request& request, metad
 }
 
 Result<metadata::Attributes> FileService::CreateOpen(const Request& request, const wire::MakeT& body,
-                                                     const metadata::Caller& caller) {
+                                                     const MakeInode& make) {
   return request.Blocking([&]() -> Result<metadata::Attributes> {
     metadata::NewInode wanted{.mode = S_IFREG | (body.mode & 07777), .rdev = 0, .symlink_target = {}};
     ASSIGN_OR_RETURN(wanted.ino, names_.NextInode());
@@ -156,7 +156,7 @@ Result<metadata::Attributes> FileService::CreateOpen(const Request& request, con
       MutexLock lock(inode->mutex);
       inode->opens[request.session.id] = {.count = 1, .notify = body.notify};
     }
-    auto made = names_.Create(body.parent, body.name, wanted, caller, Now(), request.stamp);
+    auto made = make(wanted);
     MutexLock lock(inode->mutex);
     if (!made.ok()) {
       inode->CloseAll(request.session.id);
@@ -165,6 +165,7 @@ Result<metadata::Attributes> FileService::CreateOpen(const Request& request, con
       inode->extents.Set({0, kMaxFilePages, kHole});
       inode->tail_dirty = false;
       inode->unsynced = {};
+      inode->unlinked |= made->nlink == 0;  // or somebody has removed it by now
     }
     return made;
   });

@@ -104,7 +104,9 @@ Result<Bytes> FileService::Create(const Request& request) {
   granting.Entry(body.parent, body.name);
   constexpr int kAttempts = 8;  // somebody else makes and removes the same name in between
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const auto made = CreateOpen(request, body, caller);
+    const auto made = CreateOpen(request, body, [&](const metadata::NewInode& wanted) {
+      return names_.Create(body.parent, body.name, wanted, caller, Now(), request.stamp);
+    });
     if (made.ok()) {
       reclaimer_.NoteChange();
       const metadata::Attributes granted = GrantAttributes(granting, *made);
@@ -124,6 +126,23 @@ Result<Bytes> FileService::Create(const Request& request) {
   return Status::Error(EBUSY, "the name comes and goes");
 }
 
+// Made twice, when the reply was lost, is not worse than once: nobody ever sees the first, and it ends with its
+// session.
+Result<Bytes> FileService::MakeUnnamed(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Make>(request.call.body()));
+  ASSIGN_OR_RETURN(const auto caller, CallerOf(request, body.uid, body.gid));
+  if ((body.mode & ~kModeBits) != 0 || (!S_ISREG(body.mode) && (body.mode & S_IFMT) != 0)) {
+    return Status::Error(EINVAL, "bad mode");
+  }
+  ASSIGN_OR_RETURN(const auto made, CreateOpen(request, body, [&](const metadata::NewInode& wanted) {
+                     return names_.CreateUnnamed(body.parent, wanted, caller, Now(), (body.flags & O_EXCL) == 0);
+                   }));
+  reclaimer_.NoteChange();
+  wire::OpenedT reply;
+  reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(made)));
+  return Encode<wire::Opened>(reply);
+}
+
 Result<Bytes> FileService::ReadLink(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Inode>(request.call.body()));
   ASSIGN_OR_RETURN(const auto target, request.Blocking([&] { return names_.Readlink(body.ino); }));
@@ -140,12 +159,41 @@ Result<Bytes> FileService::Link(const Request& request) {
   if (!again) {
     granting.Entry(body.parent, body.name);
   }
-  ASSIGN_OR_RETURN(const auto linked, request.Blocking([&] {
-    return again ? names_.GetAttr(body.ino) : names_.Link(body.ino, body.parent, body.name, Now(), request.stamp);
-  }));
+  ASSIGN_OR_RETURN(const auto linked,
+                   again ? request.Blocking([&] { return names_.GetAttr(body.ino); }) : AddLink(request, body));
   NoteChanged(body.ino, linked.ctime);
   coherence_.Recall(request.session.id, {body.ino, body.parent}, {{body.parent, body.name}});
   return ReplyChange(request, linked, granting, body.parent);
+}
+
+Result<metadata::Attributes> FileService::AddLink(const Request& request, const wire::LinkT& body) {
+  const auto unnamed_here = [&](Inode& inode) {
+    MutexLock lock(inode.mutex);
+    return inode.unlinked && inode.opens.contains(request.session.id);
+  };
+  const InodeRef inode = inodes_.Find(body.ino);
+  if (!inode || !unnamed_here(*inode)) {
+    return request.Blocking([&] { return names_.Link(body.ino, body.parent, body.name, Now(), request.stamp); });
+  }
+  ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+  const bool unnamed = unnamed_here(*inode);  // or somebody has been faster
+  {
+    // Before the store has the name: who removes that again says so afterwards.
+    MutexLock lock(inode->mutex);
+    inode->unlinked &= !unnamed;
+  }
+  auto linked =
+      request.Blocking([&] { return names_.LinkUnnamed(body.ino, body.parent, body.name, Now(), request.stamp); });
+  if (linked.ok()) {
+    reclaimer_.ForgetOrphan(body.ino);
+    return linked;
+  }
+  MutexLock lock(inode->mutex);
+  inode->unlinked |= unnamed;
+  if (unnamed && inode->opens.empty()) {
+    reclaimer_.AddOrphan(body.ino);
+  }
+  return linked;
 }
 
 Result<Bytes> FileService::ReplyRemoved(const Request& request, uint64_t parent, std::string_view name, uint64_t ino) {

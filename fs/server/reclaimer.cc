@@ -50,6 +50,11 @@ void Reclaimer::AddOrphan(uint64_t ino) {
   PassSoon();
 }
 
+void Reclaimer::ForgetOrphan(uint64_t ino) {
+  MutexLock lock(mutex_);
+  orphans_.erase(ino);
+}
+
 void Reclaimer::NoteFreed() {
   MutexLock lock(mutex_);
   PassSoon();
@@ -227,7 +232,10 @@ void Reclaimer::ReleaseOrphans() {
       continue;
     }
     const Status released = names_.ReleaseOrphan(ino);
-    if (!released.ok() && released.code() != ESTALE) {
+    if (released.code() == EINVAL) {  // it was given a name before it was closed
+      MutexLock lock(inode->mutex);
+      inode->unlinked = inode->releasing = false;
+    } else if (!released.ok() && released.code() != ESTALE) {
       LOG_ERROR("releasing orphan {}: {}", ino, released.ToDebugString());
     }
     NoteChange();

@@ -47,6 +47,8 @@ class Reclaimer {
   // An orphan; released when nobody has it open (else its last closer adds it again), and nobody is expected back who
   // may have.
   void AddOrphan(uint64_t ino);
+  // It has a name now.
+  void ForgetOrphan(uint64_t ino);
   void AddTruncation(uint64_t ino);
   // There are pages to be made free.
   void NoteFreed();

@@ -19,7 +19,7 @@
 //
 //   service.cc dispatch, sessions      names.cc lookup to rename        directories.cc readdir
 //   files.cc open, create, release     attributes.cc getattr, set       xattr.cc
-//   read.cc  write.cc  truncate.cc     space.cc extents, allocation     fallocate.cc  sync.cc
+//   read.cc  write.cc  truncate.cc     space.cc extents, allocation     fallocate.cc  sync.cc  copy.cc
 //   coherence.h revocation             reclaimer.h what follows later   gate.h, inode.h the state of an inode
 //   evacuation.h when the region gets smaller
 //
@@ -100,6 +100,8 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> Make(const Request& request);
   Result<Bytes> ReadLink(const Request& request);
   Result<Bytes> Link(const Request& request);
+  // What has no name gets one from who has it open only: until then it is nobody else's.
+  Result<metadata::Attributes> AddLink(const Request& request, const wire::LinkT& body);
   Result<Bytes> Unlink(const Request& request);
   Result<Bytes> RemoveDirectory(const Request& request);
   // `ino`: what had the name, 0 if that is not known any more.
@@ -142,9 +144,10 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> Open(const Request& request);
   Result<Bytes> Create(const Request& request);
   Result<Bytes> Release(const Request& request);
+  Result<Bytes> MakeUnnamed(const Request& request);
   // Makes a regular file and opens it, as one.
-  Result<metadata::Attributes> CreateOpen(const Request& request, const wire::MakeT& body,
-                                          const metadata::Caller& caller);
+  using MakeInode = std::function<Result<metadata::Attributes>(const metadata::NewInode& wanted)>;
+  Result<metadata::Attributes> CreateOpen(const Request& request, const wire::MakeT& body, const MakeInode& make);
   Result<Bytes> DescribeOpened(const Request& request, const metadata::Attributes& granted, uint64_t parent,
                                const Granting& granting);
   Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool notify);
@@ -166,12 +169,34 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> WriteAs(const Request& request, const WriteBody& body, WriteWork work);
   Status WriteInGate(const Request& request, Inode& inode, WriteWork& work);
   bool OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length);
-  Status ClearPrivileges(const Request& request, Inode& inode, WriteWork& work);
+  // The set-id bits, if that is wanted. `cleared` is set when there were any.
+  Status ClearPrivileges(const Request& request, Inode& inode, bool wanted, bool& cleared);
   Status Replace(const Request& request, Inode& inode, WriteWork& work);
   Status Grow(const Request& request, Inode& inode, WriteWork& work);
   Status Apply(const Request& request, Inode& inode, const WriteWork& work);
-  // `offset`: for the receipt of an append; where its bytes went is decided with the size.
+  // `offset`: for the receipt: where the bytes of an append went, which is decided with the size, or how many a copy
+  // has copied.
   Status CommitSize(const Request& request, Inode& inode, uint64_t size, uint64_t offset, Nanoseconds now);
+  // copy.cc
+  Result<Bytes> Copy(const Request& request);
+  struct CopyWork;
+  Result<Bytes> CopyAs(const Request& request, const wire::CopyT& body, CopyWork& work);
+  Status CopyInGate(const Request& request, const wire::CopyT& body, CopyWork& work);
+  Status CopyRuns(const Request& request, CopyWork& work, uint64_t old_size, bool clears_privileges);
+  // The next bytes that are all data or all a hole. Work that is done to its end: none are left.
+  Status CopyRun(const Request& request, CopyWork& work);
+  Status CopyData(const Request& request, CopyWork& work, uint64_t bytes);
+  // What begins at `offset` of an inode whose gate need not be ours.
+  struct Run {
+    uint64_t bytes = 0;  // 0: the end of the file
+    bool hole = false;
+  };
+  Result<Run> NextRun(const Request& request, Inode& inode, uint64_t offset, uint64_t limit);
+  // Up to `to.size()` bytes, fewer only at the end of the file; the gate need not be ours.
+  Result<size_t> ReadStable(const Request& request, Inode& inode, uint64_t offset, std::span<std::byte> to);
+  // Gives `bytes` at `offset` space, or as many of the first as there is space for. ENOSPC: for none.
+  Result<uint64_t> SpaceFor(const Request& request, Inode& inode, uint64_t offset, uint64_t bytes);
+  Status WriteAllocated(Inode& inode, uint64_t offset, std::span<const std::byte> from);
   // truncate.cc. REQUIRES: exclusive in the gate.
   Status EnsureLoaded(const Request& request, Inode& inode);
   // `partly`: more is to be done for the request's stamp.
@@ -238,6 +263,8 @@ class FileService final : public tlib::server::Service {
   Counter& read_bytes_;
   Counter& writes_;
   Counter& write_bytes_;
+  Counter& copies_;
+  Counter& copied_bytes_;
   Counter& errors_;
   Counter& replays_;
   Histogram& metadata_time_;

@@ -64,18 +64,18 @@ Status FileService::WriteInGate(const Request& request, Inode& inode, WriteWork&
     work.offset = request.receipt->offset;
     work.cleared = work.clears_privileges;  // by the first of them, if not now
     ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
-    return ClearPrivileges(request, inode, work);
+    return ClearPrivileges(request, inode, work.clears_privileges, work.cleared);
   }
   if (!work.append && OnlyReplaces(inode, work.offset, work.length)) {
     ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kShared, request.session));
     if (OnlyReplaces(inode, work.offset, work.length)) {  // still, now that nobody can change it
       RETURN_IF_ERROR(Replace(request, inode, work));
-      return ClearPrivileges(request, inode, work);
+      return ClearPrivileges(request, inode, work.clears_privileges, work.cleared);
     }
   }
   ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
   RETURN_IF_ERROR(Grow(request, inode, work));
-  return ClearPrivileges(request, inode, work);
+  return ClearPrivileges(request, inode, work.clears_privileges, work.cleared);
 }
 
 bool FileService::OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length) {
@@ -84,12 +84,12 @@ bool FileService::OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length) {
 }
 
 // Within the gate, which keeps the mode as it is, except for others that clear the same bits.
-Status FileService::ClearPrivileges(const Request& request, Inode& inode, WriteWork& work) {
+Status FileService::ClearPrivileges(const Request& request, Inode& inode, bool wanted, bool& cleared) {
   uint32_t mode;
   {
     MutexLock lock(inode.mutex);
     mode = WithoutPrivileges(inode.mode);
-    if (!work.clears_privileges || mode == inode.mode) {
+    if (!wanted || mode == inode.mode) {
       return Status::Ok();
     }
   }
@@ -97,7 +97,7 @@ Status FileService::ClearPrivileges(const Request& request, Inode& inode, WriteW
   change.mode = mode & 07777;
   RETURN_IF_ERROR(request.Blocking([&] { return names_.SetAttr(inode.ino, change, Now()); }).status());
   reclaimer_.NoteChange();
-  work.cleared = true;
+  cleared = true;
   MutexLock lock(inode.mutex);
   inode.mode = mode;
   return Status::Ok();

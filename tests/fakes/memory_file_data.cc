@@ -96,6 +96,19 @@ Result<std::pair<fs::Attributes, fs::client::OpenFile*>> MemoryFileSystem::Creat
   return std::pair(node->attributes, reinterpret_cast<OpenFile*>(new Handle{node->attributes.ino, flags}));
 }
 
+Result<std::pair<fs::Attributes, fs::client::OpenFile*>> MemoryFileSystem::CreateUnnamed(Lane&, Caller who,
+                                                                                         uint64_t parent, uint32_t mode,
+                                                                                         int flags) {
+  WriterLock lock(volume_.mutex);
+  const std::string name = "unnamed " + std::to_string(volume_.next_ino);
+  ASSIGN_OR_RETURN(MemoryNode * node, Make(who, parent, name, S_IFREG | (mode & 07777)));
+  RemoveEntry(volume_.nodes.at(parent), name);
+  node->attributes.nlink = 0;
+  node->opens++;
+  open_files_++;
+  return std::pair(node->attributes, reinterpret_cast<OpenFile*>(new Handle{node->attributes.ino, flags}));
+}
+
 void MemoryFileSystem::Release(Lane&, OpenFile* file) {
   const std::unique_ptr<Handle> handle(&HandleOf(file));
   open_files_--;
@@ -149,6 +162,16 @@ Status MemoryFileSystem::Write(Lane&, OpenFile* file, uint64_t offset, std::span
   }
   TellOthers(handle.ino);
   return Status::Ok();
+}
+
+Result<uint64_t> MemoryFileSystem::Copy(Lane& lane, const fs::client::FileCopy& copy) {
+  std::vector<std::byte> bytes(copy.length);
+  ASSIGN_OR_RETURN(const size_t length, ReadInto(copy.from, copy.from_offset, bytes));
+  bytes.resize(length);
+  if (length > 0) {
+    RETURN_IF_ERROR(Write(lane, copy.to, copy.to_offset, bytes, {.clears_privileges = copy.clears_privileges}));
+  }
+  return uint64_t{length};
 }
 
 Status MemoryFileSystem::Flush(Lane&, OpenFile*) { return CheckServer(); }

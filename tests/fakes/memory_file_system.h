@@ -81,6 +81,8 @@ class MemoryFileSystem : public fs::client::FileSystem {
   Result<OpenFile*> Open(Lane& lane, uint64_t ino, int flags) override;
   Result<std::pair<Attributes, OpenFile*>> Create(Lane& lane, Caller who, uint64_t parent, std::string_view name,
                                                   uint32_t mode, int flags) override;
+  Result<std::pair<Attributes, OpenFile*>> CreateUnnamed(Lane& lane, Caller who, uint64_t parent, uint32_t mode,
+                                                         int flags) override;
   Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) override;
   // Nothing is ever under way.
   Result<std::optional<std::span<const std::byte>>> BeginRead(Lane& lane, const fs::client::FileRead& read) override;
@@ -93,6 +95,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   void DisarmReads(Lane&) override {}
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
                fs::client::WriteFlags flags) override;
+  Result<uint64_t> Copy(Lane& lane, const fs::client::FileCopy& copy) override;
   Status Flush(Lane& lane, OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;

@@ -45,7 +45,10 @@ Status MemoryServer::Read(RegionOffset offset, std::span<std::byte> to) {
 }
 
 Status MemoryServer::Write(RegionOffset offset, std::span<const std::byte> from) {
-  return ForPages(offset, from.size(), [&](std::byte* page, uint64_t done, uint64_t part) {
+  return ForPages(offset, from.size(), [&](std::byte* page, uint64_t done, uint64_t part) -> Status {
+    if (pages_until_failure_ >= 0 && pages_until_failure_-- == 0) {
+      return Status::Error(EIO, "injected: the device refuses");
+    }
     std::memcpy(page, from.data() + done, part);
     return Status::Ok();
   });

@@ -54,7 +54,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   void Rename(const std::string& volume) EXCLUDES(mutex_);
   // Its client answers no callback from now on.
   void Mute(uint64_t session);
-  // WriteFrom fails (EIO) after so many more pages, once.
+  // WriteFrom, or Write, fails (EIO) after so many more pages, once.
   void FailWriteAfter(int64_t pages) { pages_until_failure_ = pages; }
   uint64_t last_session() const { return next_session_ - 1; }
   bool PageIsZero(PageIndex page);

@@ -79,6 +79,25 @@ TEST(Coherence, FailedGrowth_LeavesZerosBehindTheEnd) {
   a.Close(file);
 }
 
+TEST(Coherence, FailedCopy_LeavesZerosBehindTheEnd) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Mount a(volume);
+  OpenFile* from = a.Create("from");
+  OpenFile* file = a.Create("f");
+  ASSERT_TRUE(a.Write(from, 0, std::string(12000, 'x')).ok());
+  ASSERT_TRUE(a.Write(file, 0, "0123456789").ok());
+  volume.tlib().FailWriteAfter(2);
+  const client::FileCopy copy{.from = from, .from_offset = 0, .to = file, .to_offset = 10, .length = 12000};
+  EXPECT_EQ(a.fs->Copy(*a.lane, copy).status().code(), EIO);
+  EXPECT_EQ(a.Stat(a.InodeOf("f")).size, 10u);
+  ASSERT_TRUE(a.Resize(a.InodeOf("f"), 9000, file).ok());
+  EXPECT_EQ(a.Read(file, 0, 10000), "0123456789" + std::string(8990, '\0'));
+  EXPECT_EQ(*a.fs->Copy(*a.lane, copy), 12000u);
+  EXPECT_EQ(a.Read(file, 0, 20000), "0123456789" + std::string(12000, 'x'));
+  a.Close(from);
+  a.Close(file);
+}
+
 TEST(Coherence, DeadClient_LosesItsFiles) {
   MemoryVolume volume(uint64_t{16} << 20, kShort);
   Mount a(volume);

@@ -85,6 +85,7 @@ class Nonsense {
         });
       case kFsMake:
       case kFsCreate:
+      case kFsMakeUnnamed:
         return Table<wire::Make>([&](auto& m) {
           static constexpr std::array<uint32_t, 7> kTypes = {S_IFREG, S_IFDIR, S_IFLNK, S_IFIFO, S_IFCHR, 0, 0xf000};
           m.parent = Ino(), m.name = Name(), m.mode = kTypes[Below(7)] | 0600, m.rdev = Number32();
@@ -114,6 +115,11 @@ class Nonsense {
         return Table<wire::Allocate>([&](auto& m) {
           m.ino = Ino(), m.mode = static_cast<int>(Below(130)), m.offset = Number(), m.length = Number();
           m.dropped = Number();
+        });
+      case kFsCopy:
+        return Table<wire::Copy>([&](auto& m) {
+          m.ino = Ino(), m.offset = Number(), m.target = Ino(), m.target_offset = Number(), m.length = Number();
+          m.clears_privileges = Below(2) != 0, m.dropped = Number();
         });
       case kFsSetXattr:
       case kFsGetXattr:

@@ -135,4 +135,19 @@ TEST_F(LostWrites, AppendSentAgain_IsThere) {
   a.Close(file);
 }
 
+TEST_F(LostWrites, CopySentAgain_IsThere) {
+  OpenFile* const from = a.Create("from");
+  OpenFile* const to = a.Create("to");
+  ASSERT_TRUE(a.Write(from, 0, "source").ok());
+  ASSERT_EQ(Sync(from), 0);
+  volume.tlib().LoseReplyOf(kFsCopy, [&] { RestartWithoutMemory(); });
+  const auto copied = a.fs->Copy(*a.lane, {.from = from, .from_offset = 0, .to = to, .to_offset = 2, .length = 100});
+  ASSERT_TRUE(copied.ok()) << copied.status().ToString();
+  EXPECT_EQ(*copied, 6u);
+  EXPECT_EQ(a.Read(to, 0, 100), std::string("\0\0source", 8));
+  EXPECT_EQ(Sync(to), 0) << "nothing that had returned is lost";
+  a.Close(from);
+  a.Close(to);
+}
+
 }  // namespace termfs::fs

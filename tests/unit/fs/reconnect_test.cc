@@ -210,6 +210,60 @@ TEST_P(Once, RemoveXattr) {
   EXPECT_TRUE(removed.ok()) << removed.ToString();
 }
 
+TEST_P(Once, CreateUnnamed) {
+  StrikeAt(kFsMakeUnnamed);
+  const auto made = fs.CreateUnnamed(lane, kRoot, kRootInode, 0644, O_RDWR);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  ASSERT_TRUE(a.Write(made->second, 0, "once").ok());
+  EXPECT_EQ(a.Read(made->second, 0, 10), "once");
+  EXPECT_TRUE(Eventually([&] { return volume.names().StatFs().inodes == 2; })) << "the first one is gone";
+  a.Close(made->second);
+  EXPECT_TRUE(Eventually([&] { return volume.names().StatFs().inodes == 1; }));
+}
+
+TEST_P(Once, LinkUnnamed) {
+  const auto made = fs.CreateUnnamed(lane, kRoot, kRootInode, 0644, O_RDWR);
+  ASSERT_TRUE(made.ok());
+  ASSERT_TRUE(a.Write(made->second, 0, "once").ok());
+  StrikeAt(kFsLink);
+  const auto linked = fs.Link(lane, made->first.ino, kRootInode, "f");
+  ASSERT_TRUE(linked.ok()) << linked.status().ToString();
+  EXPECT_EQ(linked->nlink, 1u);
+  a.Close(made->second);
+  Mount b(volume);
+  OpenFile* const seen = b.Open("f");
+  EXPECT_EQ(b.Read(seen, 0, 10), "once");
+  b.Close(seen);
+}
+
+// The source has changed since: what is copied is what it had.
+TEST_P(Once, Copy) {
+  Mount b(volume);
+  OpenFile* const from = a.Create("from");
+  OpenFile* const to = a.Create("to");
+  OpenFile* const other = b.Open("from");
+  ASSERT_TRUE(a.Write(from, 0, "once").ok());
+  StrikeAt(kFsCopy, [&] { EXPECT_TRUE(b.Write(other, 0, "again, and more").ok()); });
+  const auto copied = fs.Copy(lane, {.from = from, .from_offset = 0, .to = to, .to_offset = 3, .length = 100});
+  ASSERT_TRUE(copied.ok()) << copied.status().ToString();
+  EXPECT_EQ(*copied, 4u);
+  EXPECT_EQ(a.Read(to, 0, 100), std::string("\0\0\0once", 7));
+  a.Close(from);
+  a.Close(to);
+  b.Close(other);
+}
+
+// By its second time the end has moved.
+TEST_P(Once, Copy_BehindItself) {
+  OpenFile* const file = a.Create("f");
+  ASSERT_TRUE(a.Write(file, 0, "0123456789").ok());
+  StrikeAt(kFsCopy);
+  const auto copied = fs.Copy(lane, {.from = file, .from_offset = 0, .to = file, .to_offset = 10, .length = 100});
+  ASSERT_TRUE(copied.ok()) << copied.status().ToString();
+  EXPECT_EQ(a.Read(file, 0, 100), "01234567890123456789");
+  a.Close(file);
+}
+
 // What may happen again needs no receipt, but has to go on all the same.
 TEST_P(Once, ReadAndWrite) {
   OpenFile* const file = a.Create("f");
@@ -234,6 +288,25 @@ TEST(Reconnect, UnlinkedFile_StaysWhoHasItOpen) {
   EXPECT_EQ(a.Metric("link_files_reopened_total"), 1u);
   a.Close(file);
   EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == kVolumeBytes; }));
+}
+
+// It has no name yet, survives, and gets one after that.
+TEST(Reconnect, UnnamedFile_StaysWhoHasItOpen) {
+  MemoryVolume volume(kVolumeBytes);
+  Mount a(volume);
+  Mount b(volume);
+  const auto made = a.fs->CreateUnnamed(*a.lane, kRoot, kRootInode, 0644, O_RDWR);
+  ASSERT_TRUE(made.ok());
+  ASSERT_TRUE(a.Write(made->second, 0, "kept").ok());
+  volume.KillAndRestart();
+  EXPECT_EQ(b.InodeOf("f"), 0u);  // another client is back first
+  EXPECT_EQ(a.Read(made->second, 0, 10), "kept");
+  ASSERT_TRUE(a.fs->Link(*a.lane, made->first.ino, kRootInode, "f").ok());
+  a.Close(made->second);
+  volume.KillAndRestart();
+  OpenFile* const seen = b.Open("f");
+  EXPECT_EQ(b.Read(seen, 0, 10), "kept");
+  b.Close(seen);
 }
 
 // Also one that others unlink while its client is away.

@@ -50,6 +50,71 @@ TEST_P(Files, Unlink_OpenFileLivesUntilLastClose) {
   EXPECT_TRUE(volume->Check().empty());
 }
 
+TEST_P(Files, CreateUnnamed_GoesWithItsLastHandle) {
+  const auto volume = Make();
+  uint64_t killed;
+  {
+    Mount a(*volume);
+    const uint64_t free = a.FreeBytes();
+    const auto made = a.fs->CreateUnnamed(*a.lane, {1, 2}, kRootInode, 0640, O_RDWR);
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    const auto& [attributes, file] = *made;
+    EXPECT_EQ(attributes.nlink, 0u);
+    EXPECT_EQ(attributes.mode, S_IFREG | 0640u);
+    EXPECT_EQ(attributes.uid, 1u);
+    EXPECT_EQ(attributes.gid, 2u);
+    ASSERT_TRUE(a.Write(file, 0, std::string(100'000, 'x')).ok());
+    EXPECT_EQ(a.Read(file, 99'999, 10), "x");
+    EXPECT_EQ(a.Stat(attributes.ino).size, 100'000u);
+    a.Close(file);
+    EXPECT_TRUE(Eventually([&] {
+      return a.fs->GetAttributes(*a.lane, attributes.ino).status().code() == ESTALE && a.FreeBytes() == free;
+    }));
+    const auto left = a.fs->CreateUnnamed(*a.lane, {0, 0}, kRootInode, 0640, O_RDWR);
+    ASSERT_TRUE(left.ok());
+    ASSERT_TRUE(a.Write(left->second, 0, std::string(100'000, 'x')).ok());
+    killed = left->first.ino;
+    LeaveOpen(left->second);
+  }
+  {
+    Mount b(*volume);
+    EXPECT_TRUE(Eventually([&] { return b.fs->GetAttributes(*b.lane, killed).status().code() == ESTALE; }));
+  }
+  EXPECT_TRUE(volume->Check().empty());
+}
+
+TEST_P(Files, CreateUnnamed_GetsANameFromWhoHasItOpen) {
+  const auto volume = Make();
+  {
+    Mount a(*volume);
+    Mount b(*volume);
+    const auto made = a.fs->CreateUnnamed(*a.lane, {0, 0}, kRootInode, 0644, O_RDWR);
+    ASSERT_TRUE(made.ok());
+    const auto& [attributes, file] = *made;
+    ASSERT_TRUE(a.Write(file, 0, "kept").ok());
+    EXPECT_EQ(b.fs->Link(*b.lane, attributes.ino, kRootInode, "f").status().code(), ENOENT) << "it is not b's";
+    a.Close(a.Create("taken"));
+    EXPECT_EQ(a.fs->Link(*a.lane, attributes.ino, kRootInode, "taken").status().code(), EEXIST);
+    const auto linked = a.fs->Link(*a.lane, attributes.ino, kRootInode, "f");
+    ASSERT_TRUE(linked.ok()) << linked.status().ToString();
+    EXPECT_EQ(linked->nlink, 1u);
+    a.Close(file);
+    OpenFile* seen = b.Open("f");
+    EXPECT_EQ(b.Read(seen, 0, 10), "kept");
+    b.Close(seen);
+    // With a second name that was removed while it is open it is a removed file.
+    OpenFile* again = a.Open("f");
+    ASSERT_TRUE(b.Remove("f").ok());
+    EXPECT_EQ(a.fs->Link(*a.lane, attributes.ino, kRootInode, "g").status().code(), ENOENT);
+    a.Close(again);
+    EXPECT_TRUE(Eventually([&] { return a.fs->GetAttributes(*a.lane, attributes.ino).status().code() == ESTALE; }));
+    const auto exclusive = a.fs->CreateUnnamed(*a.lane, {0, 0}, kRootInode, 0644, O_RDWR | O_EXCL);
+    EXPECT_EQ(a.fs->Link(*a.lane, exclusive->first.ino, kRootInode, "g").status().code(), ENOENT);
+    a.Close(exclusive->second);
+  }
+  EXPECT_TRUE(volume->Check().empty());
+}
+
 TEST_P(Files, Open_RemovedFileIsStale) {
   const auto volume = Make();
   Mount a(*volume);

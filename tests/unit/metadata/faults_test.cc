@@ -24,6 +24,7 @@ class FaultsTest : public ::testing::Test {
     EXPECT_TRUE(ns_->AllocateExtents(file_, 0, 20, std::nullopt, now_).ok());
     EXPECT_TRUE(ns_->PunchExtents(file_, 15, 5, now_).ok());
     EXPECT_TRUE(ns_->Truncate(file_, 15 * kPageSize, now_).ok());
+    unnamed_ = ns_->CreateUnnamed(kRootInode, {}, {}, now_, true)->ino;
     orphan_ = ns_->Create(kRootInode, "o", {}, {}, now_)->ino;
     EXPECT_TRUE(ns_->AllocateExtents(orphan_, 0, 5, std::nullopt, now_).ok());
     EXPECT_TRUE(ns_->Unlink(kRootInode, "o", kOpen, now_).ok());
@@ -34,6 +35,8 @@ class FaultsTest : public ::testing::Test {
   const std::map<std::string, std::function<Status()>> operations_ = {
       {"Create", [this] { return ns_->Create(dir_, "new", {}, {}, now_).status(); }},
       {"Link", [this] { return ns_->Link(file_, dir_, "link", now_).status(); }},
+      {"CreateUnnamed", [this] { return ns_->CreateUnnamed(dir_, {}, {}, now_, true).status(); }},
+      {"LinkUnnamed", [this] { return ns_->LinkUnnamed(unnamed_, dir_, "unnamed", now_).status(); }},
       {"Rename",
        [this] { return ns_->Rename(kRootInode, "f", dir_, "g", RenameMode::kReplace, kNotOpen, now_).status(); }},
       {"Allocate", [this] { return ns_->AllocateExtents(file_, 100, 30, std::nullopt, now_).status(); }},
@@ -58,6 +61,7 @@ class FaultsTest : public ::testing::Test {
   InodeNumber dir_ = 0;
   InodeNumber file_ = 0;
   InodeNumber orphan_ = 0;
+  InodeNumber unnamed_ = 0;
 };
 
 TEST_F(FaultsTest, FailedCommit_IsReportedAndChangesNothing) {

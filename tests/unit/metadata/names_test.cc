@@ -149,6 +149,53 @@ TEST_F(NamesTest, Unlink_KeepOpenMakesAnOrphanUntilReleased) {
   EXPECT_EQ(ns().StatFs().pending_pages, 20u);
 }
 
+TEST_F(NamesTest, CreateUnnamed_IsAnOrphanUntilItGetsAName) {
+  const auto dir = ns().Create(kRootInode, "d", {S_IFDIR | S_ISGID | 0775, 0, ""}, {1, 50}, Tick());
+  const Attributes before = Get(dir->ino);
+  const auto made = ns().CreateUnnamed(dir->ino, {S_IFREG | 0640, 0, ""}, {2, 60}, Nanoseconds(7777), true);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  EXPECT_EQ(made->nlink, 0u);
+  EXPECT_EQ(made->mode, S_IFREG | 0640u);
+  EXPECT_EQ(made->uid, 2u);
+  EXPECT_EQ(made->gid, 50u) << "the directory's";
+  EXPECT_EQ(Get(dir->ino), before);
+  EXPECT_THAT(*ns().ListOrphans(0, 10), ElementsAre(made->ino));
+  EXPECT_EQ(ns().StatFs().inodes, 3u);
+  EXPECT_THAT(Problems(store()), IsEmpty());
+  Reopen();
+  EXPECT_EQ(ns().Link(made->ino, kRootInode, "f", Tick()).status().code(), ENOENT);
+  EXPECT_EQ(ns().LinkUnnamed(made->ino, kRootInode, "d", Tick()).status().code(), EEXIST);
+  const auto linked = ns().LinkUnnamed(made->ino, kRootInode, "f", Tick());
+  ASSERT_TRUE(linked.ok()) << linked.status().ToString();
+  EXPECT_EQ(linked->nlink, 1u);
+  EXPECT_EQ(At(kRootInode, "f"), made->ino);
+  EXPECT_THAT(*ns().ListOrphans(0, 10), IsEmpty());
+  EXPECT_EQ(ns().ReleaseOrphan(made->ino).code(), EINVAL);
+  EXPECT_EQ(ns().LinkUnnamed(made->ino, kRootInode, "g", Tick())->nlink, 2u);
+  // Once it has had a name, it is like any other.
+  ASSERT_TRUE(ns().Unlink(kRootInode, "f", kOpen, Tick()).ok());
+  ASSERT_TRUE(ns().Unlink(kRootInode, "g", kOpen, Tick()).ok());
+  EXPECT_EQ(ns().LinkUnnamed(made->ino, kRootInode, "h", Tick()).status().code(), ENOENT);
+  EXPECT_TRUE(ns().ReleaseOrphan(made->ino).ok());
+}
+
+TEST_F(NamesTest, CreateUnnamed_Refuses) {
+  const InodeNumber file = Make(kRootInode, "f");
+  const auto code = [&](InodeNumber parent, uint32_t mode) {
+    return ns().CreateUnnamed(parent, {mode, 0, ""}, {}, Tick(), true).status().code();
+  };
+  EXPECT_EQ(code(file, S_IFREG | 0644), ENOTDIR);
+  EXPECT_EQ(code(4711, S_IFREG | 0644), ESTALE);
+  EXPECT_EQ(code(kRootInode, S_IFDIR | 0755), EINVAL);
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  ASSERT_TRUE(ns().Rmdir(kRootInode, "d", kOpen, Tick()).ok());
+  EXPECT_EQ(code(dir, S_IFREG | 0644), ENOENT);
+  const auto nameless = ns().CreateUnnamed(kRootInode, {S_IFREG | 0644, 0, ""}, {}, Tick(), false);
+  EXPECT_EQ(ns().LinkUnnamed(nameless->ino, kRootInode, "g", Tick()).status().code(), ENOENT);
+  EXPECT_TRUE(ns().ReleaseOrphan(nameless->ino).ok());
+  EXPECT_TRUE(ns().ReleaseOrphan(dir).ok());
+}
+
 TEST_F(NamesTest, Rmdir_OnlyEmptyDirectories) {
   const InodeNumber dir = MakeDir(kRootInode, "d");
   Make(dir, "f");

@@ -152,6 +152,16 @@ TEST(AmendReply, OpenAllowsParallelDirectWrites) {
   created.open.open_flags = FOPEN_DIRECT_IO;
   Amend(Examine(RequestOf(FUSE_CREATE, fuse_create_in{})), 0, created);
   EXPECT_EQ(created.open.open_flags, uint32_t{FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES});
+  EXPECT_EQ(OperationBytes(FUSE_TMPFILE), sizeof(fuse_create_in));
+  created.open.open_flags = FOPEN_DIRECT_IO;
+  Amend(Examine(RequestOf(FUSE_TMPFILE, fuse_create_in{})), 0, created);
+  EXPECT_EQ(created.open.open_flags, uint32_t{FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES});
+}
+
+TEST(OperationBytes, OfCopies) {
+  constexpr uint32_t kCopyFileRange64 = 53;
+  EXPECT_EQ(OperationBytes(FUSE_COPY_FILE_RANGE), sizeof(fuse_copy_file_range_in));
+  EXPECT_EQ(OperationBytes(kCopyFileRange64), sizeof(fuse_copy_file_range_in));
 }
 
 TEST(AmendReply, LeavesErrorsAndOthersAlone) {
