@@ -16,7 +16,7 @@ uint64_t NanosecondsSinceReceived() {
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - FuseServer::received()).count());
 }
 
-// O_SYNC and O_DSYNC come with each write, so that RWF_DSYNC and a later fcntl count too.
+// O_SYNC and O_DSYNC come with each write, as O_APPEND does, so that RWF_DSYNC and a later fcntl count too.
 Status SyncAsAsked(fs::client::FileSystem& file_system, const fuse_file_info* info) {
   if ((info->flags & O_DSYNC) == 0) {  // O_SYNC includes the bit
     return Status::Ok();
@@ -39,9 +39,11 @@ Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arg
 void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_t offset, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
   const std::span<const std::byte> bytes = FuseServer::Written(data, size);
-  Status status = front.file_system().Write(
-      FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), bytes,
-      {.clears_privileges = FuseServer::request().clears_privileges, .mapped = info->writepage != 0});
+  // What was stored through a mapping has its place, also when it is written back by a file that appends.
+  const bool append = (info->flags & O_APPEND) != 0 && info->writepage == 0;
+  Status status =
+      front.file_system().Write(FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), bytes,
+                                {.clears_privileges = FuseServer::request().clears_privileges, .append = append});
   if (status.ok()) {
     status = SyncAsAsked(front.file_system(), info);
   }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <string>
 #include <string_view>
 
+#include "mount/caller_capabilities.h"
 #include "mount/errno.h"
 #include "mount/front_end.h"
 #include "mount/fuse_operations.h"
@@ -26,9 +28,11 @@ Status Admit(std::string_view name) {
   return Status::Error(EOPNOTSUPP, "extended attribute " + std::string(name));
 }
 
-// The kernel lets only CAP_SYS_ADMIN use these, but lists whatever it is told; a request says no more than the user.
-bool MayList(fuse_req_t request, std::string_view name) {
-  return !name.starts_with(kTrusted) || fuse_req_ctx(request)->uid == 0;
+// The kernel lets only CAP_SYS_ADMIN use these, but lists whatever it is told. A request says no more than the user,
+// and the thread, unless that is in a process namespace where the mount cannot see it.
+bool MayListTrusted(fuse_req_t request) {
+  const fuse_ctx& caller = *fuse_req_ctx(request);
+  return caller.pid != 0 ? IsAdministrator(caller.pid) : caller.uid == 0;
 }
 
 // The value, or how long it is when the caller asks with no room.
@@ -74,9 +78,11 @@ void OnListXattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
   if (!names.ok()) {
     return Reply(request, names.status());
   }
+  const auto trusted = [](const std::string& name) { return name.starts_with(kTrusted); };
+  const bool all = !std::any_of(names->begin(), names->end(), trusted) || MayListTrusted(request);
   std::string list;
   for (const std::string& name : *names) {
-    if (MayList(request, name)) {
+    if (all || !trusted(name)) {
       list.append(name).push_back('\0');
     }
   }

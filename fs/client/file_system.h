@@ -120,8 +120,8 @@ struct WriteFlags {
   // The file loses its set-id bits as Linux clears them when an ordinary user writes (the set-group-id bit only where
   // the group may execute).
   bool clears_privileges = false;
-  // The kernel writes back what was stored through a mapping, which has its place also with O_APPEND.
-  bool mapped = false;
+  // Whether the bytes go to the end of the file, wherever that is; absent: as the file was opened.
+  std::optional<bool> append = std::nullopt;
 };
 
 // Bytes of one file to another, or elsewhere in the same.

@@ -27,7 +27,7 @@ Status InstallFrom(std::span<const std::byte> reply, uint64_t region_pages, Inod
 Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
                            WriteFlags how) {
   const auto begin = steady_clock::now();
-  const bool append = (file->flags & O_APPEND) != 0 && !how.mapped;
+  const bool append = how.append.value_or((file->flags & O_APPEND) != 0);
   if (!append && (offset > kMaxFileBytes || data.size() > kMaxFileBytes - offset)) {
     return Status::Error(EFBIG, "beyond the largest file");
   }

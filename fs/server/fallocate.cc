@@ -137,9 +137,18 @@ Status FileService::FreePages(const Request& request, Inode& inode, uint64_t pag
   return Status::Ok();
 }
 
+// Of the last page there is nothing left when the hole reaches beyond the size, and then nobody needs the space ahead.
 Status FileService::Punch(const Request& request, Inode& inode, uint64_t begin, uint64_t end) {
   const uint64_t first_whole = PagesFor(begin);
-  const uint64_t end_whole = end >> kPageBits;
+  uint64_t end_whole = end >> kPageBits;
+  {
+    MutexLock lock(inode.mutex);
+    const uint64_t size_end = PagesFor(inode.size);
+    end_whole = end > inode.size ? std::max(end_whole, size_end) : end_whole;
+    if (first_whole <= size_end && size_end <= end_whole) {
+      end_whole = std::max(end_whole, inode.ahead.end);
+    }
+  }
   if (first_whole < end_whole) {
     RETURN_IF_ERROR(FreePages(request, inode, first_whole, end_whole));
     RETURN_IF_ERROR(ZeroBytes(request, inode, begin, first_whole << kPageBits));

@@ -202,6 +202,8 @@ class FileService final : public tlib::server::Service {
   // `partly`: more is to be done for the request's stamp.
   Status Truncate(const Request& request, Inode& inode, uint64_t size, bool partly);
   Status CleanTail(const Request& request, Inode& inode);
+  // What is allocated ahead of the size.
+  Status GiveAheadBack(const Request& request, Inode& inode);
   // The bytes behind `size`, up to the end of its page.
   Result<bool> TailIsZero(const Request& request, Inode& inode, uint64_t size);
   Status ZeroTail(const Request& request, Inode& inode, uint64_t size);

@@ -38,6 +38,7 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
   // Pages may leave the file, so no map stays, the caller's neither.
   RETURN_IF_ERROR(coherence_.Revoke(inode, 0));
   if (size > old_size) {
+    RETURN_IF_ERROR(GiveAheadBack(request, inode));
     RETURN_IF_ERROR(CleanTail(request, inode));
   } else {
     MutexLock lock(inode.mutex);
@@ -77,6 +78,18 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
     reclaimer_.Kick();
   }
   return Status::Ok();
+}
+
+// Before the size leaps over space that was set aside for the file to grow into: it is to be a hole.
+Status FileService::GiveAheadBack(const Request& request, Inode& inode) {
+  uint64_t begin;
+  uint64_t end;
+  {
+    MutexLock lock(inode.mutex);
+    begin = std::max(PagesFor(inode.size), inode.ahead.begin);
+    end = std::exchange(inode.ahead, {}).end;
+  }
+  return begin < end ? FreePages(request, inode, begin, end) : Status::Ok();
 }
 
 Status FileService::CleanTail(const Request& request, Inode& inode) {

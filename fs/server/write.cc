@@ -95,8 +95,9 @@ Status FileService::ClearPrivileges(const Request& request, Inode& inode, bool w
   }
   metadata::AttributeChange change;
   change.mode = mode & 07777;
-  RETURN_IF_ERROR(request.Blocking([&] { return names_.SetAttr(inode.ino, change, Now()); }).status());
-  reclaimer_.NoteChange();
+  const Nanoseconds now = Now();
+  RETURN_IF_ERROR(request.Blocking([&] { return names_.SetAttr(inode.ino, change, now); }).status());
+  NoteChanged(inode.ino, now);
   cleared = true;
   MutexLock lock(inode.mutex);
   inode.mode = mode;

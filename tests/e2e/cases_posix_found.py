@@ -2,14 +2,16 @@
 """What random calls beside ext4 have found (cases_parity.py), one by one; and the time of birth."""
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import stat
 import struct
 import time
 
-from cases_posix import AT_FDCWD, RENAME_EXCHANGE, libc, read_file, refuses, renameat2, write_file
-from parity_calls import STATX_BASIC, STATX_BTIME
+from cases_posix import (AT_FDCWD, MIB, PUNCH_HOLE_KEEP_SIZE, RENAME_EXCHANGE, read_file, refuses, renameat2,
+                         write_file)
+from parity_calls import PAGE, STATX_BASIC, STATX_BTIME, libc
 from volume import Skip, check
 
 UTIME_NOW = (1 << 30) - 1
@@ -127,3 +129,90 @@ def case_posix_xattr_names(site):
     finally:
         os.seteuid(0)
         os.close(here)
+
+
+def case_posix_trusted_list(site):
+    """It is CAP_SYS_ADMIN that sees names of trusted.*: setfsuid leaves it, and root may be without it."""
+    m = site.mounted()
+    write_file(m / "f", b"")
+    os.setxattr(m / "f", "trusted.t", b"")
+    os.chmod(m / "f", 0o666)
+    no_version, version_3, sys_admin = 0, 0x20080522, 21
+    header = struct.pack("<II", version_3, no_version)
+    before = ctypes.create_string_buffer(24)
+    libc("capget", header, before)
+    sets = list(struct.unpack("<6I", before.raw))
+    sets[0] &= ~(1 << sys_admin)
+    fd = os.open(m / "f", os.O_RDONLY)
+    libc("capset", header, struct.pack("<6I", *sets))
+    try:
+        seen = os.listxattr(fd)
+    finally:
+        libc("capset", header, before)
+    check(not seen, f"root without CAP_SYS_ADMIN sees {seen}")
+    libc("setfsuid", 1000)
+    try:
+        seen = os.listxattr(fd)
+    finally:
+        libc("setfsuid", 0)
+        os.close(fd)
+    check(seen == ["trusted.t"], f"one with CAP_SYS_ADMIN sees {seen}")
+
+
+def case_posix_ctime_of_cleared_bits(site):
+    """A write that takes set-id bits away has moved ctime; what is brought to the store later does not move it back."""
+    m = site.mounted()
+    write_file(m / "f", b"text")
+    os.chmod(m / "f", 0o6777)
+    fd = os.open(m / "f", os.O_WRONLY)
+    os.seteuid(1000)
+    try:
+        os.pwrite(fd, b"more", 0)
+    finally:
+        os.seteuid(0)
+    written = os.fstat(fd)
+    check(stat.S_IMODE(written.st_mode) == 0o777, f"mode {written.st_mode:o}")
+    os.fsync(fd)
+    os.close(fd)
+    refuses(errno.EEXIST, os.mkdir, m / "f")  # brings the attributes again
+    later = os.stat(m / "f")
+    check(later.st_ctime_ns == written.st_ctime_ns, f"ctime {written.st_ctime_ns}, then {later.st_ctime_ns}")
+
+
+def case_posix_punch_frees(site):
+    """A hole that reaches beyond the end takes the whole last page, and the space set aside for growth."""
+    m = site.mounted()
+    for size in (3 * PAGE + 5, MIB):
+        fd = os.open(m / "f", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        check(os.write(fd, b"x" * size) == size, "a short write")
+        libc("fallocate", fd, PUNCH_HOLE_KEEP_SIZE, 0, size + 1)
+        check(os.fstat(fd).st_blocks == 0, f"{os.fstat(fd).st_blocks} blocks of nothing")
+        check(os.pread(fd, size + 1, 0) == bytes(size), "zeros up to the size")
+        os.write(fd, b"y")
+        os.close(fd)
+        check(read_file(m / "f") == bytes(size) + b"y", "it grows as before")
+
+
+def case_posix_leap_leaves_a_hole(site):
+    """A size that is set beyond the end takes no space, wherever space was set aside for the file to grow into."""
+    m = site.mounted()
+    fd = os.open(m / "f", os.O_RDWR | os.O_CREAT)
+    check(os.write(fd, b"x" * MIB) == MIB, "a short write")
+    os.ftruncate(fd, 4 * MIB)
+    check(os.fstat(fd).st_blocks == MIB // 512, f"{os.fstat(fd).st_blocks} blocks")
+    os.close(fd)
+
+
+def case_posix_append_by_fcntl(site):
+    """O_APPEND counts as it is at the write."""
+    m = site.mounted()
+    write_file(m / "f", b"begin")
+    fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+    os.write(fd, b" end")
+    fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+    os.pwrite(fd, b"B", 0)
+    check(read_file(m / "f") == b"Begin end", f"not any more: {read_file(m / 'f')}")
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+    os.pwrite(fd, b".", 0)
+    os.close(fd)
+    check(read_file(m / "f") == b"Begin end.", f"since the call: {read_file(m / 'f')}")

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls of a parity test, and the process that makes them: a Worker is confined (chroot) to one directory, makes a
 list of calls there and returns what each of them said and did, in terms that two file systems can be compared by."""
+import collections
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import stat
@@ -14,6 +16,7 @@ AT_FDCWD, AT_SYMLINK_NOFOLLOW, AT_SYMLINK_FOLLOW, AT_EMPTY_PATH = -100, 0x100, 0
 AT_EACCESS = 0x200
 UTIME_NOW, UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
 STATX_BASIC, STATX_BTIME = 0x7ff, 0x800
+FALLOC_PUNCH_HOLE = 2
 OLD = 1_500_000_000 * 10 ** 9  # times before it were set by a call and are compared as they are
 SLOTS = 5
 PAGE = 4096
@@ -25,6 +28,12 @@ CALLERS = {
     "eve": (1002, 1002, [], "e"),
     "fs-ann": (1000, 1000, [2000], "fs"),
 }
+
+
+# Of an inode: facts(), and which times the call has moved (changes(), or "new").
+Seen = collections.namedtuple("Seen", ("facts", "moved"))
+# Of a tree: `first`: the first name of the same inode; `empty`: a file without blocks, None where either may be.
+Entry = collections.namedtuple("Entry", ("facts", "content", "attributes", "first", "empty"))
 
 
 class Timespec(ctypes.Structure):
@@ -94,6 +103,7 @@ class Calls:
 
     def __init__(self):
         self.slots = [None] * SLOTS
+        self.punched = set()  # inodes with a hole that was punched beyond their size
 
     def fd(self, slot):
         if self.slots[slot] is None:
@@ -129,14 +139,30 @@ class Calls:
     def pread(self, slot, length, offset):
         return brief(os.pread(self.fd(slot), length, offset))
 
+    def fd_to_write(self, slot):
+        """Not of a pipe: FUSE is not told of what passes through it, so its times stay."""
+        fd = self.fd(slot)
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            raise OSError(errno.EPIPE, "a pipe")
+        return fd
+
     def write(self, slot, letter, length):
-        return os.write(self.fd(slot), letter * length)
+        return os.write(self.fd_to_write(slot), letter * length)
 
     def pwrite(self, slot, letter, length, offset):
         return os.pwrite(self.fd(slot), letter * length, offset)
 
-    def append(self, slot, letter, length):
-        return os.pwritev(self.fd(slot), [letter * length, letter], 0, 0x10)  # RWF_APPEND
+    def pwritev(self, slot, letter, length, offset, flags):
+        return os.pwritev(self.fd_to_write(slot), [letter * length, letter], offset, flags)
+
+    def preadv(self, slot, length, offset, flags):
+        parts = [bytearray(length), bytearray(3)]
+        count = os.preadv(self.fd(slot), parts, offset, flags)
+        return count, brief(b"".join(parts)[:count])
+
+    def setfl(self, slot, flags):
+        fcntl.fcntl(self.fd(slot), fcntl.F_SETFL, flags | os.O_NONBLOCK)
+        return fcntl.fcntl(self.fd(slot), fcntl.F_GETFL)
 
     def lseek(self, slot, offset, whence):
         """In directories, offsets are the file system's own."""
@@ -167,10 +193,17 @@ class Calls:
         os.truncate(path, size)
 
     def fallocate(self, slot, mode, offset, length):
-        libc("fallocate", self.fd(slot), mode, offset, length)
+        fd = self.fd(slot)
+        libc("fallocate", fd, mode, offset, length)
+        st = os.fstat(fd)
+        if mode & FALLOC_PUNCH_HOLE and offset + length > st.st_size:
+            self.punched.add(st.st_ino)
 
-    def copy(self, source, at, target, to, length):
-        return os.copy_file_range(self.fd(source), self.fd(target), length, at, to)
+    def copy(self, source, at, target, to, length, flags):
+        places = ctypes.c_long(at), ctypes.c_long(to)
+        count = libc("copy_file_range", self.fd(source), ctypes.byref(places[0]), self.fd(target),
+                     ctypes.byref(places[1]), ctypes.c_size_t(length), flags)
+        return count, places[0].value - at, places[1].value - to
 
     def fsync(self, slot, data_only):
         (os.fdatasync if data_only else os.fsync)(self.fd(slot))
@@ -185,6 +218,19 @@ class Calls:
         memory.flush()
         memory.close()
         return brief(seen)
+
+    def map_cut(self, slot, offset, letter, size):
+        """Stores through a mapping, cuts the file and gives it its size again; what the mapping and read say then."""
+        fd = self.fd(slot)
+        memory = mmap.mmap(fd, 0)
+        length = len(memory)
+        at, size = offset % length, size % length
+        memory[at:at + 1] = letter
+        os.ftruncate(fd, size)
+        os.ftruncate(fd, length)
+        seen = brief(memory[:]), brief(os.pread(fd, length, 0))
+        memory.close()
+        return seen
 
     def map_read(self, slot):
         memory = mmap.mmap(self.fd(slot), 0, prot=mmap.PROT_READ)
@@ -203,6 +249,22 @@ class Calls:
 
     def mkdir_at(self, slot, name):
         os.mkdir(name, 0o777, dir_fd=self.fd(slot))
+
+    def open_at(self, slot, name, flags):
+        fd = os.open(name, flags | os.O_NONBLOCK, 0o666, dir_fd=self.fd(slot))
+        try:
+            return facts_of(fd)
+        finally:
+            os.close(fd)
+
+    def unlink_at(self, slot, name, flags):
+        libc("unlinkat", self.fd(slot), name, flags)
+
+    def rename_at(self, slot, name, target, new, flags):
+        libc("renameat2", self.fd(slot), name, self.fd(target), new, flags)
+
+    def list_at(self, slot):
+        return sorted(os.listdir(self.fd(slot)))
 
     def rmdir(self, path):
         os.rmdir(path)
@@ -261,8 +323,12 @@ class Calls:
         times = (Timespec * 2)(Timespec(*atime), Timespec(*mtime))
         libc("utimensat", AT_FDCWD, path, ctypes.byref(times), 0 if follow else AT_SYMLINK_NOFOLLOW)
 
-    def access(self, path, mode, effective):
-        libc("faccessat", AT_FDCWD, path, mode, AT_EACCESS if effective else 0)
+    def futimens(self, slot, atime, mtime):
+        times = (Timespec * 2)(Timespec(*atime), Timespec(*mtime))
+        libc("futimens", self.fd(slot), ctypes.byref(times))
+
+    def access(self, path, mode, flags):
+        libc("faccessat", AT_FDCWD, path, mode, flags)
 
     def stat(self, path, follow):
         return facts(os.stat(path, follow_symlinks=follow))
@@ -270,14 +336,16 @@ class Calls:
     def fstat(self, slot):
         return facts(os.fstat(self.fd(slot)))
 
-    def statx(self, path):
-        """Which fields there are, the number of links, and whether the birth is not after the last change."""
+    def statx(self, path, flags, wanted):
+        """Of the fields that are wanted, which there are, and whether the birth is not after the last change."""
         buffer = ctypes.create_string_buffer(256)
-        libc("statx", AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC | STATX_BTIME, buffer)
+        libc("statx", AT_FDCWD, path, flags, ctypes.c_uint(wanted), buffer)
         mask, = struct.unpack_from("<I", buffer, 0)
-        links, = struct.unpack_from("<I", buffer, 16)
+        links, uid, gid, mode = struct.unpack_from("<IIIH", buffer, 16)
         born, changed = struct.unpack_from("<qI", buffer, 80), struct.unpack_from("<qI", buffer, 96)
-        return oct(mask & (STATX_BASIC | STATX_BTIME)), links, born <= changed
+        if wanted & STATX_BASIC == 0:
+            return oct(mask & wanted)
+        return oct(mask & wanted), links, uid, gid, stat.S_IFMT(mode), wanted & STATX_BTIME and born <= changed
 
     def setxattr(self, path, name, value, flags, follow):
         os.setxattr(path, name, value, flags, follow_symlinks=follow)
@@ -297,6 +365,15 @@ class Calls:
 
     def fsetxattr(self, slot, name, value):
         os.setxattr(self.fd(slot), name, value)
+
+    def fgetxattr(self, slot, name):
+        return os.getxattr(self.fd(slot), name)
+
+    def flistxattr(self, slot):
+        return sorted(os.listxattr(self.fd(slot)))
+
+    def fremovexattr(self, slot, name):
+        os.removexattr(self.fd(slot), name)
 
 
 def become(caller):
@@ -334,6 +411,7 @@ class Worker:
         os.makedirs(os.path.join(episode, "home"))
         os.chroot(episode)
         os.chdir("/home")
+        self.calls.punched.clear()
         outcomes = [self.step(*call) for call in calls]
         opened = [self.describe(fd) if fd is not None else None for fd in self.calls.slots]
         for slot, fd in enumerate(self.calls.slots):
@@ -360,7 +438,7 @@ class Worker:
             if isinstance(now, os.stat_result):
                 moved = changes(before[what], now) if isinstance(before[what], os.stat_result) and \
                     before[what].st_ino == now.st_ino else "new"
-                now = (facts(now), moved)
+                now = Seen(facts(now), moved)
             seen[what] = now
         return result, seen
 
@@ -414,7 +492,9 @@ class Worker:
                     attributes[key] = os.getxattr(path, key, follow_symlinks=False)
                 first = inodes.setdefault(st.st_ino, path)
                 empty = stat.S_ISREG(st.st_mode) and st.st_blocks == 0 and not attributes
-                found[path] = (facts(st), content, attributes, first, empty)
+                if st.st_ino in self.calls.punched:
+                    empty = None  # either: of space behind the size, kernels free more or less of what is punched
+                found[path] = Entry(facts(st), content, attributes, first, empty)
         return found
 
 

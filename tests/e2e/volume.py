@@ -3,6 +3,7 @@
 by the process ids of what was started."""
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -201,7 +202,9 @@ class Site:
         self.set_features = os.path.join(build, "tests", "e2e", "set_features")
         self.scratch = scratch
         self.quick = quick
-        self.parity_seconds = self.parity_seed = None
+        self.parity_seconds = 15
+        self.parity_seed = None
+        self.new_parity_seed = random.randrange(1 << 32)  # the same when a case is run once more
         self.fuse = fuse  # what mounts get their requests over: io_uring or device
         self.volumes = []
         self.number = 0

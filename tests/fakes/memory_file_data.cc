@@ -148,7 +148,7 @@ Status MemoryFileSystem::Write(Lane&, OpenFile* file, uint64_t offset, std::span
   {
     WriterLock lock(volume_.mutex);
     ASSIGN_OR_RETURN(MemoryNode * node, Find(handle.ino));
-    if ((handle.flags & O_APPEND) != 0 && !flags.mapped) {
+    if (flags.append.value_or((handle.flags & O_APPEND) != 0)) {
       offset = node->data.size();
     }
     if (offset + data.size() > node->data.size()) {
