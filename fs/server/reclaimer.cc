@@ -190,7 +190,6 @@ void Reclaimer::Settle() {
 }
 
 void Reclaimer::Pass() {
-  clients_.Expire();
   pass_();
   CloseInodes();
   ReleaseOrphans();
