@@ -33,16 +33,7 @@ uint64_t SetOf(std::string_view status, std::string_view name) {
   return set;
 }
 
-}  // namespace
-
-bool EndingByStatus(std::string_view status) {
-  const uint64_t pending = SetOf(status, "\nSigPnd:") | SetOf(status, "\nShdPnd:");
-  const uint64_t unaffected =
-      SetOf(status, "\nSigBlk:") | SetOf(status, "\nSigIgn:") | SetOf(status, "\nSigCgt:") | kHarmless;
-  return (pending & (~unaffected | BitOf(SIGKILL))) != 0;  // a thread of a process that ends has SIGKILL pending
-}
-
-bool IsEnding(pid_t thread) {
+bool Ask(pid_t thread, bool (*question)(std::string_view status)) {
   const UniqueFd file(open(("/proc/" + std::to_string(thread) + "/status").c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) {
     return errno == ENOENT || errno == ESRCH;
@@ -59,7 +50,25 @@ bool IsEnding(pid_t thread) {
     }
     size += static_cast<size_t>(got);
   }
-  return EndingByStatus({text, size});
+  return question({text, size});
 }
+
+}  // namespace
+
+bool EndingByStatus(std::string_view status) {
+  const uint64_t pending = SetOf(status, "\nSigPnd:") | SetOf(status, "\nShdPnd:");
+  const uint64_t unaffected =
+      SetOf(status, "\nSigBlk:") | SetOf(status, "\nSigIgn:") | SetOf(status, "\nSigCgt:") | kHarmless;
+  return (pending & (~unaffected | BitOf(SIGKILL))) != 0;  // a thread of a process that ends has SIGKILL pending
+}
+
+bool InterruptedByStatus(std::string_view status) {
+  const bool alone = status.find("\nThreads:\t1\n") != std::string_view::npos;
+  const uint64_t pending = SetOf(status, "\nSigPnd:") | (alone ? SetOf(status, "\nShdPnd:") : 0);
+  return (pending & ~(SetOf(status, "\nSigBlk:") | SetOf(status, "\nSigIgn:"))) != 0 || EndingByStatus(status);
+}
+
+bool IsEnding(pid_t thread) { return Ask(thread, &EndingByStatus); }
+bool IsInterrupted(pid_t thread) { return Ask(thread, &InterruptedByStatus); }
 
 }  // namespace termfs::mount

@@ -45,6 +45,11 @@ void OnWrite(fuse_req_t request, fuse_ino_t ino, const char* data, size_t size, 
 void OnSeek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* info);
 void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info* info);
 
+// fuse_locks.cc
+void OnGetLock(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info, struct flock* wanted);
+void OnSetLock(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info, struct flock* wanted, int sleep);
+void OnFlock(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info, int operation);
+
 // fuse_directory.cc
 void OnOpenDirectory(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
 void OnReadDirectory(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor, fuse_file_info* info);
