@@ -44,7 +44,7 @@ void AnswerLock(fuse_req_t request, const fuse_file_info* info, const fs::client
     ThreadSleeps sleep;
     return FrontEnd::Of(request).file_system().Lock(FrontEnd::lane(), FileOf(info), lock, &sleep);
   }();
-  Reply(request, done);
+  fuse_reply_err(request, done.code() == EBUSY ? EAGAIN : LoggedErrno(done));
 }
 
 }  // namespace

@@ -189,7 +189,7 @@ class FileSystem {
   // open files), and that of `flock_owner`.
   virtual void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner = std::nullopt) = 0;
   // Holds against every client of the volume until it is unlocked, as file_system.h says of Flush and Release, or the
-  // client ends. EAGAIN: another has it locked, and lock.wait is not set; EDEADLK; EINTR: interrupted in the wait, it
+  // client ends. EBUSY: another has it locked, and lock.wait is not set; EDEADLK; EINTR: interrupted in the wait, it
   // is not locked; ENOLCK: too many. `sleep`: null: nothing waits; else also what does not wait for locks may have to
   // wait for other clients to come back to a server that was started anew.
   virtual Status Lock(Lane& lane, OpenFile* file, const FileLock& lock, LockSleep* sleep) = 0;

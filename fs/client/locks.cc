@@ -113,9 +113,9 @@ Status VolumeClient::Lock(Lane& lane, OpenFile* file, const FileLock& lock, Lock
     if (!state.ok() || *state == wire::LockState::Done || *state == wire::LockState::Refused) {
       return !state.ok() ? EndWait(lane, *file, lock, waits ? waiting->ticket() : 0, asking, state.status())
              : *state == wire::LockState::Done ? Status::Ok()
-                                               : Status::Error(EAGAIN, "another has it locked");
+                                               : Status::Error(EBUSY, "another has it locked");
     }
-    Status slept = waiting == nullptr ? Status::Error(EAGAIN, "other clients may have it locked") : Status::Ok();
+    Status slept = waiting == nullptr ? Status::Error(EBUSY, "other clients may have it locked") : Status::Ok();
     if (slept.ok() && !prepared) {
       slept = sleep->Prepare();
       prepared = slept.ok();

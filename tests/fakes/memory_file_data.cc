@@ -161,7 +161,7 @@ Status MemoryFileSystem::Lock(Lane& lane, OpenFile* file, const fs::client::File
       }
     }
     if (!lock.wait || sleep == nullptr) {
-      return Status::Error(EAGAIN, "locked");
+      return Status::Error(EBUSY, "locked");
     }
     if (!prepared) {
       RETURN_IF_ERROR(sleep->Prepare());

@@ -75,7 +75,7 @@ class FileLocks : public testing::Test {
 
 TEST_F(FileLocks, Lock_ConflictsBetweenClients) {
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
-  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 9, 9)), EAGAIN);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 9, 9)), EBUSY);
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 10, 19)), 0);
   const auto held = b.fs->TestLock(*b.lane, fb, Record(1, LockType::kRead));
   ASSERT_TRUE(held.ok() && held->has_value());
@@ -92,7 +92,7 @@ TEST_F(FileLocks, Flush_EndsTheOwnersRecordLocksOnly) {
   EXPECT_EQ(Lock(a, fa, Record(2, LockType::kWrite, 10, 19)), 0);
   EXPECT_TRUE(a.fs->Flush(*a.lane, fa, 1).ok());
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 0, 9)), 0);
-  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 10, 19)), EAGAIN);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 10, 19)), EBUSY);
   a.Close(fa);  // the other owner is the open file
   EXPECT_TRUE(Eventually([&] { return Lock(b, fb, Record(1, LockType::kWrite)) == 0; }));
   b.Close(fb);
@@ -103,7 +103,7 @@ TEST_F(FileLocks, Release_EndsFlock) {
   lock.flock = true;
   OpenFile* const again = a.Open("f");
   EXPECT_EQ(Lock(a, fa, lock), 0);
-  EXPECT_EQ(Lock(b, fb, lock), EAGAIN);
+  EXPECT_EQ(Lock(b, fb, lock), EBUSY);
   EXPECT_EQ(Lock(b, fb, Record(3, LockType::kWrite)), 0) << "fcntl does not see flock";
   a.fs->Release(*a.lane, fa, 3);
   EXPECT_TRUE(Eventually([&] { return Lock(b, fb, lock) == 0; }));
@@ -120,7 +120,7 @@ TEST_F(FileLocks, Wait_IsHandedTheLock) {
     EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
     EXPECT_TRUE(Eventually([&] { return waiter.result == 0; }));
   }
-  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kRead)), EAGAIN);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kRead)), EBUSY);
   a.Close(fa);
   b.Close(fb);
 }
@@ -166,8 +166,8 @@ TEST_F(FileLocks, Restart_HoldersSayWhatTheyHold) {
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock, 3, 5)), 0);
   volume.KillAndRestart();
-  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 0, 2)), EAGAIN);
-  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 6, 9)), EAGAIN);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 0, 2)), EBUSY);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 6, 9)), EBUSY);
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 3, 5)), 0);
   EXPECT_TRUE(a.Write(fa, 0, "goes on").ok());
   a.Close(fa);
@@ -193,8 +193,8 @@ TEST_F(FileLocks, Disconnect_KeepsLocksAndForgetsWhatNobodyHeardOf) {
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 20, 29)), 0);
   EXPECT_EQ(meanwhile, 0) << "the reply was not lost";
   EXPECT_EQ(a.Metric("link_reconnections_total"), 1u);
-  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 0, 0)), EAGAIN);
-  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 20, 20)), EAGAIN);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 0, 0)), EBUSY);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 20, 20)), EBUSY);
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0);
 }
