@@ -162,16 +162,34 @@ TEST_F(FileLocks, Deadlock_BetweenClientsIsRefused) {
   EXPECT_TRUE(Eventually([&] { return waiter.result == 0; }));
 }
 
-TEST_F(FileLocks, Restart_HoldersSayWhatTheyHold) {
+TEST_F(FileLocks, Restart_NobodyIsQuickerThanWhoHolds) {
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock, 3, 5)), 0);
   volume.KillAndRestart();
-  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 0, 2)), EBUSY);
+  std::atomic<int> result{-1};
+  std::thread quick([&] { result = Lock(b, fb, Record(1, LockType::kWrite, 0, 2)); });
+  EXPECT_TRUE(Eventually([&] { return b.Metric("link_reconnections_total") == 1; }));
+  EXPECT_EQ(result, -1) << "the other client has not come back";
+  EXPECT_TRUE(a.Write(fa, 0, "is back").ok());
+  quick.join();
+  EXPECT_EQ(result, EBUSY);
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 6, 9)), EBUSY);
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 3, 5)), 0);
-  EXPECT_TRUE(a.Write(fa, 0, "goes on").ok());
   a.Close(fa);
   b.Close(fb);
+}
+
+TEST_F(FileLocks, Restart_WhoComesTooLateIsTold) {
+  volume.SetReconnect(std::chrono::seconds(1));
+  Mount late(volume);
+  OpenFile* const file = late.Open("f");
+  OpenFile* const other = late.Create("g");
+  EXPECT_EQ(Lock(late, file, Record(1, LockType::kWrite)), 0);
+  volume.KillAndRestart();
+  EXPECT_TRUE(a.Write(fa, 0, "is back").ok());
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0) << "once the time of the other is over";
+  EXPECT_EQ(late.Write(file, 0, "relies on its lock").code(), EIO);
+  EXPECT_TRUE(late.Write(other, 0, "does not").ok());
 }
 
 TEST_F(FileLocks, Restart_WhoWaitedGoesOnWaiting) {
