@@ -180,7 +180,7 @@ TEST_F(FileLocks, Restart_NobodyIsQuickerThanWhoHolds) {
 }
 
 TEST_F(FileLocks, Restart_WhoComesTooLateIsTold) {
-  volume.SetReconnect(std::chrono::seconds(1));
+  volume.SetExpected(1);
   Mount late(volume);
   OpenFile* const file = late.Open("f");
   OpenFile* const other = late.Create("g");
@@ -203,8 +203,8 @@ TEST_F(FileLocks, Restart_WhoWaitedGoesOnWaiting) {
   EXPECT_TRUE(Eventually([&] { return waiter.result == 0; }));
 }
 
-// Both before and after the server has carried it out, in the same session and in the next.
-TEST_F(FileLocks, Disconnect_KeepsLocksAndForgetsWhatNobodyHeardOf) {
+// The lock whose reply was lost is asked for again.
+TEST_F(FileLocks, Disconnect_KeepsLocks) {
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
   std::atomic<int> meanwhile{-1};
   volume.tlib().LoseReplyOf(kFsLock, [&] { meanwhile = 0; });
