@@ -87,7 +87,22 @@ TEST_F(FileLocks, Lock_ConflictsBetweenClients) {
   b.Close(fb);
 }
 
+TEST_F(FileLocks, Lock_TheServerChecksWhatItIsAskedFor) {
+  FileLock part = Record(1, LockType::kWrite, 0, 9);
+  part.flock = true;
+  for (const FileLock& lock : {Record(1, LockType::kWrite, 9, 3), Record(1, LockType::kRead, 0, kLastLockByte + 1),
+                               Record(1, static_cast<LockType>(3)), part}) {
+    EXPECT_EQ(Lock(a, fa, lock), EINVAL);
+    EXPECT_EQ(a.fs->TestLock(*a.lane, fa, lock).status().code(), EINVAL);
+  }
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0) << "nothing was locked";
+  b.Close(fb);
+  EXPECT_TRUE(Eventually([&] { return Lock(a, fa, Record(1, LockType::kWrite)) == 0; }));
+  a.Close(fa);
+}
+
 TEST_F(FileLocks, Flush_EndsTheOwnersRecordLocksOnly) {
+  OpenFile* const again = a.Open("f");
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
   EXPECT_EQ(Lock(a, fa, Record(2, LockType::kWrite, 10, 19)), 0);
   EXPECT_TRUE(a.fs->Flush(*a.lane, fa, 1).ok());
@@ -95,6 +110,7 @@ TEST_F(FileLocks, Flush_EndsTheOwnersRecordLocksOnly) {
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 10, 19)), EBUSY);
   a.Close(fa);  // the other owner is the open file
   EXPECT_TRUE(Eventually([&] { return Lock(b, fb, Record(1, LockType::kWrite)) == 0; }));
+  a.Close(again);
   b.Close(fb);
 }
 
