@@ -8,7 +8,7 @@ import signal
 import time
 
 from cases_posix import write_file
-from volume import check, ended, eventually
+from volume import WAIT, check, ended, eventually
 
 # Says on a line each what has happened. Locks "f" of the mount argv[1] by argv[2], and holds it until told to end.
 HOLDER = r"""
@@ -37,12 +37,24 @@ except OSError as error:
 
 
 class Holder:
-    def __init__(self, site, mount, how):
-        self.child = site.start("python3", "-c", HOLDER, mount.path, how, stdin=-1)
+    def __init__(self, site, mount, how, program=HOLDER):
+        self.child = site.start("python3", "-c", program, mount.path, how, stdin=-1)
+        self.said = b""
         check(self.says() == "begins", "the program begins")
 
+    def can_say(self, seconds=0):
+        return b"\n" in self.said or bool(select.select([self.child.stdout], [], [], seconds)[0])
+
     def says(self):
-        return self.child.stdout.readline().strip()
+        """The next line; nothing when none comes in time."""
+        deadline = time.monotonic() + WAIT
+        while b"\n" not in self.said and self.can_say(max(0, deadline - time.monotonic())):
+            got = os.read(self.child.stdout.fileno(), 4096)
+            if not got:
+                break
+            self.said += got
+        line, _, self.said = self.said.partition(b"\n")
+        return line.decode()
 
     def end(self):
         self.child.stdin.close()
@@ -143,19 +155,26 @@ def case_locks_deadlock(site):
     script = HOLDER.replace('print("locked", flush=True)\n    sys.stdin.readline()',
                             'print("locked", flush=True)\n    sys.stdin.readline()\n'
                             '    fcntl.lockf(fd, fcntl.LOCK_EX, 1, 1)\n    print("both", flush=True)')
-    crossed = site.start("python3", "-c", script, a.path, "0+1", stdin=-1)
-    check([crossed.stdout.readline().strip() for _ in range(2)] == ["begins", "locked"], "the other")
-    crossed.stdin.write("\n")
-    crossed.stdin.flush()
-    check(asleep(crossed), "it waits for this process")
+    crossed = Holder(site, a, "0+1", script)
+    check(crossed.says() == "locked", "the other")
+    crossed.child.stdin.write("\n")
+    crossed.child.stdin.flush()
+    check(asleep(crossed.child), "it waits for this process")
+    def too_long(*_):
+        raise AssertionError("both wait for one another")
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(WAIT)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)
-        raise AssertionError("both wait for one another")
+        raise AssertionError("two have the same")
     except OSError as error:
         check(error.errno == errno.EDEADLK, f"EDEADLK, not {error}")
-    os.close(fd)
-    check(crossed.stdout.readline().strip() == "both", "the other goes on")
-    crossed.wait(timeout=30)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        os.close(fd)
+    check(crossed.says() == "both", "the other goes on")
+    crossed.child.wait(timeout=30)
 
 
 def case_locks_of_a_killed_mount(site):
@@ -175,7 +194,7 @@ def case_locks_of_a_killed_mount(site):
 
 
 def case_locks_many_waiters(site):
-    """More wait than the mount has threads for, on the mount of the holder: the unlock gets through, each has its turn."""
+    """More wait on the mount of the holder than it has threads: the unlock gets through, each has its turn."""
     volume, (a, b) = two_mounts(site)
     for how in ("0+0", "flock"):
         first = Holder(site, a, how)
@@ -185,20 +204,13 @@ def case_locks_many_waiters(site):
         check(os.stat(a / "f").st_size == 100, "the mount answers")
         write_file(a / "g", b"x" * 4096)
         first.end()
-        left = {waiter.child.stdout.fileno(): waiter for waiter in waiters}
-        while left:
-            ready = [fd for fd in left if can_read(fd)]
-            for fd in ready:
-                waiter = left.pop(fd)
-                check(waiter.says() == "locked", "its turn")
-                check(not any(can_read(other) for other in left), "one at a time")
-                waiter.end()
-            time.sleep(0.01)
+        while waiters:
+            eventually(lambda: any(waiter.can_say() for waiter in waiters), "the next has its turn")
+            served = [waiter for waiter in waiters if waiter.can_say()]
+            check(len(served) == 1 and served[0].says() == "locked", f"one at a time, not {len(served)}")
+            waiters.remove(served[0])
+            served[0].end()
         eventually(lambda: volume.metrics()["fs_locks"] == 0, "nothing is locked")
-
-
-def can_read(fd):
-    return bool(select.select([fd], [], [], 0)[0])
 
 
 def case_locks_over_a_restart(site):

@@ -233,6 +233,15 @@ TEST_F(FileLocks, Disconnect_KeepsLocks) {
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0);
 }
 
+TEST_F(FileLocks, Disconnect_ForGoodEndsThemWhenItsTimeIsOver) {
+  volume.SetExpected(1);
+  Mount late(volume);
+  EXPECT_EQ(Lock(late, late.Open("f"), Record(1, LockType::kWrite)), 0);
+  late.fs->Abandon("it does not come back");
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), EBUSY) << "it may come back";
+  EXPECT_TRUE(Eventually([&] { return Lock(b, fb, Record(1, LockType::kWrite)) == 0; }));
+}
+
 TEST(HeldLocks, Note_RepliesInAnyOrder) {
   client::HeldLocks held;
   const client::LockKey key{.ino = 1, .flock = false, .owner = 2};
