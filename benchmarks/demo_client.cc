@@ -15,6 +15,7 @@
 #include <map>
 #include <thread>
 
+#include "benchmarks/known_bytes.h"
 #include "benchmarks/zipf.h"
 #include "driver/softnic/softnic.h"
 #include "fs/client/file_system.h"
@@ -40,17 +41,9 @@ struct Settings {
   uint64_t files() const { return (mib << 20) / kFileBytes; }
 };
 
-// The bytes that belong at [offset, offset + size) of file `file`: each 8 bytes tell where they are.
-void FillExpected(uint64_t file, uint64_t offset, std::byte* to, size_t size) {
-  for (size_t i = 0; i < size; i += 8) {
-    uint64_t word = (file << 40 | (offset + i)) * 0x9e3779b97f4a7c15ULL;
-    std::memcpy(to + i, &word, 8);
-  }
-}
-
 Status CheckExpected(uint64_t file, uint64_t offset, std::span<const std::byte> got, size_t wanted) {
   std::vector<std::byte> expected(wanted);
-  FillExpected(file, offset, expected.data(), wanted);
+  FillKnown(file, offset, expected);
   if (got.size() != wanted || std::memcmp(got.data(), expected.data(), wanted) != 0) {
     return Status::Error(EIO, "file " + std::to_string(file) + " holds wrong bytes at " + std::to_string(offset));
   }
@@ -63,8 +56,8 @@ Status WriteFiles(const Settings& settings, FileSystem& volume, Lane& lane) {
                                               O_RDWR | O_CREAT | O_TRUNC));
     Status status;
     for (uint64_t offset = 0; offset < kFileBytes && status.ok(); offset += kChunk) {
-      FillExpected(file, offset, lane.buffer().data(), kChunk);
-      status = volume.Write(lane, made.second, offset, lane.buffer().first(kChunk), false);
+      FillKnown(file, offset, lane.buffer().first(kChunk));
+      status = volume.Write(lane, made.second, offset, lane.buffer().first(kChunk), {});
     }
     volume.Release(lane, made.second);
     RETURN_IF_ERROR(std::move(status));

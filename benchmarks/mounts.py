@@ -79,25 +79,28 @@ class RingSwitch:
 class Mounts:
     """A served volume, its mounts, and ceilings: the same FUSE layer over plain memory. Put away at the end."""
 
-    def __init__(self, build, scratch, capacity="1G", ratio="1"):
+    def __init__(self, build, scratch, capacity="1G", ratio="1", before=(), serve_options=()):
+        """`before`: words before the server's command, of a program that becomes it."""
         self.build = build
         self.scratch = scratch
         self.processes = Processes()
+        self.daemons = {}  # {name of a mount: its process}
         self.termfs = os.path.join(build, "mount", "termfs")
         self.volume = os.path.join(scratch, "volume")
         self.log = open(os.path.join(scratch, "log"), "w", encoding="utf-8")
         self.processes.stack.callback(self.log.close)
         try:
-            self.serve(capacity, ratio)
+            self.serve(capacity, ratio, before, serve_options)
         except BaseException:  # SystemExit by a signal, too
             self.__exit__(RuntimeError)
             raise
 
-    def serve(self, capacity, ratio):
+    def serve(self, capacity, ratio, before, serve_options):
         subprocess.run([self.termfs, "format", self.volume, "--capacity", capacity, "--dram-ratio", ratio], check=True,
                        stdout=self.log, timeout=DEADLINE)
-        server = self.processes.start([self.termfs, "serve", self.volume, "--foreground"], self.log)
-        wait_for(lambda: os.path.exists(os.path.join(self.volume, "socket")), "termfs serve", server)
+        self.server = self.processes.start([*before, self.termfs, "serve", self.volume, "--foreground", *serve_options],
+                                           self.log)
+        wait_for(lambda: os.path.exists(os.path.join(self.volume, "socket")), "termfs serve", self.server)
 
     def __enter__(self):
         return self
@@ -113,6 +116,7 @@ class Mounts:
         path = os.path.join(self.scratch, name)
         os.mkdir(path)
         process = self.processes.start([word.replace("MOUNTPOINT", path) for word in command], self.log)
+        self.daemons[name] = process
         self.processes.stack.callback(unmount, path)
         wait_for(lambda: os.path.ismount(path), name, process)
         return path

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What benchmarks/paper measured, as pictures and one page."""
+import functools
 import itertools
 import json
 import os
@@ -10,19 +11,20 @@ from paper_experiments import EXPERIMENTS, LEFT_OUT
 
 BACK = 0.9  # of the former rate
 
-HEAD = """# The TeRM paper's experiments, at the level of the library
+HEAD = """# The TeRM paper's experiments
 
 TeRM is Yang et al., "TeRM: Extending RDMA-Attached Memory with SSD", FAST '24. Its figures are repeated here on one
 machine, with the software RNIC and at this machine's scale, by `./dev bench paper`, which also wrote this page
 (`benchmarks/paper BUILD_DIR --render` writes it again from the `.json` files beside it). All kinds of one point were
-measured in turns, in one run of `term_bench`. Rates do not compare with the paper's, where clients, NIC, network and
-server are machines of their own; ratios do, and each difference is explained by what was measured.
+measured in turns, by one call of `term_bench` (of files: `file_bench`). Figure 16 is of the file system; all others are
+of a region, at the level of the library. Rates do not compare with the paper's, where clients, NIC, network and server
+are machines of their own; ratios do, and each difference is explained by what was measured.
 
 `pin`: all pages in memory. `odp`: an absent page is a fault. `rpc`: the server copies from an mmap of the SSD.
 `bound`: the least of pin's rate, what the SSD gives with the misses of an oracle, and what the processors give with a
-miss's cost; pin and the SSD in the same round, the SSD with accesses of the same size. `misses` are those of term; `cpu`
-is processor time of client and server, `SSD` bytes read and written, both for an access of term. Of the paper only
-such numbers are given as are certain; for the others see its figures.
+miss's cost; pin and the SSD in the same round, the SSD with accesses of the same size. `misses` are those of term;
+`cpu` is processor time of client and server, `SSD` bytes read and written, both for an access of term. Of the paper
+only such numbers are given as are certain; for the others see its figures.
 """
 
 
@@ -39,10 +41,11 @@ def prepared(stored):
             if "pin" in kinds and kind["cpu_us"] > 0:
                 pin = kinds["pin"]
                 kind["cpu_share_of_pin"] = (pin["client_cpu_us"] + pin["server_cpu_us"]) / kind["cpu_us"]
+                kind["over_pin"] = kind["per_s"] / max(pin["per_s"], 1)
         data[point["label"]] = {"settings": result["settings"], **kinds}
-        if result["limit"]["bound_per_s"] > 0:
-            data[point["label"]]["limit"] = {**result["limit"],
-                                             "oracle_misses": 100 * (1 - result["limit"]["oracle_hit_ratio"])}
+        limit = result.get("limit", {})
+        if limit.get("bound_per_s", 0) > 0:
+            data[point["label"]]["limit"] = {**limit, "oracle_misses": 100 * (1 - limit["oracle_hit_ratio"])}
     return data
 
 
@@ -152,7 +155,8 @@ def by_seconds(experiment, data):
     return "\n".join(f"    {row}" for row in rows)
 
 
-TABLES = {"lines": rate_table, "bars": step_table, "latencies": latency_table, "seconds": second_table}
+TABLES = {"lines": rate_table, "marks": rate_table, "bars": step_table, "latencies": latency_table,
+          "seconds": second_table}
 
 
 def picture(experiment, data):
@@ -167,7 +171,8 @@ def picture(experiment, data):
         series = {part: [result[name]["call_us"][part] for result in data.values() for name in names]
                   for part in ("p50", "p99")}
         return paper_plot.lines(experiment.title, "kind", "us", names, series, joined=False)
-    draw = {"lines": paper_plot.lines, "bars": paper_plot.bars}[experiment.draw]
+    draw = {"lines": paper_plot.lines, "bars": paper_plot.bars,
+            "marks": functools.partial(paper_plot.lines, joined=False)}[experiment.draw]
     series = {name: [result[name]["per_s"] for result in data.values()] for name in names}
     return draw(experiment.title, experiment.x_title, "accesses/s", list(data), series)
 
@@ -182,8 +187,10 @@ def section(experiment, stored):
     settings = stored["points"][0]["result"]["settings"]
     quick = ", a quick run" if stored["quick"] else ""
     turn = settings["seconds"] / settings["rounds"]
+    warmups = sorted({point["result"]["settings"]["warmup_s"] for point in stored["points"]})
+    warmup = " to ".join(f"{seconds:g}" for seconds in dict.fromkeys((warmups[0], warmups[-1])))
     parts += [f"**Here** ({stored['date']}{quick}; region {settings['region_bytes'] >> 20} MiB; each kind "
-              f"{settings['rounds']} x {turn:.1f} s after {settings['warmup_s']:g} s).",
+              f"{settings['rounds']} x {turn:.1f} s after {warmup} s of warming up).",
               TABLES[experiment.draw](experiment, data)]
     if experiment.draw == "seconds":
         parts.append(by_seconds(experiment, data))

@@ -80,12 +80,14 @@ def document(parts):
 
 
 def lines(title, x_title, y_title, labels, series, joined=True):
-    """`series`: {name: [value or None for each label]}; logarithmic upwards. Names are those of COLOURS."""
+    """`series`: {name: [value or None for each label]}; logarithmic upwards. Names are those of COLOURS. What follows a
+    comma in a label goes below it."""
     scale = Scale([value for values in series.values() for value in values if value], logarithmic=True)
     parts = frame(title, x_title, y_title, scale, series)
     step = (WIDTH - LEFT - RIGHT) / len(labels)
     places = [LEFT + step * (i + 0.5) for i in range(len(labels))]
-    parts += [text(x, HEIGHT - BOTTOM + 16, label) for x, label in zip(places, labels)]
+    for x, label in zip(places, labels):
+        parts += [text(x, HEIGHT - BOTTOM + 13 * i, part) for i, part in enumerate(label.split(", "), 1)]
     for name, values in series.items():
         colour = COLOURS[name]
         points = [(x, scale.y(value)) for x, value in zip(places, values) if value]

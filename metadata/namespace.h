@@ -78,7 +78,7 @@ struct Superblock {
 };
 
 enum class RenameMode { kReplace, kNoReplace, kExchange };
-enum class XattrMode { kEither, kCreate, kReplace };
+enum class XattrMode { kEither, kCreate, kReplace, kBoth };  // kBoth: always an error, of the one or the other
 enum class SizeRule { kIfLarger, kExact };
 
 class Namespace {

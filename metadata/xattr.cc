@@ -29,10 +29,10 @@ Status Namespace::SetXattr(InodeNumber ino, std::string_view name, std::string_v
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
     const std::string key = XattrKey(ino, name);
     ASSIGN_OR_RETURN(const auto present, op.transaction().Get(key));
-    if (present && mode == XattrMode::kCreate) {
+    if (present && (mode == XattrMode::kCreate || mode == XattrMode::kBoth)) {
       return Status::Error(EEXIST, "the attribute exists");
     }
-    if (!present && mode == XattrMode::kReplace) {
+    if (!present && (mode == XattrMode::kReplace || mode == XattrMode::kBoth)) {
       return NoData();
     }
     if (!present) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 
 #include "base/page.h"
 #include "mount/convert.h"
@@ -43,11 +45,54 @@ fs::client::SetAttributes ToSetAttributes(const struct stat& attributes, int whi
   return set;
 }
 
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
+statx_timestamp ToStatxTime(int64_t nanoseconds) {
+  const timespec time = ToTimespec(nanoseconds);
+  statx_timestamp result{};
+  result.tv_sec = time.tv_sec;
+  result.tv_nsec = static_cast<uint32_t>(time.tv_nsec);
+  return result;
+}
+
+struct statx ToStatx(const fs::Attributes& attributes) {
+  const struct stat st = ToStat(attributes);
+  struct statx sx {};
+  sx.stx_mask = STATX_BASIC_STATS | STATX_BTIME;
+  sx.stx_blksize = static_cast<uint32_t>(st.st_blksize);
+  sx.stx_nlink = static_cast<uint32_t>(st.st_nlink);
+  sx.stx_uid = st.st_uid;
+  sx.stx_gid = st.st_gid;
+  sx.stx_mode = static_cast<uint16_t>(st.st_mode);
+  sx.stx_ino = st.st_ino;
+  sx.stx_size = attributes.size;
+  sx.stx_blocks = attributes.blocks;
+  sx.stx_atime = ToStatxTime(attributes.atime);
+  sx.stx_btime = ToStatxTime(attributes.btime);
+  sx.stx_ctime = ToStatxTime(attributes.ctime);
+  sx.stx_mtime = ToStatxTime(attributes.mtime);
+  sx.stx_rdev_major = major(st.st_rdev);
+  sx.stx_rdev_minor = minor(st.st_rdev);
+  return sx;
+}
+#endif
+
 }  // namespace
 
 void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
   ReplyAttributes(request, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
 }
+
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
+void OnStatx(fuse_req_t request, fuse_ino_t ino, int, int, fuse_file_info*) {
+  FrontEnd& front = FrontEnd::Of(request);
+  const Result<fs::Attributes> attributes = front.file_system().GetAttributes(FrontEnd::lane(), ino);
+  if (!attributes.ok()) {
+    return Reply(request, attributes.status());
+  }
+  struct statx sx = ToStatx(*attributes);
+  fuse_reply_statx(request, 0, &sx, front.Keep(&*attributes).attributes);
+}
+#endif
 
 void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int which, fuse_file_info* info) {
   fs::client::FileSystem& file_system = FrontEnd::Of(request).file_system();
@@ -58,9 +103,10 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
     if (!now.ok()) {
       return Reply(request, now.status());
     }
-    const uint32_t mode = fs::WithoutPrivileges(set.mode ? (now->mode & S_IFMT) | *set.mode : now->mode);
-    if (set.mode || mode != now->mode) {
-      set.mode = mode & 07777;
+    // By the rule for regular files, whatever it is: of a directory the kernel does not say so.
+    const uint32_t bits = fs::WithoutPrivileges(S_IFREG | (set.mode.value_or(now->mode) & 07777)) & 07777;
+    if (set.mode || bits != (now->mode & 07777)) {
+      set.mode = bits;
     }
   }
   ReplyAttributes(request, file_system.Set(FrontEnd::lane(), ino, set, FileOf(info)));

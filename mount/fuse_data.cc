@@ -39,8 +39,9 @@ Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arg
 void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_t offset, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
   const std::span<const std::byte> bytes = FuseServer::Written(data, size);
-  Status status = front.file_system().Write(FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), bytes,
-                                            FuseServer::request().clears_privileges);
+  Status status = front.file_system().Write(
+      FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), bytes,
+      {.clears_privileges = FuseServer::request().clears_privileges, .mapped = info->writepage != 0});
   if (status.ok()) {
     status = SyncAsAsked(front.file_system(), info);
   }

@@ -16,6 +16,9 @@ fuse_lowlevel_ops FrontEnd::Operations() {
   table.forget_multi = &OnForgetMany;
   table.readlink = &OnReadLink;
   table.getattr = &OnGetAttributes;
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
+  table.statx = &OnStatx;
+#endif
   table.setattr = &OnSetAttributes;
   table.statfs = &OnStatFs;
   table.create = &OnCreate;

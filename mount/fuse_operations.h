@@ -18,6 +18,7 @@ void OnReadLink(fuse_req_t request, fuse_ino_t ino);
 
 // fuse_attributes.cc
 void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
+void OnStatx(fuse_req_t request, fuse_ino_t ino, int flags, int mask, fuse_file_info* info);
 void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int which, fuse_file_info* info);
 void OnStatFs(fuse_req_t request, fuse_ino_t ino);
 

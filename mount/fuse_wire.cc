@@ -11,6 +11,9 @@ namespace {
 // Of <linux/fuse.h> 7.39 and 7.42, newer than Debian 12's.
 constexpr uint64_t kDirectIoAllowMmap = uint64_t{1} << 36;
 constexpr uint64_t kOverIoUring = uint64_t{1} << 41;
+// Of 7.39: FUSE_STATX, and the size of fuse_statx_in.
+constexpr uint32_t kStatx = 52;
+constexpr size_t kStatxBytes = 24;
 
 // The argument struct that follows the header, copied out; false when the request is too short.
 template <typename T>
@@ -159,6 +162,8 @@ std::optional<size_t> OperationBytes(uint32_t opcode) {
       return 0;
     case FUSE_GETATTR:
       return sizeof(fuse_getattr_in);
+    case kStatx:
+      return kStatxBytes;
     case FUSE_SETATTR:
       return sizeof(fuse_setattr_in);
     case FUSE_MKNOD:

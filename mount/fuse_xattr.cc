@@ -9,13 +9,26 @@
 namespace termfs::mount {
 namespace {
 
-// Attributes that promise something to the kernel which termfs does not keep are refused rather than stored: access
-// control lists are not enforced, and file capabilities would survive a write.
+constexpr std::string_view kTrusted = "trusted.";
+
+// Names without one of these prefixes have no meaning on Linux. Attributes that promise something to the kernel which
+// termfs does not keep are refused rather than stored: access control lists are not enforced, and file capabilities
+// would survive a write.
 Status Admit(std::string_view name) {
-  if (name.starts_with("system.") || name == "security.capability") {
-    return Status::Error(EOPNOTSUPP, "extended attribute " + std::string(name));
+  for (const std::string_view prefix : {std::string_view("user."), kTrusted, std::string_view("security.")}) {
+    if (name == prefix) {
+      return Status::Error(EINVAL, "extended attribute without a name");
+    }
+    if (name.starts_with(prefix) && name != "security.capability") {
+      return Status::Ok();
+    }
   }
-  return Status::Ok();
+  return Status::Error(EOPNOTSUPP, "extended attribute " + std::string(name));
+}
+
+// The kernel lets only CAP_SYS_ADMIN use these, but lists whatever it is told; a request says no more than the user.
+bool MayList(fuse_req_t request, std::string_view name) {
+  return !name.starts_with(kTrusted) || fuse_req_ctx(request)->uid == 0;
 }
 
 // The value, or how long it is when the caller asks with no room.
@@ -63,7 +76,9 @@ void OnListXattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
   }
   std::string list;
   for (const std::string& name : *names) {
-    list.append(name).push_back('\0');
+    if (MayList(request, name)) {
+      list.append(name).push_back('\0');
+    }
   }
   ReplyValue(request, list.data(), list.size(), size);
 }

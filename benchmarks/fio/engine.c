@@ -4,9 +4,10 @@
 //
 //   fio --ioengine=external:build/benchmarks/fio/libtermfs_fio.so --volume=/srv/vol --filename=a/file --size=1G ...
 //
-// A job is a client of its own. With --iodepth=1 its thread carries out each request itself, as a mount's threads do;
-// with more, there are as many threads as the depth, each with a lane (fs/client/file_system.h). Requests are copied
-// between fio's buffers and the lanes', which fio's own engines need not do.
+// A job is a client of its own, with one lane (fs/client/file_system.h), which its thread uses. With an --iodepth above
+// 1 reads of what is not in memory are under way together in it; for writes and syncs there are threads then, up to the
+// depth, each with a lane. Requests are copied between fio's buffers and the lanes', which fio's own engines need not
+// do.
 //
 // As on a file system, files are made before the jobs start: with contents where they will be read or overwritten, else
 // as --fallocate says. --directory is checked by fio on the host, so directories are a part of --filename here.
@@ -32,17 +33,17 @@ struct Options {
 struct Job {
   struct FioVolume* volume;
   struct FioRequest** reaped;
-  bool by_itself;  // without lanes
+  bool one_by_one;
 };
 
-static int Connect(struct thread_data* td, unsigned lanes, struct FioVolume** volume) {
+static int Connect(struct thread_data* td, unsigned reads, struct FioVolume** volume) {
   const struct Options* options = td->eo;
   char why[512];
   if (options->volume == NULL) {
     log_err("termfs: volume= is not given: the directory of a volume that is served\n");
     return EINVAL;
   }
-  const int error = FioConnect(options->volume, lanes, volume, why, sizeof(why));
+  const int error = FioConnect(options->volume, reads, td_max_bs(td), volume, why, sizeof(why));
   if (error != 0) {
     log_err("termfs: %s: %s\n", options->volume, why);
   }
@@ -150,17 +151,16 @@ static int Init(struct thread_data* td) {
   if (job == NULL) {
     return ENOMEM;
   }
-  job->by_itself = td->o.iodepth == 1;
+  job->one_by_one = td->o.iodepth == 1;
   job->reaped = calloc(td->o.iodepth, sizeof(*job->reaped));
-  const int error = job->reaped == NULL ? ENOMEM : Connect(td, job->by_itself ? 0 : td->o.iodepth, &job->volume);
+  const int error = job->reaped == NULL ? ENOMEM : Connect(td, job->one_by_one ? 0 : td->o.iodepth, &job->volume);
   if (error != 0) {
     free(job->reaped);
     free(job);
     return error;
   }
-  if (job->by_itself) {
-    td->flags |= (unsigned long long)FIO_SYNCIO << TD_ENG_FLAG_SHIFT;  // so that fio looks at the clock before
-  }
+  // So that the clock is looked at before: most reads are done when they have been queued.
+  td->flags |= (unsigned long long)(job->one_by_one ? FIO_SYNCIO : FIO_ASYNCIO_SETS_ISSUE_TIME) << TD_ENG_FLAG_SHIFT;
   td->io_ops_data = job;
   return 0;
 }
@@ -266,19 +266,21 @@ static enum fio_q_status Queue(struct thread_data* td, struct io_u* io_u) {
   request->offset = io_u->offset;
   request->buffer = io_u->xfer_buf;
   request->length = has_bytes ? io_u->xfer_buflen : 0;
-  if (job->by_itself) {
-    FioCarryOut(job->volume, request);
-    TakeResults(request, io_u);
-    return FIO_Q_COMPLETED;
+  if (!job->one_by_one && fio_fill_issue_time(td)) {
+    fio_gettime(&io_u->issue_time, NULL);
   }
-  FioSubmit(job->volume, request);
-  return FIO_Q_QUEUED;
+  if (job->one_by_one) {
+    FioCarryOut(job->volume, request);
+  } else if (!FioBegin(job->volume, request)) {
+    return FIO_Q_QUEUED;
+  }
+  TakeResults(request, io_u);
+  return FIO_Q_COMPLETED;
 }
 
 static int GetEvents(struct thread_data* td, unsigned least, unsigned most, const struct timespec* limit) {
   struct Job* job = td->io_ops_data;
-  const int64_t nanoseconds = limit == NULL ? -1 : (int64_t)limit->tv_sec * 1000000000 + limit->tv_nsec;
-  return (int)FioReap(job->volume, least, most, nanoseconds, job->reaped);
+  return FioReap(job->volume, least, most, limit == NULL, job->reaped);  // fio knows no limit but 0
 }
 
 static struct io_u* Event(struct thread_data* td, int number) {

@@ -2,144 +2,39 @@
 #include "benchmarks/fio/volume.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
-#include "base/mutex.h"
+#include "benchmarks/fio/lane_threads.h"
 #include "driver/softnic/softnic.h"
 #include "fs/client/file_system.h"
 
-using termfs::MutexLock;
 using termfs::Result;
 using termfs::Status;
+using termfs::benchmarks::fio::kLargest;
+using termfs::benchmarks::fio::LaneThreads;
 using termfs::fs::client::FileSystem;
 using termfs::fs::client::Lane;
 using termfs::fs::client::OpenFile;
-
-struct FioFile {
-  uint64_t ino;
-  OpenFile* open;
-};
+using termfs::fs::client::ReadDone;
 
 namespace {
 
-constexpr size_t kLargest = 1U << 20;  // bytes of one operation of the client library
 constexpr mode_t kFileMode = 0644;
 constexpr mode_t kDirectoryMode = 0755;
 
 termfs::fs::client::Caller Self() { return {.uid = geteuid(), .gid = getegid()}; }
-
-// First come, first served; the order in which they are done is another.
-class RequestQueue {
- public:
-  void Push(FioRequest* request) EXCLUDES(mutex_) {
-    request->next = nullptr;
-    const MutexLock lock(mutex_);
-    (last_ == nullptr ? first_ : last_->next) = request;
-    last_ = request;
-    count_++;
-    if (waiting_for_ != 0 && count_ >= waiting_for_) {
-      changed_.NotifyOne();
-    }
-  }
-
-  // Null when the queue is closed.
-  FioRequest* Take() EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    while (first_ == nullptr && !closed_) {
-      waiting_for_ = 1;
-      changed_.WaitFor(mutex_, std::chrono::seconds(1));
-    }
-    return first_ == nullptr ? nullptr : TakeFirst();
-  }
-
-  // One taker at a time.
-  unsigned TakeSome(unsigned least, unsigned most, int64_t nanoseconds, FioRequest** taken) EXCLUDES(mutex_) {
-    using std::chrono::steady_clock;
-    const auto deadline = steady_clock::now() + std::chrono::nanoseconds(std::max<int64_t>(nanoseconds, 0));
-    const MutexLock lock(mutex_);
-    while (count_ < least && (nanoseconds < 0 || steady_clock::now() < deadline)) {
-      waiting_for_ = least;
-      changed_.WaitUntil(mutex_, nanoseconds < 0 ? steady_clock::now() + std::chrono::seconds(1) : deadline);
-    }
-    waiting_for_ = 0;
-    unsigned number = 0;
-    for (; number < most && first_ != nullptr; number++) {
-      taken[number] = TakeFirst();
-    }
-    return number;
-  }
-
-  void Close() EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    closed_ = true;
-    changed_.NotifyAll();
-  }
-
- private:
-  FioRequest* TakeFirst() REQUIRES(mutex_) {
-    FioRequest* const request = first_;
-    first_ = request->next;
-    if (first_ == nullptr) {
-      last_ = nullptr;
-    }
-    count_--;
-    return request;
-  }
-
-  termfs::Mutex mutex_;
-  termfs::CondVar changed_;
-  FioRequest* first_ GUARDED_BY(mutex_) = nullptr;
-  FioRequest* last_ GUARDED_BY(mutex_) = nullptr;
-  unsigned count_ GUARDED_BY(mutex_) = 0;
-  unsigned waiting_for_ GUARDED_BY(mutex_) = 0;  // somebody may be asleep until there are so many
-  bool closed_ GUARDED_BY(mutex_) = false;
-};
-
-Status ReadPiece(FileSystem& volume, Lane& lane, FioRequest& request, size_t length) {
-  ASSIGN_OR_RETURN(const auto got, volume.Read(lane, request.file->open, request.offset + request.done, length));
-  std::memcpy(static_cast<std::byte*>(request.buffer) + request.done, got.data(), got.size());
-  request.done += got.size();
-  return Status::Ok();
-}
-
-Status WritePiece(FileSystem& volume, Lane& lane, FioRequest& request, size_t length) {
-  const std::span data(static_cast<const std::byte*>(request.buffer) + request.done, length);
-  RETURN_IF_ERROR(volume.Write(lane, request.file->open, request.offset + request.done, data, false));
-  request.done += length;
-  return Status::Ok();
-}
-
-Status CarryOut(FileSystem& volume, Lane& lane, FioRequest& request) {
-  if (request.kind == kFioSync || request.kind == kFioDataSync) {
-    return volume.Sync(lane, request.file->open, request.kind == kFioDataSync);
-  }
-  const auto piece = request.kind == kFioRead ? ReadPiece : WritePiece;
-  while (request.done < request.length) {
-    const size_t before = request.done;
-    const size_t length = std::min(kLargest, request.length - before);
-    RETURN_IF_ERROR(piece(volume, lane, request, length));
-    if (request.done - before < length) {
-      break;  // the end of the file
-    }
-  }
-  return Status::Ok();
-}
-
-void CarryOutToTheEnd(FileSystem& volume, Lane& lane, FioRequest& request) {
-  request.done = 0;
-  request.error = CarryOut(volume, lane, request).code();
-}
 
 }  // namespace
 
@@ -147,35 +42,119 @@ struct FioVolume {
   std::unique_ptr<termfs::driver::Nic> nic;
   std::unique_ptr<FileSystem> files;
   std::unique_ptr<Lane> own;  // the job's thread's
-  std::vector<std::unique_ptr<Lane>> lanes;
-  RequestQueue submitted;
-  RequestQueue done;
-  std::vector<std::jthread> threads;
+  std::unique_ptr<LaneThreads> threads;
+  std::chrono::milliseconds longest_wait{};
+  size_t place_bytes = 0;
+  std::vector<size_t> free_places;  // of `own`
+  std::vector<ReadDone> arrived;
+  std::vector<FioRequest*> done;  // and not reaped
+  size_t reads_under_way = 0;
 
-  Status Connect(const std::string& directory, unsigned number_of_lanes) {
+  Status Connect(const std::string& directory, unsigned reads, size_t largest) {
     ASSIGN_OR_RETURN(nic, termfs::driver::CreateSoftNic());
     termfs::fs::client::MountOptions options;
     options.session.program = "fio";
     options.max_io_bytes = kLargest;
+    longest_wait = options.session.call_timeout;
     ASSIGN_OR_RETURN(files, FileSystem::Connect(*nic, directory, options, nullptr));
-    ASSIGN_OR_RETURN(own, files->OpenLane());
-    for (unsigned i = 0; i < number_of_lanes; i++) {
-      ASSIGN_OR_RETURN(auto lane, files->OpenLane());
-      lanes.push_back(std::move(lane));
-    }
-    for (const auto& lane : lanes) {
-      threads.emplace_back([this, &lane] { Serve(*lane); });
+    ASSIGN_OR_RETURN(threads, LaneThreads::Create(*files));
+    place_bytes = std::min(largest, kLargest);
+    ASSIGN_OR_RETURN(own, files->OpenLane(reads * place_bytes));
+    for (unsigned i = reads; i-- > 0;) {
+      free_places.push_back(i * place_bytes);
     }
     return Status::Ok();
   }
 
-  ~FioVolume() { submitted.Close(); }
+  size_t under_way() const { return reads_under_way + threads->under_way(); }
 
-  void Serve(Lane& lane) {
-    while (FioRequest* const request = submitted.Take()) {
-      CarryOutToTheEnd(*files, lane, *request);
-      done.Push(request);
+  bool Begin(FioRequest& request) {
+    if (request.kind != kFioRead) {
+      const Status begun = threads->Begin(request);  // which writes the request's results, so they are not touched here
+      if (!begun.ok()) {
+        request.error = begun.code();
+      }
+      return !begun.ok();
     }
+    request.done = 0;
+    request.error = 0;
+    request.at_end = false;
+    request.place = free_places.back();
+    free_places.pop_back();
+    reads_under_way++;
+    return GoOn(request);
+  }
+
+  // Reads piece by piece for as long as each is there at once. True: the request is done.
+  bool GoOn(FioRequest& request) {
+    while (request.error == 0 && !request.at_end && request.done < request.length) {
+      const auto begun = files->BeginRead(*own, {.file = request.file->open,
+                                                 .offset = request.offset + request.done,
+                                                 .size = NextPiece(request),
+                                                 .place = request.place,
+                                                 .token = reinterpret_cast<uintptr_t>(&request)});
+      if (begun.ok() && !begun->has_value()) {
+        return false;
+      }
+      if (!Take(request, begun.ok() ? Result<std::span<const std::byte>>(**begun) : begun.status())) {
+        break;
+      }
+    }
+    reads_under_way--;
+    free_places.push_back(request.place);
+    return true;
+  }
+
+  size_t NextPiece(const FioRequest& request) const { return std::min(place_bytes, request.length - request.done); }
+
+  // False: there is no next piece.
+  bool Take(FioRequest& request, const Result<std::span<const std::byte>>& bytes) {
+    request.error = bytes.status().code();
+    if (!bytes.ok()) {
+      return false;
+    }
+    const size_t asked = NextPiece(request);
+    std::memcpy(static_cast<std::byte*>(request.buffer) + request.done, bytes->data(), bytes->size());
+    request.done += bytes->size();
+    request.at_end = bytes->size() < asked;
+    return !request.at_end;
+  }
+
+  // Takes in what has come. `wait`: not before something has, if anything is under way; with threads it may be nothing.
+  Status TakeIn(bool wait) {
+    const bool only_reads = threads->under_way() == 0;
+    if (wait && !only_reads) {
+      WaitForAny();
+    }
+    threads->TakeEnded(done);
+    return TakeReads(wait && only_reads);
+  }
+
+  void WaitForAny() {
+    termfs::tlib::client::ReadsFds reads;
+    if (files->ArmReads(*own, reads)) {
+      std::array<pollfd, 3> fds{{{reads[0], POLLIN, 0}, {reads[1], POLLIN, 0}, {threads->fd(), POLLIN, 0}}};
+      poll(fds.data(), fds.size(), static_cast<int>(longest_wait.count()));  // whatever it says: it is asked again
+    }
+    files->DisarmReads(*own);
+  }
+
+  Status TakeReads(bool wait) {
+    arrived.clear();
+    RETURN_IF_ERROR(wait ? files->AwaitReads(*own, arrived) : files->PollReads(*own, arrived));
+    for (const ReadDone& read : arrived) {  // all of them before the lane is used again
+      Take(RequestOf(read), read.data);
+    }
+    for (const ReadDone& read : arrived) {
+      if (FioRequest& request = RequestOf(read); GoOn(request)) {
+        done.push_back(&request);
+      }
+    }
+    return Status::Ok();
+  }
+
+  static FioRequest& RequestOf(const ReadDone& read) {
+    return *reinterpret_cast<FioRequest*>(static_cast<uintptr_t>(read.token));
   }
 
   struct Place {
@@ -229,9 +208,9 @@ struct FioVolume {
   }
 };
 
-int FioConnect(const char* directory, unsigned lanes, FioVolume** volume, char* why, size_t why_bytes) {
+int FioConnect(const char* directory, unsigned reads, size_t largest, FioVolume** volume, char* why, size_t why_bytes) {
   auto connected = std::make_unique<FioVolume>();
-  const Status status = connected->Connect(directory, lanes);
+  const Status status = connected->Connect(directory, reads, largest);
   if (!status.ok()) {
     const std::string text = status.ToString();
     why[text.copy(why, why_bytes - 1)] = '\0';
@@ -285,10 +264,21 @@ int FioAllocate(FioVolume* volume, FioFile* file, int mode, uint64_t size) {
   return volume->files->Allocate(*volume->own, file->open, mode, 0, size).code();
 }
 
-void FioCarryOut(FioVolume* volume, FioRequest* request) { CarryOutToTheEnd(*volume->files, *volume->own, *request); }
+void FioCarryOut(FioVolume* volume, FioRequest* request) {
+  termfs::benchmarks::fio::CarryOut(*volume->files, *volume->own, *request);
+}
 
-void FioSubmit(FioVolume* volume, FioRequest* request) { volume->submitted.Push(request); }
+bool FioBegin(FioVolume* volume, FioRequest* request) { return volume->Begin(*request); }
 
-unsigned FioReap(FioVolume* volume, unsigned least, unsigned most, int64_t nanoseconds, FioRequest** reaped) {
-  return volume->done.TakeSome(least, most, nanoseconds, reaped);
+int FioReap(FioVolume* volume, unsigned least, unsigned most, bool wait, FioRequest** reaped) {
+  std::vector<FioRequest*>& done = volume->done;
+  do {
+    if (const Status taken = volume->TakeIn(wait && done.size() < least); !taken.ok()) {
+      return -taken.code();
+    }
+  } while (wait && done.size() < least && volume->under_way() > 0);
+  const size_t number = std::min<size_t>(most, done.size());
+  std::copy_n(done.begin(), number, reaped);
+  done.erase(done.begin(), done.begin() + static_cast<ptrdiff_t>(number));
+  return static_cast<int>(number);
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FioVolume: a served volume as fio's engine (engine.c) needs it, in C: files by their paths, and as many requests at a
-// time as there are lanes, each on a thread of its own.
+// FioVolume: a served volume as fio's engine (engine.c) needs it, in C: files by their paths, and requests under
+// way: reads in one lane of the client library, writes and syncs on threads, each with a lane of its own.
 //
-// Thread-safety: one thread, the job's. With lanes, requests are carried out by others, which touch the request and its
-//                buffer until it is reaped.
-// Ownership:     requests and buffers are the caller's. Files are closed before the volume, when nothing is on its way.
+// Thread-safety: one thread, the job's. Threads touch a write and its buffer until it is reaped.
+// Ownership:     requests and buffers are the caller's. Files are closed before the volume, when nothing is under way.
 // Errors:        0, or a positive errno.
 // Fork:          a FioVolume has threads, so it does not survive a fork; close it before.
 #pragma once
@@ -35,12 +34,15 @@ struct FioRequest {
   // Results, once it is carried out, or reaped.
   int error;
   size_t done;  // bytes; fewer than `length` at the end of the file
-  struct FioRequest* next;
+  // FioVolume's.
+  size_t place;
+  bool at_end;
 };
 
-// `lanes`: how many requests are carried out at once; 0: only FioCarryOut will be called. The text of an error goes to
-// `why`.
-int FioConnect(const char* directory, unsigned lanes, struct FioVolume** volume, char* why, size_t why_bytes);
+// `reads`: how many may be under way; 0: only FioCarryOut will be called. `largest`: bytes of one of them; what is
+// longer takes several steps. Threads are started as they are needed. The text of an error goes to `why`.
+int FioConnect(const char* directory, unsigned reads, size_t largest, struct FioVolume** volume, char* why,
+               size_t why_bytes);
 void FioDisconnect(struct FioVolume* volume);
 
 // `path` is from the volume's root, with or without a leading slash. ENOENT leaves `size` 0.
@@ -55,12 +57,11 @@ int FioAllocate(struct FioVolume* volume, struct FioFile* file, int mode, uint64
 
 // On the calling thread.
 void FioCarryOut(struct FioVolume* volume, struct FioRequest* request);
-// REQUIRES: lanes.
-void FioSubmit(struct FioVolume* volume, struct FioRequest* request);
-// Waits until `least` requests are done, or `nanoseconds` have passed (negative: for as long as it takes, which the
-// client library bounds); up to `most` of them are in `reaped` then. How many.
-unsigned FioReap(struct FioVolume* volume, unsigned least, unsigned most, int64_t nanoseconds,
-                 struct FioRequest** reaped);
+// True: it is done. False: it is under way. REQUIRES: of a read: fewer than `reads` are.
+bool FioBegin(struct FioVolume* volume, struct FioRequest* request);
+// With `wait`, returns when `least` requests are done; up to `most` of them are in `reaped` then. How many, or a
+// negative errno.
+int FioReap(struct FioVolume* volume, unsigned least, unsigned most, bool wait, struct FioRequest** reaped);
 
 #ifdef __cplusplus
 }

@@ -5,11 +5,9 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include <array>
 #include <csignal>
-#include <fstream>
 
 #include "benchmarks/must.h"
 
@@ -68,35 +66,6 @@ void Child::Receive(std::span<std::byte> answer) const {
   if (got != static_cast<ssize_t>(answer.size())) {
     Die(got < 0 ? ErrnoStatus(name_) : Status::Error(ECHILD, name_ + " has ended"));
   }
-}
-
-double Child::ProcessorSeconds() const {
-  clockid_t clock{};
-  timespec time{};
-  if (clock_getcpuclockid(pid_, &clock) != 0 || clock_gettime(clock, &time) != 0) {
-    Die(Status::Error(ECHILD, name_ + " has ended"));
-  }
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-Child::Bytes Child::DeviceBytes() const {
-  std::ifstream io("/proc/" + std::to_string(pid_) + "/io");
-  Bytes bytes;
-  int found = 0;
-  std::string key;
-  for (uint64_t value = 0; io >> key >> value;) {
-    if (key == "read_bytes:") {
-      bytes.read = value;
-      found++;
-    } else if (key == "write_bytes:") {
-      bytes.written = value;
-      found++;
-    }
-  }
-  if (found != 2) {
-    Die(Status::Error(ENOTSUP, "this kernel does not tell in /proc/PID/io what a process read and wrote"));
-  }
-  return bytes;
 }
 
 }  // namespace termfs::benchmarks::term

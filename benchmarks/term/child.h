@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/unique_fd.h"
+#include "benchmarks/term/process_usage.h"
 
 namespace termfs::benchmarks::term {
 
@@ -37,13 +38,8 @@ class Child {
 
   const std::string& name() const { return name_; }
   pid_t pid() const { return pid_; }
-  double ProcessorSeconds() const;
-  // What it had the block devices read and write.
-  struct Bytes {
-    uint64_t read = 0;
-    uint64_t written = 0;
-  };
-  Bytes DeviceBytes() const;
+  double ProcessorSeconds() const { return ProcessorSecondsOf(pid_); }
+  DeviceBytes Bytes() const { return DeviceBytesOf(pid_); }
 
   // For `body`: this process runs on that CPU from now on; -1: where it likes.
   static void Confine(int cpu);

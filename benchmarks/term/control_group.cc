@@ -110,7 +110,8 @@ Status ControlGroup::LimitSsdReads(const std::string& directory, uint64_t per_se
   ASSIGN_OR_RETURN(const Place place, Make("io"));
   return place.version1
              ? WriteTo(place.path + "/blkio.throttle.read_iops_device", fmt::format("{} {}", disk, per_second))
-             : WriteTo(place.path + "/io.max", fmt::format("{} riops={}", disk, per_second));
+             : WriteTo(place.path + "/io.max",
+                       fmt::format("{} riops={}", disk, per_second == 0 ? "max" : std::to_string(per_second)));
 }
 
 Status ControlGroup::Enter() const {

@@ -23,10 +23,10 @@ class ControlGroup {
   static void Sweep(const std::string& prefix);
 
   Status LimitMemory(uint64_t bytes);
-  // Of the block device that `directory` is on. Writes are not limited.
+  // Of the block device that `directory` is on; 0: without limit again. Writes are not limited.
   Status LimitSsdReads(const std::string& directory, uint64_t per_second);
 
-  // This process and those it starts from now on.
+  // This process and those it starts from now on. Again after another limit was set.
   Status Enter() const;
 
  private:

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/term/experiment.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -10,20 +8,17 @@
 #include <thread>
 
 #include "base/page.h"
-#include "base/unique_fd.h"
-#include "benchmarks/must.h"
-#include "benchmarks/term/busy_processor.h"
-#include "benchmarks/term/region_server.h"
+#include "benchmarks/term/stage.h"
 #include "tlib/rpc/messages.h"
 
 namespace termfs::benchmarks::term {
 namespace {
 
 // No longer than what a short run counts of a kind.
-constexpr double kMostSsdSeconds = 1;  // at each depth
-constexpr double kMostMissSeconds = 2;
+constexpr double kMostSsdSeconds = 1;    // at each depth
+constexpr double kMostSecondsOfPin = 1;  // of warm-up: all is in memory
+constexpr double kMostMissSeconds = 1;
 constexpr double kNothingInMemory = 0.001;  // a DRAM ratio
-constexpr uint64_t kMostScratchBytes = uint64_t{1} << 30;
 
 // Bytes of an RPC beside those that it is for.
 constexpr double kReadMessages =
@@ -56,29 +51,31 @@ SessionCounts Sum(const std::vector<const Tally*>& tallies) {
 struct Consumption {
   double client = 0;  // seconds
   double server = 0;
-  Child::Bytes device;
+  DeviceBytes device;
   ServerCounts counts;
 };
 
 class Experiment {
  public:
-  Experiment(const Settings& settings, const std::string& scratch) : settings_(settings), scratch_(scratch) {
+  Experiment(const Settings& settings, size_t point, Stage& stage)
+      : settings_(settings), point_(point), stage_(stage), servers_(stage.servers()), load_(stage.load()) {
     results_.kinds.resize(settings.kinds.size());
     consumed_.resize(settings.kinds.size());
     gone_by_.resize(settings.kinds.size());
   }
 
-  Results Run() {
-    Start();
+  void Run() {
+    stage_.Adopt(settings_);
+    load_.Begin(point_);
     if (settings_.limit) {
       MeasureMachine();
     }
     WarmUp();
-    load_->Begin();
+    load_.Begin(point_);
     for (uint32_t round = 0; round < settings_.rounds; round++) {
       for (size_t kind = 0; kind < servers_.size(); kind++) {
         results_.kinds[kind].rates.push_back(TakeTurn(kind, settings_.turn(), true));
-        if (busy_ != nullptr) {
+        if (stage_.busy() != nullptr) {
           TakeBusyTurn(kind);
         }
       }
@@ -89,37 +86,22 @@ class Experiment {
     for (size_t kind = 0; kind < servers_.size(); kind++) {
       Collect(kind);
     }
+  }
+
+  // After all points have run: it leaves nothing in memory.
+  Results Finish() {
     if (settings_.limit) {
       MeasureMisses();
       Bound();
     }
-    load_.reset();
     return std::move(results_);
   }
 
  private:
-  void Start() {
-    std::vector<std::string> directories;
-    for (const Kind& kind : settings_.kinds) {
-      directories.push_back(scratch_ + "/" + kind.name);
-      servers_.push_back(std::make_unique<RegionServer>(settings_, kind, directories.back()));
-    }
-    if (settings_.busy > 0) {
-      busy_ = std::make_unique<BusyProcessor>(settings_.server_cpu, settings_.busy);
-    }
-    load_ = std::make_unique<Load>(settings_, directories);
-    for (size_t kind = 0; kind < servers_.size(); kind++) {
-      Say("filling the region of " + settings_.kinds[kind].name);
-      load_->Fill(kind);
-      servers_[kind]->Flush();
-    }
-    load_->Begin();
-  }
-
   double TakeTurn(size_t kind, double seconds, bool counts) {
     const Consumption before = ConsumedBy(kind);
     const double rate =
-        load_->Run({.kind = kind, .begin = gone_by_[kind], .seconds = seconds, .write_share = settings_.write_share});
+        load_.Run({.kind = kind, .begin = gone_by_[kind], .seconds = seconds, .write_share = settings_.write_share});
     gone_by_[kind] += seconds;
     if (settings_.write_share > 0) {
       servers_[kind]->Flush();  // its writes are its own, and no other's turn is disturbed by them
@@ -142,46 +124,38 @@ class Experiment {
   void TakeTurnOfSsd(uint32_t round) {
     Limit& limit = results_.limit;
     const double seconds = std::min(settings_.turn(), kMostSsdSeconds);
-    const auto turn = [&](const std::string& file, SsdLoad load, const std::vector<SsdRate>& rates) {
-      load.depth = BestOf(rates).depth;
-      load.seed += round + 1;
-      return MeasureSsdAt(file, load).per_second;
-    };
-    limit.ssd_read_turns.push_back(turn(servers_.back()->device(), ReadOf(seconds), limit.ssd_reads));
+    limit.ssd_read_turns.push_back(stage_.SsdRateNow(SsdLoadOf(false, seconds, round + 1)));
     if (settings_.write_share > 0) {
-      limit.ssd_write_turns.push_back(turn(ScratchFile(), WriteOf(seconds), limit.ssd_writes));
+      limit.ssd_write_turns.push_back(stage_.SsdRateNow(SsdLoadOf(true, seconds, round + 1)));
     }
   }
 
-  SsdLoad ReadOf(double seconds) const {
+  SsdLoad SsdLoadOf(bool writes, double seconds, uint64_t turn) const {
     return {.bytes = static_cast<uint32_t>(settings_.pattern.item_bytes()),
+            .writes = writes,
             .seconds = seconds,
-            .seed = settings_.pattern.seed};
-  }
-  SsdLoad WriteOf(double seconds) const {
-    SsdLoad load = ReadOf(seconds);
-    load.writes = true;
-    return load;
+            .seed = settings_.pattern.seed + turn};
   }
 
   void TakeBusyTurn(size_t kind) {
     KindResult& result = results_.kinds[kind];
-    busy_->Begin();
+    stage_.busy()->Begin();
     result.busy_over_idle.push_back(TakeTurn(kind, settings_.turn(), true) / result.rates.back());
-    busy_->End();
+    stage_.busy()->End();
   }
 
   Consumption ConsumedBy(size_t kind) const {
-    return {.client = load_->ProcessorSeconds(kind),
+    return {.client = load_.ProcessorSeconds(kind),
             .server = servers_[kind]->child().ProcessorSeconds(),
-            .device = servers_[kind]->child().DeviceBytes(),
+            .device = servers_[kind]->child().Bytes(),
             .counts = servers_[kind]->Counts()};
   }
 
   void WarmUp() {
     for (size_t kind = 0; kind < servers_.size() && settings_.warmup > 0; kind++) {
       Say("warming up " + settings_.kinds[kind].name);
-      TakeTurn(kind, settings_.warmup, false);
+      const bool is_warm = settings_.kinds[kind].region == driver::RegionKind::kPin;
+      TakeTurn(kind, is_warm ? std::min(settings_.warmup, kMostSecondsOfPin) : settings_.warmup, false);
     }
   }
 
@@ -191,59 +165,49 @@ class Experiment {
     limit.oracle_hits = OracleHits(settings_.pattern, settings_.dram_ratio);
     Say("measuring the SSD");
     const double seconds = std::min(kMostSsdSeconds, settings_.seconds / 4);
-    limit.ssd_reads = MeasureSsd(servers_.back()->device(), ReadOf(seconds));
+    limit.ssd_reads = stage_.SsdRates(SsdLoadOf(false, seconds, 0));
     if (settings_.write_share > 0) {
-      WriteScratchFile();
-      limit.ssd_writes = MeasureSsd(ScratchFile(), WriteOf(seconds));
+      limit.ssd_writes = stage_.SsdRates(SsdLoadOf(true, seconds, 0));
     }
   }
 
-  // Last: it leaves nothing in memory.
+  // Of the first kind that is term: the cost and the rate of accesses that all miss.
   void MeasureMisses() {
-    for (size_t kind = 0; kind < servers_.size(); kind++) {
-      if (settings_.kinds[kind].region == driver::RegionKind::kTerm) {
-        Say("measuring a miss alone");
-        servers_[kind]->SetDramRatio(kNothingInMemory);
-        load_->Begin();
-        const Consumption before = ConsumedBy(kind);
-        const double seconds = std::min(kMostMissSeconds, settings_.seconds);
-        results_.limit.miss_rate =
-            load_->Run({.kind = kind, .begin = 0, .seconds = seconds, .write_share = 0, .uniform = true});
-        const Consumption after = ConsumedBy(kind);
-        double accesses = 0;
-        for (const Tally* tally : load_->tallies(kind)) {
-          accesses += static_cast<double>(tally->accesses);
-        }
-        results_.limit.miss_us = (after.client - before.client + after.server - before.server) * 1e6 / accesses;
-      }
+    const auto term = std::find_if(settings_.kinds.begin(), settings_.kinds.end(),
+                                   [](const Kind& kind) { return kind.region == driver::RegionKind::kTerm; });
+    if (term == settings_.kinds.end()) {
+      return;
     }
+    Stage::Misses& misses = stage_.MissesOf(settings_);
+    if (misses.per_second == 0) {
+      misses = MissesOf(static_cast<size_t>(term - settings_.kinds.begin()));
+    }
+    results_.limit.miss_us = misses.cpu_us;
+    results_.limit.miss_rate = misses.per_second;
   }
 
-  // Random bytes: a file system may know zeros without asking the SSD.
-  void WriteScratchFile() const {
-    const std::string path = ScratchFile();
-    const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-    std::vector<uint64_t> chunk((1U << 20) / sizeof(uint64_t));
-    Random random(settings_.pattern.seed);
-    std::generate(chunk.begin(), chunk.end(), [&] { return random(); });
-    const uint64_t bytes = std::min(settings_.pattern.region_bytes, kMostScratchBytes);
-    for (uint64_t at = 0; at < bytes; at += 1U << 20) {
-      if (write(file.get(), chunk.data(), 1U << 20) != 1 << 20) {
-        Die(ErrnoStatus("write " + path));
-      }
+  Stage::Misses MissesOf(size_t kind) {
+    Say("measuring a miss alone");
+    servers_[kind]->Adopt(kNothingInMemory, settings_.ssd_iops);
+    load_.Begin(point_);
+    const Consumption before = ConsumedBy(kind);
+    const double seconds = std::min(kMostMissSeconds, settings_.seconds);
+    const double rate = load_.Run({.kind = kind, .begin = 0, .seconds = seconds, .write_share = 0, .uniform = true});
+    const Consumption after = ConsumedBy(kind);
+    double accesses = 0;
+    for (const Tally* tally : load_.tallies(kind)) {
+      accesses += static_cast<double>(tally->accesses);
     }
-    if (fsync(file.get()) != 0) {
-      Die(ErrnoStatus("write " + path));
-    }
+    return {.per_second = rate,
+            .cpu_us = (after.client - before.client + after.server - before.server) * 1e6 / accesses};
   }
-  std::string ScratchFile() const { return scratch_ + "/written"; }
 
   void Collect(size_t kind) {
     KindResult& result = results_.kinds[kind];
     result.name = settings_.kinds[kind].name;
-    result.session = Sum(load_->tallies(kind));
+    result.session = Sum(load_.tallies(kind));
     uint64_t writes = 0;
-    for (const Tally* tally : load_->tallies(kind)) {
+    for (const Tally* tally : load_.tallies(kind)) {
       result.accesses += tally->accesses;
       writes += tally->writes;
       result.latencies.Add(tally->latencies);
@@ -342,10 +306,10 @@ class Experiment {
   }
 
   const Settings& settings_;
-  const std::string scratch_;
-  std::vector<std::unique_ptr<RegionServer>> servers_;
-  std::unique_ptr<BusyProcessor> busy_;  // null: none is wanted
-  std::unique_ptr<Load> load_;
+  const size_t point_;
+  Stage& stage_;
+  const std::vector<std::unique_ptr<RegionServer>>& servers_;
+  Load& load_;
   std::vector<Consumption> consumed_;
   std::vector<double> gone_by_;  // seconds of load, warm-up included
   Results results_;
@@ -362,6 +326,23 @@ double Median(std::vector<double> values) {
   return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-Results Measure(const Settings& settings, const std::string& scratch) { return Experiment(settings, scratch).Run(); }
+std::vector<Results> Measure(const std::vector<Settings>& points, const std::string& scratch) {
+  Stage stage(points, scratch);
+  std::vector<Experiment> experiments;
+  experiments.reserve(points.size());
+  for (size_t point = 0; point < points.size(); point++) {
+    experiments.emplace_back(points[point], point, stage).Run();
+  }
+  if (std::all_of(points.begin(), points.end(), [](const Settings& point) { return point.write_share == 0; })) {
+    for (size_t kind = 0; kind < stage.servers().size(); kind++) {
+      stage.load().Verify(kind);
+    }
+  }
+  std::vector<Results> results;
+  for (Experiment& experiment : experiments) {
+    results.push_back(experiment.Finish());
+  }
+  return results;
+}
 
 }  // namespace termfs::benchmarks::term

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Experiment: all kinds beside one another on one machine, in turns, and the limit that the machine sets.
+// Experiment: all kinds beside one another on one machine, in turns, and the limit that the machine sets; one point
+// after the other, on the same servers.
 //
 // Errors: end the benchmark.
 #pragma once
@@ -68,7 +69,7 @@ struct Results {
   Limit limit;
 };
 
-// `scratch`: an empty directory on the SSD.
-Results Measure(const Settings& settings, const std::string& scratch);
+// Of each point. `scratch`: an empty directory on the SSD. REQUIRES: as Load.
+std::vector<Results> Measure(const std::vector<Settings>& points, const std::string& scratch);
 
 }  // namespace termfs::benchmarks::term

@@ -22,9 +22,12 @@ using tlib::client::Session;
 constexpr size_t kFillBytes = 1U << 20;
 constexpr std::chrono::seconds kGoodbye{5};
 
-enum class Order : uint32_t { kFill, kBegin, kRun };
+constexpr size_t kVerifiedPages = 2048;
+
+enum class Order : uint32_t { kFill, kVerify, kBegin, kRun };
 struct Command {
   Order order = Order::kBegin;
+  size_t point = 0;  // kBegin
   Turn turn;
 };
 
@@ -50,12 +53,14 @@ SessionCounts CountsOf(const Session& session) {
 // One client process.
 class Client {
  public:
-  Client(const Settings& settings, const std::vector<std::string>& directories, uint32_t process, Tally* tallies)
-      : settings_(settings),
+  Client(const std::vector<Settings>& points, const std::vector<std::string>& directories, uint32_t process,
+         Tally* tallies)
+      : points_(points),
         directories_(directories),
-        first_thread_(process * settings.threads),
+        process_(process),
         tallies_(tallies),
-        nic_(Must(driver::CreateSoftNic())) {}
+        nic_(Must(driver::CreateSoftNic())),
+        rates_(directories.size()) {}
   ~Client() { End(); }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -64,8 +69,10 @@ class Client {
     switch (command.order) {
       case Order::kFill:
         return Fill(command.turn.kind);
+      case Order::kVerify:
+        return Verify(command.turn.kind);
       case Order::kBegin:
-        return Begin();
+        return Begin(command.point);
       case Order::kRun:
         return Run(command.turn);
     }
@@ -73,27 +80,53 @@ class Client {
 
  private:
   std::unique_ptr<Session> Connect(size_t kind) {
-    return Must(
-        Session::Connect(*nic_, directories_[kind], {.program = "term_bench", .bitmap = BitmapFor(kind)}, nullptr));
+    tlib::client::SessionOptions options{.program = "term_bench", .bitmap = BitmapFor(kind)};
+    if (!settings().heat) {
+      options.heat_period = {};
+    }
+    return Must(Session::Connect(*nic_, directories_[kind], options, nullptr));
   }
   tlib::client::BitmapMode BitmapFor(size_t kind) const {
-    return settings_.kinds[kind].region == driver::RegionKind::kTerm ? settings_.bitmap
-                                                                     : tlib::client::BitmapMode::kOff;
+    return settings().kinds[kind].region == driver::RegionKind::kTerm ? settings().bitmap
+                                                                      : tlib::client::BitmapMode::kOff;
   }
 
   void Fill(size_t kind) {
     const auto session = Connect(kind);
     const auto channel = Must(session->OpenChannel({.buffer_bytes = kFillBytes}));
-    Random random(kind + 1);
     const auto bytes = channel->buffer().first(kFillBytes);
+    FillChunk(kind, bytes);
+    for (uint64_t at = 0; at < settings().pattern.region_bytes; at += kFillBytes) {
+      Must(channel->Write({at}, bytes));
+    }
+    Must(session->Goodbye(kGoodbye));
+  }
+
+  void Verify(size_t kind) {
+    const auto session = Connect(kind);
+    const auto channel = Must(session->OpenChannel({.buffer_bytes = kPageSize}));
+    std::vector<std::byte> chunk(kFillBytes);
+    FillChunk(kind, chunk);
+    Random random(kind + 1);
+    std::byte* const page = channel->buffer().data();
+    for (size_t i = 0; i < kVerifiedPages; i++) {
+      const uint64_t at = random.Below(settings().pages()) * kPageSize;
+      const tlib::client::ReadRequest read{.offset = {at}, .length = kPageSize, .destination = page};
+      Must(channel->Read({&read, 1}));
+      if (std::memcmp(page, chunk.data() + at % kFillBytes, kPageSize) != 0) {
+        Die(Status::Error(EIO, settings().kinds[kind].name + " has wrong bytes at " + std::to_string(at)));
+      }
+    }
+    Must(session->Goodbye(kGoodbye));
+  }
+
+  // What each MiB of the region is filled with.
+  static void FillChunk(size_t kind, std::span<std::byte> bytes) {
+    Random random(kind + 1);
     for (size_t i = 0; i < bytes.size(); i += sizeof(uint64_t)) {
       const uint64_t word = random();
       std::memcpy(bytes.data() + i, &word, sizeof(word));
     }
-    for (uint64_t at = 0; at < settings_.pattern.region_bytes; at += kFillBytes) {
-      Must(channel->Write({at}, bytes));
-    }
-    Must(session->Goodbye(kGoodbye));
   }
 
   void End() {
@@ -104,25 +137,23 @@ class Client {
     sessions_.clear();
   }
 
-  void Begin() {
-    rates_.resize(directories_.size() * settings_.threads);
-    for (size_t i = 0; i < accessors_.size(); i++) {
-      rates_[i] = accessors_[i]->rate();
-    }
+  void Begin(size_t point) {
     End();
+    point_ = point;
     generation_++;
     for (size_t kind = 0; kind < directories_.size(); kind++) {
       new (&tallies_[kind]) Tally;
       sessions_.push_back(Connect(kind));
-      for (uint32_t i = 0; i < settings_.threads; i++) {
-        accessors_.push_back(std::make_unique<Accessor>(settings_, *sessions_.back(), first_thread_ + i, generation_,
-                                                        rates_[kind * settings_.threads + i]));
+      const uint32_t threads = settings().threads;
+      for (uint32_t i = 0; i < threads; i++) {
+        accessors_.push_back(std::make_unique<Accessor>(settings(), *sessions_.back(), process_ * threads + i,
+                                                        generation_, rates_[kind] / threads));
       }
     }
   }
 
   void Run(const Turn& turn) {
-    const auto ours = std::span(accessors_).subspan(turn.kind * settings_.threads, settings_.threads);
+    const auto ours = std::span(accessors_).subspan(turn.kind * settings().threads, settings().threads);
     InThreads(ours, [&](Accessor& accessor) { accessor.Prepare(turn); });
     Tally& tally = tallies_[turn.kind];
     tally.processor_seconds -= ProcessorSeconds();
@@ -139,6 +170,7 @@ class Client {
         tally.by_second[i] += seconds[i];
       }
     }
+    rates_[turn.kind] = tally.rate;
     tally.session = CountsOf(*sessions_[turn.kind]);
   }
 
@@ -160,13 +192,16 @@ class Client {
     }
   }
 
-  const Settings& settings_;
+  const Settings& settings() const { return points_[point_]; }
+
+  const std::vector<Settings>& points_;
   const std::vector<std::string>& directories_;
-  const uint32_t first_thread_;
+  const uint32_t process_;
   Tally* const tallies_;  // of each kind
   const std::unique_ptr<driver::Nic> nic_;
+  size_t point_ = 0;
   uint32_t generation_ = 0;
-  std::vector<double> rates_;                         // of the former accessors
+  std::vector<double> rates_;                         // of each kind, in its last turn
   std::vector<std::unique_ptr<Session>> sessions_;    // of each kind
   std::vector<std::unique_ptr<Accessor>> accessors_;  // of each kind, of each thread
 };
@@ -182,7 +217,9 @@ void Serve(Client& client, int socket) {
 
 }  // namespace
 
-Load::Load(const Settings& settings, const std::vector<std::string>& directories) : kinds_(directories.size()) {
+Load::Load(const std::vector<Settings>& points, const std::vector<std::string>& directories)
+    : kinds_(directories.size()) {
+  const Settings& settings = points.front();
   const size_t bytes = sizeof(Tally) * kinds_ * settings.processes;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
@@ -192,20 +229,25 @@ Load::Load(const Settings& settings, const std::vector<std::string>& directories
   for (uint32_t i = 0; i < settings.processes; i++) {
     processes_.push_back(std::make_unique<Child>("client " + std::to_string(i), [&, i](int socket) {
       Child::Confine(settings.client_cpu);
-      Client client(settings, directories, i, shared_ + i * kinds_);
+      Client client(points, directories, i, shared_ + i * kinds_);
       Serve(client, socket);
     }));
   }
 }
 
 void Load::Fill(size_t kind) {
-  processes_.front()->Tell(Command{.order = Order::kFill, .turn = {.kind = kind}});
+  processes_.front()->Tell(Command{.order = Order::kFill, .point = 0, .turn = {.kind = kind}});
   processes_.front()->Hear<uint32_t>();
 }
 
-void Load::Begin() {
+void Load::Verify(size_t kind) {
+  processes_.front()->Tell(Command{.order = Order::kVerify, .point = 0, .turn = {.kind = kind}});
+  processes_.front()->Hear<uint32_t>();
+}
+
+void Load::Begin(size_t point) {
   for (const auto& process : processes_) {
-    process->Tell(Command{.order = Order::kBegin, .turn = {}});
+    process->Tell(Command{.order = Order::kBegin, .point = point, .turn = {}});
   }
   for (const auto& process : processes_) {
     process->Hear<uint32_t>();
@@ -214,7 +256,7 @@ void Load::Begin() {
 
 double Load::Run(const Turn& turn) {
   for (const auto& process : processes_) {
-    process->Tell(Command{.order = Order::kRun, .turn = turn});
+    process->Tell(Command{.order = Order::kRun, .point = 0, .turn = turn});
   }
   for (const auto& process : processes_) {
     process->Hear<uint32_t>();

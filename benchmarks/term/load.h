@@ -50,13 +50,17 @@ struct Tally {
 
 class Load {
  public:
-  // Starts the processes. The servers are there; kind k's in directories[k].
-  Load(const Settings& settings, const std::vector<std::string>& directories);
+  // Starts the processes. The servers are there; kind k's in directories[k]. REQUIRES: all points have the same kinds,
+  // region and processes.
+  Load(const std::vector<Settings>& points, const std::vector<std::string>& directories);
 
   // Writes all of that kind's region.
   void Fill(size_t kind);
-  // New sessions; nothing is counted yet.
-  void Begin();
+  // Ends the benchmark when some of its pages, taken at random, do not hold what Fill wrote. REQUIRES: nobody else has
+  // written.
+  void Verify(size_t kind);
+  // New sessions, for accesses as that point has them; nothing is counted yet.
+  void Begin(size_t point);
   // Accesses per second.
   double Run(const Turn& turn);
 

@@ -8,6 +8,7 @@
 
 #include "benchmarks/must.h"
 #include "benchmarks/term/control_group.h"
+#include "benchmarks/term/open_service.h"
 #include "driver/softnic/softnic.h"
 
 namespace termfs::benchmarks::term {
@@ -18,51 +19,101 @@ namespace {
 constexpr uint64_t kOwnBytes = uint64_t{48} << 20;
 constexpr uint64_t kOwnBytesOfOdp = uint64_t{112} << 20;
 
-enum class Order : uint32_t { kFlush, kSetDramRatio, kCount };
+enum class Order : uint32_t { kFlush, kAdopt, kCount };
 struct Command {
   Order order;
-  double value;
+  double dram_ratio = 0;
+  uint64_t ssd_iops = 0;
 };
 
-class OpenService final : public tlib::server::Service {
+// What the control groups of this process allow it.
+class Limits {
  public:
-  Result<std::vector<std::byte>> Handle(tlib::server::Call&) override { return Status::Error(ENOSYS, "none"); }
-  Result<std::vector<std::byte>> HandleAdmin(uint16_t, std::span<const std::byte>) override {
-    return Status::Error(ENOSYS, "none");
+  Limits(const Settings& settings, const Kind& kind)
+      : kind_(kind),
+        region_bytes_(settings.pattern.region_bytes),
+        directory_(settings.directory),
+        group_(settings.name + "-" + kind.name) {
+    SetMemory(settings.dram_ratio);
+    SetSsdReads(settings.ssd_iops);
+    Must(group_.Enter());
   }
-  Status SessionOpened(const tlib::server::SessionInfo&) override { return Status::Ok(); }
-  void SessionClosed(tlib::server::SessionId, const tlib::server::SessionEnd&) override {}
-  bool AllowsRawWrites() const override { return true; }
+
+  void SetMemory(double dram_ratio) {
+    if (kind_.through_page_cache()) {
+      const auto tier = static_cast<uint64_t>(dram_ratio * static_cast<double>(region_bytes_));
+      Must(group_.LimitMemory(tier + (kind_.region == driver::RegionKind::kOdp ? kOwnBytesOfOdp : kOwnBytes)));
+    }
+  }
+  void SetSsdReads(uint64_t per_second) {
+    if (per_second != ssd_reads_) {
+      Must(group_.LimitSsdReads(directory_, per_second));
+      Must(group_.Enter());
+      ssd_reads_ = per_second;
+    }
+  }
+
+ private:
+  const Kind& kind_;
+  const uint64_t region_bytes_;
+  const std::string directory_;
+  ControlGroup group_;
+  uint64_t ssd_reads_ = 0;  // 0: no limit
 };
 
-ServerCounts CountsOf(const tlib::server::Server& server) {
-  std::map<std::string, uint64_t> values;
-  for (const MetricValue& metric : server.Metrics()) {
-    values[metric.name] = metric.value;
-  }
-  return {.ssd_reads = values["ssd_reads_total"],
-          .ssd_writes = values["ssd_writes_total"],
-          .promotions = values["promotions_total"],
-          .evictions = values["evictions_total"],
-          .frame_read_pages = values["frame_read_pages_total"],
-          .faults = values["faults_total"]};
+bool HasTier(driver::RegionKind kind) {
+  return kind == driver::RegionKind::kOdp || kind == driver::RegionKind::kRpcTiering ||
+         kind == driver::RegionKind::kTerm;
 }
 
-void Obey(tlib::server::Server& server, const Command& command, uint64_t pages) {
-  switch (command.order) {
-    case Order::kSetDramRatio:
-      return Must(server.SetDramRatio(command.value));
-    case Order::kFlush:
-      return Must(server.RunInCoroutine([&] {
-        const tlib::server::PageRange all{.first = {0}, .count = pages};
-        return server.region().Flush({&all, 1});
-      }));
-    case Order::kCount:
-      return;
-  }
-}
+// What is served, and how much of it memory holds.
+class Serving {
+ public:
+  Serving(const Settings& settings, const Kind& kind, tlib::server::Server& server, Limits& limits)
+      : pages_(settings.pages()),
+        kind_(kind.region),
+        server_(server),
+        limits_(limits),
+        dram_ratio_(settings.dram_ratio) {}
 
-void Serve(const Settings& settings, const Kind& kind, const std::string& directory, int socket) {
+  void Obey(const Command& command) {
+    switch (command.order) {
+      case Order::kAdopt:
+        limits_.SetSsdReads(command.ssd_iops);
+        return SetDramRatio(command.dram_ratio);
+      case Order::kFlush:
+        return Must(server_.RunInCoroutine([&] {
+          const tlib::server::PageRange all{.first = {0}, .count = pages_};
+          return server_.region().Flush({&all, 1});
+        }));
+      case Order::kCount:
+        return;
+    }
+  }
+
+ private:
+  // Never a tier that is larger than the limit.
+  void SetDramRatio(double ratio) {
+    if (ratio > dram_ratio_) {
+      limits_.SetMemory(ratio);
+    }
+    if (ratio != dram_ratio_ && HasTier(kind_)) {
+      Must(server_.SetDramRatio(ratio));
+    }
+    if (ratio < dram_ratio_) {
+      limits_.SetMemory(ratio);
+    }
+    dram_ratio_ = ratio;
+  }
+
+  const uint64_t pages_;
+  const driver::RegionKind kind_;
+  tlib::server::Server& server_;
+  Limits& limits_;
+  double dram_ratio_;
+};
+
+void Serve(const Settings& settings, const Kind& kind, const std::string& directory, Limits& limits, int socket) {
   tlib::server::ServerOptions options;
   options.socket_directory = directory;
   options.workers = kind.through_page_cache() ? settings.blocking_workers : settings.workers;
@@ -82,49 +133,51 @@ void Serve(const Settings& settings, const Kind& kind, const std::string& direct
     Child::Send(socket, std::as_bytes(std::span(&counts, 1)));
   };
   answer();
+  Serving serving(settings, kind, *server, limits);
   Command command{};
   while (recv(socket, &command, sizeof(command), 0) == sizeof(command)) {
-    Obey(*server, command, settings.pages());
+    serving.Obey(command);
     answer();
   }
 }
 
-void EnterLimits(const Settings& settings, const Kind& kind) {
-  ControlGroup group(settings.name + "-" + kind.name);
-  if (kind.through_page_cache()) {
-    const auto tier = static_cast<uint64_t>(settings.dram_ratio * static_cast<double>(settings.pattern.region_bytes));
-    Must(group.LimitMemory(tier + (kind.region == driver::RegionKind::kOdp ? kOwnBytesOfOdp : kOwnBytes)));
-  }
-  if (settings.ssd_iops > 0) {
-    Must(group.LimitSsdReads(settings.directory, settings.ssd_iops));
-  }
-  Must(group.Enter());
-}
-
 }  // namespace
+
+ServerCounts CountsOf(const tlib::server::Server& server) {
+  std::map<std::string, uint64_t> values;
+  for (const MetricValue& metric : server.Metrics()) {
+    values[metric.name] = metric.value;
+  }
+  return {.ssd_reads = values["ssd_reads_total"],
+          .ssd_writes = values["ssd_writes_total"],
+          .promotions = values["promotions_total"],
+          .evictions = values["evictions_total"],
+          .frame_read_pages = values["frame_read_pages_total"],
+          .faults = values["faults_total"]};
+}
 
 RegionServer::RegionServer(const Settings& settings, const Kind& kind, std::string directory)
     : directory_(std::move(directory)), child_("the server of " + kind.name, [&](int socket) {
-        EnterLimits(settings, kind);
+        Limits limits(settings, kind);
         Child::Confine(settings.server_cpu);
         std::filesystem::create_directory(directory_);
-        Serve(settings, kind, directory_, socket);
+        Serve(settings, kind, directory_, limits, socket);
       }) {
   child_.Hear<ServerCounts>();
 }
 
 void RegionServer::Flush() const {
-  child_.Tell(Command{Order::kFlush, 0});
+  child_.Tell(Command{.order = Order::kFlush});
   child_.Hear<ServerCounts>();
 }
 
-void RegionServer::SetDramRatio(double ratio) const {
-  child_.Tell(Command{Order::kSetDramRatio, ratio});
+void RegionServer::Adopt(double dram_ratio, uint64_t ssd_iops) const {
+  child_.Tell(Command{.order = Order::kAdopt, .dram_ratio = dram_ratio, .ssd_iops = ssd_iops});
   child_.Hear<ServerCounts>();
 }
 
 ServerCounts RegionServer::Counts() const {
-  child_.Tell(Command{Order::kCount, 0});
+  child_.Tell(Command{.order = Order::kCount});
   return child_.Hear<ServerCounts>();
 }
 

@@ -9,6 +9,7 @@
 
 #include "benchmarks/term/child.h"
 #include "benchmarks/term/settings.h"
+#include "tlib/server/server.h"
 
 namespace termfs::benchmarks::term {
 
@@ -21,6 +22,7 @@ struct ServerCounts {
   uint64_t frame_read_pages = 0;
   uint64_t faults = 0;  // odp
 };
+ServerCounts CountsOf(const tlib::server::Server& server);
 
 class RegionServer {
  public:
@@ -32,7 +34,8 @@ class RegionServer {
 
   // Everything written is on the SSD.
   void Flush() const;
-  void SetDramRatio(double ratio) const;
+  // Holds so much of its region in memory from now on, and reads the SSD no more often (0: as often as it can).
+  void Adopt(double dram_ratio, uint64_t ssd_iops) const;
   ServerCounts Counts() const;
 
  private:

@@ -42,7 +42,8 @@ double OverOracle(const KindResult& kind, const Limit& limit) {
 std::string JsonOf(const KindResult& kind, const Limit& limit) {
   const SessionCounts& session = kind.session;
   return fmt::format(
-      "{{\"kind\": \"{}\", \"per_s\": {:.0f}, \"turns\": [{:.0f}], \"by_second\": [{}], \"call_us\": {{\"p50\": "
+      "{{\"kind\": \"{}\", \"per_s\": {:.0f}, \"turns\": [{:.0f}], \"accesses\": {}, \"read_pages\": {}, "
+      "\"hit_pages\": {}, \"by_second\": [{}], \"call_us\": {{\"p50\": "
       "{:.2f}, "
       "\"p99\": {:.2f}, \"p999\": {:.2f}}}, \"hit_us\": {{\"p50\": {:.2f}, \"p99\": {:.2f}}}, \"miss_us\": {{\"p50\": "
       "{:.2f}, \"p99\": {:.2f}, \"p999\": {:.2f}}}, \"hit_ratio\": {:.5f}, \"misses_over_oracle\": {:.3f}, "
@@ -50,13 +51,14 @@ std::string JsonOf(const KindResult& kind, const Limit& limit) {
       "\"ssd_reads\": {:.4f}, \"ssd_read_bytes\": {:.1f}, "
       "\"ssd_write_bytes\": {:.1f}, \"client_cpu_us\": {:.3f}, \"server_cpu_us\": {:.3f}, \"over_bound\": {:.3f}, "
       "\"over_pin\": {:.3f}, \"busy_over_idle\": {:.3f}}}",
-      kind.name, kind.rate(), fmt::join(kind.rates, ", "), fmt::join(kind.by_second, ", "),
-      Microseconds(kind.latencies.Percentile(0.5)), Microseconds(kind.latencies.Percentile(0.99)),
-      Microseconds(kind.latencies.Percentile(0.999)), Microseconds(session.hit_p50), Microseconds(session.hit_p99),
-      Microseconds(session.miss_p50), Microseconds(session.miss_p99), Microseconds(session.miss_p999), kind.hit_ratio,
-      OverOracle(kind, limit), session.bitmap_pages, session.pattern_pages, kind.wire_bytes, kind.promotions,
-      kind.server_ssd_reads, kind.ssd_read_bytes, kind.ssd_write_bytes, kind.client_us, kind.server_us,
-      Median(kind.over_bound), Median(kind.over_pin), Median(kind.busy_over_idle));
+      kind.name, kind.rate(), fmt::join(kind.rates, ", "), kind.accesses, session.read_pages, session.hit_pages,
+      fmt::join(kind.by_second, ", "), Microseconds(kind.latencies.Percentile(0.5)),
+      Microseconds(kind.latencies.Percentile(0.99)), Microseconds(kind.latencies.Percentile(0.999)),
+      Microseconds(session.hit_p50), Microseconds(session.hit_p99), Microseconds(session.miss_p50),
+      Microseconds(session.miss_p99), Microseconds(session.miss_p999), kind.hit_ratio, OverOracle(kind, limit),
+      session.bitmap_pages, session.pattern_pages, kind.wire_bytes, kind.promotions, kind.server_ssd_reads,
+      kind.ssd_read_bytes, kind.ssd_write_bytes, kind.client_us, kind.server_us, Median(kind.over_bound),
+      Median(kind.over_pin), Median(kind.busy_over_idle));
 }
 
 std::string SettingsJson(const Settings& settings) {
@@ -76,13 +78,17 @@ std::string SettingsJson(const Settings& settings) {
 
 }  // namespace
 
-void PrintJson(const Settings& settings, const Results& results) {
-  std::string kinds;
-  for (const KindResult& kind : results.kinds) {
-    kinds += (kinds.empty() ? "\n  " : ",\n  ") + JsonOf(kind, results.limit);
+void PrintJson(const std::vector<Settings>& points, const std::vector<Results>& results) {
+  std::string all;
+  for (size_t i = 0; i < points.size(); i++) {
+    std::string kinds;
+    for (const KindResult& kind : results[i].kinds) {
+      kinds += (kinds.empty() ? "\n  " : ",\n  ") + JsonOf(kind, results[i].limit);
+    }
+    all += fmt::format("{}{{\"settings\": {},\n \"limit\": {},\n \"kinds\": [{}]}}", all.empty() ? "" : ",\n",
+                       SettingsJson(points[i]), JsonOf(results[i].limit), kinds);
   }
-  fmt::print("{{\"settings\": {},\n \"limit\": {},\n \"kinds\": [{}]}}\n", SettingsJson(settings),
-             JsonOf(results.limit), kinds);
+  fmt::print("[{}]\n", all);
 }
 
 void PrintTable(const Settings& settings, const Results& results) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one run of term_bench is told on its command line.
+// What term_bench is told on its command line.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +31,8 @@ struct Kind {
 };
 Result<Kind> ParseKind(const std::string& name);
 
+// Of one point: a measurement of all kinds. Several points share servers and clients, and so all but what --point may
+// change.
 struct Settings {
   std::vector<Kind> kinds;
   PatternOptions pattern;
@@ -43,6 +44,7 @@ struct Settings {
   uint32_t workers = 1;
   uint32_t blocking_workers = 8;  // of the kinds whose workers wait for the SSD
   tlib::client::BitmapMode bitmap = tlib::client::BitmapMode::kLive;
+  bool heat = true;    // clients say what they read
   double warmup = 10;  // seconds, for each kind
   double seconds = 14;
   uint32_t rounds = 7;
@@ -61,7 +63,7 @@ struct Settings {
   uint32_t all_threads() const { return processes * threads; }
 };
 
-// nullopt: all is done (--help, or a bad command line), `exit_code` says how.
-std::optional<Settings> ParseSettings(int argc, char** argv, int* exit_code);
+// The points, at least one. Empty: all is done (--help, or a bad command line), `exit_code` says how.
+std::vector<Settings> ParseSettings(int argc, char** argv, int* exit_code);
 
 }  // namespace termfs::benchmarks::term

@@ -23,7 +23,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::array<uint32_t, 5> kDepths = {1, 4, 16, 64, 256};
+constexpr std::array<uint32_t, 6> kDepths = {1, 4, 16, 64, 128, 256};
 
 // One thread's accesses in flight.
 class Stream {

@@ -91,6 +91,8 @@ class Lane {
  public:
   virtual ~Lane() = default;
   virtual std::span<std::byte> buffer() = 0;
+  // The part of buffer() that was asked for by OpenLane. Only reads under way, and who asked for it, use it.
+  virtual std::span<std::byte> places() = 0;
   virtual Interruption& interruption() = 0;
   // Ask right before the answer goes to the kernel. `attributes`: those that go with it, if any.
   virtual Keep keep(const Attributes* attributes) const {
@@ -100,6 +102,28 @@ class Lane {
 };
 
 class OpenFile;  // a file handle; created by Open and Create, ended by Release
+
+// A read of several in one lane: as Read's, but it is delivered into places(), from `place` on.
+struct FileRead {
+  OpenFile* file = nullptr;
+  uint64_t offset = 0;
+  size_t size = 0;
+  size_t place = 0;
+  uint64_t token = 0;  // the caller's name for it
+};
+
+struct ReadDone {
+  uint64_t token = 0;
+  Result<std::span<const std::byte>> data;  // as Read's
+};
+
+struct WriteFlags {
+  // The file loses its set-id bits as Linux clears them when an ordinary user writes (the set-group-id bit only where
+  // the group may execute).
+  bool clears_privileges = false;
+  // The kernel writes back what was stored through a mapping, which has its place also with O_APPEND.
+  bool mapped = false;
+};
 
 struct SetAttributes {  // what is absent stays
   std::optional<uint32_t> mode;
@@ -141,7 +165,8 @@ class FileSystem {
   // `address`: the volume's directory. `cache` may be null; it outlives the file system.
   static Result<std::unique_ptr<FileSystem>> Connect(driver::Nic& nic, const std::string& address,
                                                      const MountOptions& options, KernelCache* cache);
-  virtual Result<std::unique_ptr<Lane>> OpenLane() = 0;
+  // `place_bytes`: of places(), for BeginRead.
+  virtual Result<std::unique_ptr<Lane>> OpenLane(size_t place_bytes = 0) = 0;
 
   // Namespace.
   virtual Result<Attributes> Lookup(Lane& lane, uint64_t parent, std::string_view name) = 0;
@@ -176,11 +201,29 @@ class FileSystem {
   // Up to `size` bytes (at most max_io_bytes) from `offset`: a part of lane.buffer(), valid until the lane's next use;
   // shorter only at the end of the file.
   virtual Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) = 0;
+  // Begins to read. What is in memory, or no bytes of the file's at all, has been read when it returns: the bytes, as
+  // Read's. Nothing: the read is under way, and its result comes from AwaitReads or PollReads, once, whatever else
+  // happens in the lane and to the server in the meantime: it is begun again then, and waits for the server as Read
+  // does. Its bytes are those of a Read at some moment until then. An error: it is not under way.
+  // Other operations may come in between. It waits for others when tlib::kChannelCredits pieces of files are under way,
+  // and for the server when this client has no map of the file.
+  // REQUIRES: until the result is there the file stays open, and nothing else uses its place. EINVAL: no such place.
+  virtual Result<std::optional<std::span<const std::byte>>> BeginRead(Lane& lane, const FileRead& read) = 0;
+  // Waits until at least one read under way has ended, if there is any, and appends those that have. Their bytes are
+  // valid until the lane's next use. EINTR: the wait was interrupted; the reads are still under way. No other errors.
+  virtual Status AwaitReads(Lane& lane, std::vector<ReadDone>& done) = 0;
+  // The same without waiting for reads under way, of which there may be none that have ended; but what has to be begun
+  // again is.
+  virtual Status PollReads(Lane& lane, std::vector<ReadDone>& done) = 0;
+  // For waiting together with something else, as Channel::ArmReads: true: before one of `fds` is readable PollReads has
+  // nothing to say; false: it may have now. Wait for no longer than SessionOptions::call_timeout. REQUIRES: DisarmReads
+  // comes after the wait, before the lane's next use.
+  virtual bool ArmReads(Lane& lane, tlib::client::ReadsFds& fds) = 0;
+  virtual void DisarmReads(Lane& lane) = 0;
   // All of `data` or an error (ENOSPC, EFBIG, EIO); on error part of it may have been written. `data` may lie in
-  // lane.buffer(), which saves a copy. `clears_privileges`: the file loses its set-id bits as Linux clears them when an
-  // ordinary user writes (the set-group-id bit only where the group may execute).
+  // lane.buffer(), which saves a copy.
   virtual Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-                       bool clears_privileges) = 0;
+                       WriteFlags flags) = 0;
   // At close(2): the owner's record locks of the file end.
   virtual Status Flush(Lane& lane, OpenFile* file, uint64_t owner) = 0;
   virtual Status Sync(Lane& lane, OpenFile* file, bool data_only) = 0;

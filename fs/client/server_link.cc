@@ -113,9 +113,9 @@ ServerLink::~ServerLink() {
   session.reset();
 }
 
-Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes) {
+Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes, size_t place_bytes) {
   ASSIGN_OR_RETURN(auto interruption, Interruption::Create());
-  std::unique_ptr<VolumeLane> lane(new VolumeLane(*this, kept_, std::move(interruption), buffer_bytes));
+  std::unique_ptr<VolumeLane> lane(new VolumeLane(*this, kept_, std::move(interruption), buffer_bytes, place_bytes));
   {
     MutexLock lock(mutex_);
     if (free_slots_.empty() && slots_ >= kMostSlots) {
@@ -145,7 +145,7 @@ void ServerLink::DetachIdle(uint64_t generation) {
     if (!lane->in_use_.TryLock()) {
       continue;  // its request will find the session lost
     }
-    if (lane->generation_ < generation) {
+    if (lane->generation_ < generation && !lane->armed_) {
       lane->channel_->Detach();
     }
     lane->in_use_.Unlock();
@@ -277,8 +277,11 @@ Result<std::pair<ServerLink::SessionPtr, uint64_t>> ServerLink::AwaitSession(Vol
 }
 
 Status ServerLink::Join(VolumeLane& lane, const SessionPtr& session, uint64_t generation) {
-  ASSIGN_OR_RETURN(auto channel, session->OpenChannel(
-                                     {.buffer_bytes = lane.buffer_bytes_, .interruption = lane.interruption_.get()}));
+  ASSIGN_OR_RETURN(auto channel, session->OpenChannel({.buffer_bytes = lane.buffer_bytes_ + lane.place_bytes_,
+                                                       .interruption = lane.interruption_.get()}));
+  if (lane.channel_ != nullptr) {
+    lane.former_voids_ += lane.channel_->voids() + 1;
+  }
   if (lane.channel_ != nullptr && lane.holds_ > 0) {
     lane.former_.push_back(std::move(lane.channel_));
   }

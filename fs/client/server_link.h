@@ -32,6 +32,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/metrics.h"
@@ -40,6 +41,7 @@
 #include "fs/client/file_system.h"
 #include "fs/client/inode_cache.h"
 #include "fs/client/kept_by_kernel.h"
+#include "fs/client/reads_under_way.h"
 #include "tlib/client/session.h"
 
 namespace termfs::fs::client {
@@ -52,11 +54,42 @@ class VolumeLane final : public Lane {
     const SpinHold hold(in_use_);
     return channel_->Read(reads);
   }
+  Status BeginRead(std::span<const tlib::client::ReadRequest> reads, std::vector<std::byte*>& under_way)
+      EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    return channel_->BeginRead(reads, under_way);
+  }
+  Status AwaitReads(std::vector<std::byte*>& done) EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    return channel_->AwaitReads(done);
+  }
+  Status PollReads(std::vector<std::byte*>& done) EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    return channel_->PollReads(done);
+  }
+  bool ArmReads(tlib::client::ReadsFds& fds) EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    armed_ = channel_->ArmReads(fds);
+    return armed_;
+  }
+  void DisarmReads() EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    if (std::exchange(armed_, false)) {
+      channel_->DisarmReads();
+    }
+  }
+  // How often what was under way has become void, with this channel and with former ones.
+  uint64_t voids() EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    return former_voids_ + channel_->voids();
+  }
+  ReadsUnderWay& reads_under_way() { return reads_under_way_; }
   void AfterGivenUp(tlib::client::LateReply late) EXCLUDES(in_use_) {
     const SpinHold hold(in_use_);
     channel_->AfterGivenUp(std::move(late));
   }
   std::span<std::byte> buffer() override { return channel_->buffer(); }
+  std::span<std::byte> places() override { return channel_->buffer().subspan(buffer_bytes_, place_bytes_); }
   Interruption& interruption() override { return *interruption_; }
   uint64_t generation() const { return generation_; }
   // Counts one more; how many there were before.
@@ -89,12 +122,17 @@ class VolumeLane final : public Lane {
     uint64_t sequence = 0;  // of the last request
   };
   VolumeLane(class ServerLink& link, KeptByKernel& kept, std::unique_ptr<Interruption> interruption,
-             size_t buffer_bytes)
-      : link_(link), interruption_(std::move(interruption)), buffer_bytes_(buffer_bytes), grants_(kept) {}
+             size_t buffer_bytes, size_t place_bytes)
+      : link_(link),
+        interruption_(std::move(interruption)),
+        buffer_bytes_(buffer_bytes),
+        place_bytes_(place_bytes),
+        grants_(kept) {}
 
   ServerLink& link_;
   const std::unique_ptr<Interruption> interruption_;
-  const size_t buffer_bytes_;
+  const size_t buffer_bytes_;  // before the places
+  const size_t place_bytes_;
   LaneGrants grants_;
   Slot slot_;
   SpinLock in_use_;  // by its thread, for as long as a request takes; or by the link, which only tries
@@ -103,6 +141,9 @@ class VolumeLane final : public Lane {
   int holds_ = 0;
   uint64_t reads_ = 0;
   std::vector<std::unique_ptr<tlib::client::Channel>> former_;
+  ReadsUnderWay reads_under_way_;
+  uint64_t former_voids_ = 0;
+  bool armed_ GUARDED_BY(in_use_) = false;  // its thread polls descriptors of the channel
 };
 
 class ServerLink {
@@ -146,7 +187,7 @@ class ServerLink {
   ServerLink(const ServerLink&) = delete;
   ServerLink& operator=(const ServerLink&) = delete;
 
-  Result<std::unique_ptr<VolumeLane>> OpenLane(size_t buffer_bytes) EXCLUDES(mutex_);
+  Result<std::unique_ptr<VolumeLane>> OpenLane(size_t buffer_bytes, size_t place_bytes = 0) EXCLUDES(mutex_);
 
   // `once`: the effect must not happen twice. request.mark is set here.
   Result<Reply> Call(VolumeLane& lane, tlib::client::CallRequest request, bool once);

@@ -95,8 +95,8 @@ VolumeClient::~VolumeClient() {
   link_.reset();
 }
 
-Result<std::unique_ptr<Lane>> VolumeClient::OpenLane() {
-  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(options_.max_io_bytes + kExtraBuffer));
+Result<std::unique_ptr<Lane>> VolumeClient::OpenLane(size_t place_bytes) {
+  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(options_.max_io_bytes + kExtraBuffer, place_bytes));
   return std::unique_ptr<Lane>(std::move(lane));
 }
 

@@ -71,7 +71,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
                                                     KernelCache* cache);
   ~VolumeClient() override;
 
-  Result<std::unique_ptr<Lane>> OpenLane() override;
+  Result<std::unique_ptr<Lane>> OpenLane(size_t place_bytes) override;
   Result<Attributes> Lookup(Lane& lane, uint64_t parent, std::string_view name) override;
   Result<Attributes> GetAttributes(Lane& lane, uint64_t ino) override;
   Result<Attributes> Set(Lane& lane, uint64_t ino, const SetAttributes& what, OpenFile* file) override;
@@ -93,8 +93,12 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<std::pair<Attributes, OpenFile*>> Create(Lane& lane, Caller who, uint64_t parent, std::string_view name,
                                                   uint32_t mode, int flags) override;
   Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) override;
-  Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-               bool clears_privileges) override;
+  Result<std::optional<std::span<const std::byte>>> BeginRead(Lane& lane, const FileRead& read) override;
+  Status AwaitReads(Lane& lane, std::vector<ReadDone>& done) override;
+  Status PollReads(Lane& lane, std::vector<ReadDone>& done) override;
+  bool ArmReads(Lane& lane, tlib::client::ReadsFds& fds) override;
+  void DisarmReads(Lane& lane) override;
+  Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, WriteFlags flags) override;
   Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
@@ -156,7 +160,24 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   static Result<std::span<std::byte>> ToBuffer(Lane& lane, std::span<const std::byte> value);
 
   bool TryOneSided(Lane& lane, OpenFile* file, uint64_t offset, size_t size, Result<std::span<const std::byte>>& done);
-  Result<std::span<const std::byte>> ReadByServer(Lane& lane, OpenFile* file, uint64_t offset, size_t size);
+  // Into buffer(), from `at` on.
+  Result<std::span<const std::byte>> ReadByServer(Lane& lane, OpenFile* file, uint64_t offset, size_t size,
+                                                  size_t at = 0);
+
+  using Bytes = std::span<const std::byte>;
+  // Counts a read that has ended. `begin`: the clock's start: it is not timed.
+  void NoteRead(const Result<Bytes>& done, std::chrono::steady_clock::time_point begin);
+  // Begins a read, anew where it was void. Nothing: it is under way.
+  Result<std::optional<Bytes>> Begin(VolumeLane& lane, ReadUnderWay& read);
+  // Begins what is void anew, until one of them is done. EINTR.
+  Status BeginVoid(VolumeLane& lane, std::vector<ReadDone>& done);
+  // Ends what has come and is valid. `wait`: until something has come. EINTR.
+  Status TakePieces(VolumeLane& lane, std::vector<ReadDone>& done, bool wait);
+  // The channel has failed, and dropped all of them.
+  void AfterFailedReads(VolumeLane& lane, const Status& why, std::vector<ReadDone>& done);
+  Status EndReads(Lane& lane, std::vector<ReadDone>& done, bool wait);
+  // Ends the read of that index.
+  void EndRead(VolumeLane& lane, size_t index, Result<Bytes> result, std::vector<ReadDone>& done);
   Status WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, uint32_t flags);
   // A call that may change the map failed. When it did so without an answer, it may still be carried out, and no map is
   // trusted until its answer has come.

@@ -25,14 +25,14 @@ Status InstallFrom(std::span<const std::byte> reply, uint64_t region_pages, Inod
 }  // namespace
 
 Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-                           bool clears_privileges) {
+                           WriteFlags how) {
   const auto begin = steady_clock::now();
-  const bool append = (file->flags & O_APPEND) != 0;
+  const bool append = (file->flags & O_APPEND) != 0 && !how.mapped;
   if (!append && (offset > kMaxFileBytes || data.size() > kMaxFileBytes - offset)) {
     return Status::Error(EFBIG, "beyond the largest file");
   }
   const uint32_t flags =
-      (append ? uint32_t{kWriteAppend} : 0) | (clears_privileges ? uint32_t{kWriteClearsPrivileges} : 0);
+      (append ? uint32_t{kWriteAppend} : 0) | (how.clears_privileges ? uint32_t{kWriteClearsPrivileges} : 0);
   RETURN_IF_ERROR(CheckUsable(file));
   const VolumeLane::Hold hold(Of(lane));  // `data` may lie in its buffer
   for (size_t done = 0; done < data.size();) {

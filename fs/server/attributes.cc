@@ -142,7 +142,8 @@ Result<metadata::Attributes> FileService::SetInGate(const Request& request, cons
     RETURN_IF_ERROR(Truncate(request, *inode, body.size, !only_size));
   }
   ASSIGN_OR_RETURN(const auto attributes, request.Blocking([&] {
-    return only_size ? names_.GetAttr(body.ino) : names_.SetAttr(body.ino, ChangeOf(body, Now()), Now(), request.stamp);
+    const Nanoseconds now = Now();
+    return only_size ? names_.GetAttr(body.ino) : names_.SetAttr(body.ino, ChangeOf(body, now), now, request.stamp);
   }));
   {
     MutexLock lock(inode->mutex);

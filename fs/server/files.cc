@@ -16,8 +16,6 @@ bool OnlyHolds(int flags) { return (flags & O_PATH) != 0; }
 
 constexpr uint64_t kMaxOpensPerSession = uint64_t{1} << 20;  // of one inode; keeps the count from being a weapon
 
-bool Writes(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
-
 }  // namespace
 
 Result<InodeRef> FileService::FindOpen(const Request& request, uint64_t ino) {
@@ -65,7 +63,7 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
     }
     return OnlyHolds(flags) ? LoadHeld(request, names_, *inode) : LoadOpened(request, *inode, flags);
   }();
-  if (attributes.ok() && (flags & O_TRUNC) != 0 && Writes(flags) && !OnlyHolds(flags)) {
+  if (attributes.ok() && (flags & O_TRUNC) != 0 && !OnlyHolds(flags)) {  // O_RDONLY as well: the kernel has checked
     const Status truncated = [&]() -> Status {
       ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
       RETURN_IF_ERROR(Truncate(request, *inode, 0, false));

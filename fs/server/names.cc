@@ -143,7 +143,7 @@ Result<Bytes> FileService::Link(const Request& request) {
   ASSIGN_OR_RETURN(const auto linked, request.Blocking([&] {
     return again ? names_.GetAttr(body.ino) : names_.Link(body.ino, body.parent, body.name, Now(), request.stamp);
   }));
-  NoteChanged(body.ino);
+  NoteChanged(body.ino, linked.ctime);
   coherence_.Recall(request.session.id, {body.ino, body.parent}, {{body.parent, body.name}});
   return ReplyChange(request, linked, granting, body.parent);
 }
@@ -160,13 +160,14 @@ Result<Bytes> FileService::Unlink(const Request& request) {
   if (request.receipt != nullptr) {
     return ReplyRemoved(request, body.parent, body.name, 0);
   }
+  const Nanoseconds now = Now();
   ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&]() -> Result<Removed> {
     Ending ending(names_, inodes_, clients_);
-    ASSIGN_OR_RETURN(Removed gone, names_.Unlink(body.parent, body.name, ending.may_be_open(), Now(), request.stamp));
+    ASSIGN_OR_RETURN(Removed gone, names_.Unlink(body.parent, body.name, ending.may_be_open(), now, request.stamp));
     ending.Committed(gone);
     return gone;
   }));
-  AfterRemoval(removed);
+  AfterRemoval(removed, now);
   return ReplyRemoved(request, body.parent, body.name, removed.ino);
 }
 
@@ -175,13 +176,14 @@ Result<Bytes> FileService::RemoveDirectory(const Request& request) {
   if (request.receipt != nullptr) {
     return ReplyRemoved(request, body.parent, body.name, 0);
   }
+  const Nanoseconds now = Now();
   ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&]() -> Result<Removed> {
     Ending ending(names_, inodes_, clients_);
-    ASSIGN_OR_RETURN(Removed gone, names_.Rmdir(body.parent, body.name, ending.may_be_open(), Now(), request.stamp));
+    ASSIGN_OR_RETURN(Removed gone, names_.Rmdir(body.parent, body.name, ending.may_be_open(), now, request.stamp));
     ending.Committed(gone);
     return gone;
   }));
-  AfterRemoval(removed);
+  AfterRemoval(removed, now);
   return ReplyRemoved(request, body.parent, body.name, removed.ino);
 }
 
@@ -210,26 +212,28 @@ Result<Bytes> FileService::Rename(const Request& request) {
     coherence_.grants().AddAlways(GrantKey::Entry(body.new_parent, body.new_name), request.session.id);
     coherence_.grants().AddAlways(GrantKey::Entry(body.parent, body.name), request.session.id);
   }
+  const Nanoseconds now = Now();
   ASSIGN_OR_RETURN(const auto renamed, request.Blocking([&]() -> Result<metadata::Renamed> {
     Ending ending(names_, inodes_, clients_);
     ASSIGN_OR_RETURN(auto done, names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode,
-                                              ending.may_be_open(), Now(), request.stamp));
+                                              ending.may_be_open(), now, request.stamp));
     ending.Committed(done.replaced);
     return done;
   }));
   if (renamed.ino == 0) {
     return Bytes{};
   }
-  NoteChanged(renamed.ino);
-  AfterRemoval(renamed.replaced);
+  NoteChanged(renamed.ino, now);
+  NoteChanged(renamed.exchanged, now);
+  AfterRemoval(renamed.replaced, now);
   coherence_.Recall(request.session.id,
                     {renamed.ino, renamed.replaced.ino, renamed.exchanged, body.parent, body.new_parent},
                     {{body.parent, body.name}, {body.new_parent, body.new_name}});
   return Bytes{};
 }
 
-void FileService::AfterRemoval(const Removed& removed) {
-  NoteChanged(removed.ino);
+void FileService::AfterRemoval(const Removed& removed, Nanoseconds now) {
+  NoteChanged(removed.ino, now);
   if (removed.freed_pages) {
     reclaimer_.NoteFreed();
   }
@@ -246,12 +250,12 @@ void FileService::AfterRemoval(const Removed& removed) {
   reclaimer_.AddOrphan(removed.ino);
 }
 
-void FileService::NoteChanged(uint64_t ino) {
+void FileService::NoteChanged(uint64_t ino, Nanoseconds ctime) {
   reclaimer_.NoteChange();
   if (const InodeRef inode = inodes_.Find(ino)) {
-    // The store's ctime is now. If the inode owes it times, they must not set it back.
+    // If the inode owes the store times, they must not set it back.
     MutexLock lock(inode->mutex);
-    inode->ctime = std::max(inode->ctime, Now());
+    inode->ctime = std::max(inode->ctime, ctime);
     ++inode->times_sequence;
   }
 }

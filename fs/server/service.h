@@ -106,8 +106,9 @@ class FileService final : public tlib::server::Service {
   // `ino`: what had the name, 0 if that is not known any more.
   Result<Bytes> ReplyRemoved(const Request& request, uint64_t parent, std::string_view name, uint64_t ino);
   Result<Bytes> Rename(const Request& request);
-  void AfterRemoval(const metadata::Removed& removed);
-  void NoteChanged(uint64_t ino);
+  void AfterRemoval(const metadata::Removed& removed, Nanoseconds now);
+  // `ctime`: what the store has for the inode since the change.
+  void NoteChanged(uint64_t ino, Nanoseconds ctime);
   // directories.cc
   Result<Bytes> ReadDirectory(const Request& request);
   // attributes.cc

@@ -13,6 +13,8 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
     mode = metadata::XattrMode::kCreate;
   } else if (body.flags == XATTR_REPLACE) {
     mode = metadata::XattrMode::kReplace;
+  } else if (body.flags == (XATTR_CREATE | XATTR_REPLACE)) {
+    mode = metadata::XattrMode::kBoth;
   } else if (body.flags != 0) {
     return Status::Error(EINVAL, "bad flags");
   }
@@ -21,9 +23,10 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
     coherence_.Recall(request.session.id, {body.ino}, {});
     return Bytes{};
   }
+  const Nanoseconds now = Now();
   RETURN_IF_ERROR(
-      request.Blocking([&] { return names_.SetXattr(body.ino, body.name, value, mode, Now(), request.stamp); }));
-  NoteChanged(body.ino);
+      request.Blocking([&] { return names_.SetXattr(body.ino, body.name, value, mode, now, request.stamp); }));
+  NoteChanged(body.ino, now);
   coherence_.Recall(request.session.id, {body.ino}, {});
   return Bytes{};
 }
@@ -57,8 +60,9 @@ Result<Bytes> FileService::RemoveXattr(const Request& request) {
     coherence_.Recall(request.session.id, {body.ino}, {});
     return Bytes{};
   }
-  RETURN_IF_ERROR(request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, Now(), request.stamp); }));
-  NoteChanged(body.ino);
+  const Nanoseconds now = Now();
+  RETURN_IF_ERROR(request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, now, request.stamp); }));
+  NoteChanged(body.ino, now);
   coherence_.Recall(request.session.id, {body.ino}, {});
   return Bytes{};
 }

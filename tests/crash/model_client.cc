@@ -165,7 +165,7 @@ void ModelClient::MoveByShrinking() {
   const std::vector<std::byte> bytes(FileModel::kMaxBytes, std::byte{0xbb});
   const uint64_t spared = uint64_t{6} << 20;
   for (uint64_t at = 0; FreeBytes() > spared; at += bytes.size()) {
-    Expect(fs_.Write(lane_, ballast->second, at, bytes, /*clears_privileges=*/false));
+    Expect(fs_.Write(lane_, ballast->second, at, bytes, {}));
   }
   for (int i = 0; i < 4; ++i) {
     WriteAndSync();
@@ -292,7 +292,7 @@ void ModelClient::WriteTo(client::OpenFile* open, int8_t file, uint64_t at, uint
   uint32_t& size = next.size[static_cast<size_t>(file)];
   size = static_cast<uint32_t>(std::max<uint64_t>(size, at + length));
   model_.Begin(next, file, at, length, value);
-  Expect(fs_.Write(lane_, open, at, bytes, /*clears_privileges=*/false));
+  Expect(fs_.Write(lane_, open, at, bytes, {}));
   model_.End();
 }
 

@@ -45,6 +45,7 @@ def case_fio_engine(site):
         return run("fio", *job, *options, code=code, cwd=site.scratch)
 
     fio(*library, "--iodepth=8", "--fsync=1024", "--end_fsync=1")
+    fio(*library, "--filename=made/by/both", "--rw=randrw", "--iodepth=32", "--bsrange=4k-64k", "--fsync=64")
     m = volume.mount()
     on_mount = ["--ioengine=psync", f"--filename={m / 'made/by/library'}", "--verify_only"]
     fio(*on_mount)

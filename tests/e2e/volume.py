@@ -195,10 +195,13 @@ class Site:
         self.termfs = os.path.join(build, "mount", "termfs")
         self.helper = os.path.join(build, "mount", "mount.termfs")
         self.workloads = os.path.join(build, "benchmarks", "workloads")
+        self.term_bench = os.path.join(build, "benchmarks", "term_bench")
+        self.file_bench = os.path.join(build, "benchmarks", "file_bench")
         self.fio_engine = os.path.join(build, "benchmarks", "fio", "libtermfs_fio.so")
         self.set_features = os.path.join(build, "tests", "e2e", "set_features")
         self.scratch = scratch
         self.quick = quick
+        self.parity_seconds = self.parity_seed = None
         self.fuse = fuse  # what mounts get their requests over: io_uring or device
         self.volumes = []
         self.number = 0

@@ -22,16 +22,19 @@ int64_t Now() { return Clock::System().RealTime().count(); }
 
 class MemoryLane : public fs::client::Lane {
  public:
-  explicit MemoryLane(std::unique_ptr<Interruption> interruption) : interruption_(std::move(interruption)) {
+  MemoryLane(std::unique_ptr<Interruption> interruption, size_t place_bytes)
+      : interruption_(std::move(interruption)), bytes_(kLaneBytes + place_bytes) {
     TERMFS_CHECK(memory_ != MAP_FAILED);
   }
-  ~MemoryLane() override { munmap(memory_, kLaneBytes); }
-  std::span<std::byte> buffer() override { return {static_cast<std::byte*>(memory_), kLaneBytes}; }
+  ~MemoryLane() override { munmap(memory_, bytes_); }
+  std::span<std::byte> buffer() override { return {static_cast<std::byte*>(memory_), bytes_}; }
+  std::span<std::byte> places() override { return buffer().subspan(kLaneBytes); }
   Interruption& interruption() override { return *interruption_; }
 
  private:
   const std::unique_ptr<Interruption> interruption_;
-  void* const memory_ = mmap(nullptr, kLaneBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const size_t bytes_;
+  void* const memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 };
 
 struct Handle {
@@ -43,9 +46,9 @@ Handle& HandleOf(fs::client::OpenFile* file) { return *reinterpret_cast<Handle*>
 
 }  // namespace
 
-Result<std::unique_ptr<fs::client::Lane>> MemoryFileSystem::OpenLane() {
+Result<std::unique_ptr<fs::client::Lane>> MemoryFileSystem::OpenLane(size_t place_bytes) {
   ASSIGN_OR_RETURN(auto interruption, Interruption::Create());
-  return std::unique_ptr<Lane>(std::make_unique<MemoryLane>(std::move(interruption)));
+  return std::unique_ptr<Lane>(std::make_unique<MemoryLane>(std::move(interruption), place_bytes));
 }
 
 Status MemoryFileSystem::Resize(MemoryNode& node, uint64_t size) {
@@ -109,29 +112,41 @@ void MemoryFileSystem::Release(Lane& lane, OpenFile* file, std::optional<uint64_
 }
 
 Result<std::span<const std::byte>> MemoryFileSystem::Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) {
+  ASSIGN_OR_RETURN(const size_t length, ReadInto(file, offset, lane.buffer().first(size)));
+  return std::span<const std::byte>(lane.buffer().first(length));
+}
+
+Result<std::optional<std::span<const std::byte>>> MemoryFileSystem::BeginRead(Lane& lane,
+                                                                              const fs::client::FileRead& read) {
+  const std::span<std::byte> place = lane.places().subspan(read.place, read.size);
+  ASSIGN_OR_RETURN(const size_t length, ReadInto(read.file, read.offset, place));
+  return std::optional<std::span<const std::byte>>(place.first(length));
+}
+
+Result<size_t> MemoryFileSystem::ReadInto(OpenFile* file, uint64_t offset, std::span<std::byte> to) {
   reads_.Add();
   ReaderLock lock(volume_.mutex);
   ASSIGN_OR_RETURN(const MemoryNode* node, Find(HandleOf(file).ino));
   const uint64_t start = std::min<uint64_t>(offset, node->data.size());
-  const size_t length = std::min<uint64_t>(size, node->data.size() - start);
-  std::memcpy(lane.buffer().data(), node->data.data() + start, length);
-  return std::span<const std::byte>(lane.buffer().first(length));
+  const size_t length = std::min<uint64_t>(to.size(), node->data.size() - start);
+  std::memcpy(to.data(), node->data.data() + start, length);
+  return length;
 }
 
 Status MemoryFileSystem::Write(Lane&, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-                               bool clears_privileges) {
+                               fs::client::WriteFlags flags) {
   const Handle& handle = HandleOf(file);
   {
     WriterLock lock(volume_.mutex);
     ASSIGN_OR_RETURN(MemoryNode * node, Find(handle.ino));
-    if ((handle.flags & O_APPEND) != 0) {
+    if ((handle.flags & O_APPEND) != 0 && !flags.mapped) {
       offset = node->data.size();
     }
     if (offset + data.size() > node->data.size()) {
       RETURN_IF_ERROR(Resize(*node, offset + data.size()));
     }
     std::memcpy(node->data.data() + offset, data.data(), data.size());
-    if (clears_privileges) {
+    if (flags.clears_privileges) {
       node->attributes.mode = fs::WithoutPrivileges(node->attributes.mode);
     }
     node->attributes.mtime = node->attributes.ctime = Now();

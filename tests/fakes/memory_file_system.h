@@ -62,7 +62,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   MemoryFileSystem(MemoryVolume& volume, fs::client::KernelCache* cache);
   ~MemoryFileSystem() override;
 
-  Result<std::unique_ptr<Lane>> OpenLane() override;
+  Result<std::unique_ptr<Lane>> OpenLane(size_t place_bytes) override;
   Result<Attributes> Lookup(Lane& lane, uint64_t parent, std::string_view name) override;
   Result<Attributes> GetAttributes(Lane& lane, uint64_t ino) override;
   Result<Attributes> Set(Lane& lane, uint64_t ino, const SetAttributes& what, OpenFile* file) override;
@@ -84,8 +84,17 @@ class MemoryFileSystem : public fs::client::FileSystem {
   Result<std::pair<Attributes, OpenFile*>> Create(Lane& lane, Caller who, uint64_t parent, std::string_view name,
                                                   uint32_t mode, int flags) override;
   Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) override;
+  // Nothing is ever under way.
+  Result<std::optional<std::span<const std::byte>>> BeginRead(Lane& lane, const fs::client::FileRead& read) override;
+  Status AwaitReads(Lane&, std::vector<fs::client::ReadDone>&) override { return Status::Ok(); }
+  Status PollReads(Lane&, std::vector<fs::client::ReadDone>&) override { return Status::Ok(); }
+  bool ArmReads(Lane&, tlib::client::ReadsFds& fds) override {
+    fds.fill(-1);
+    return true;
+  }
+  void DisarmReads(Lane&) override {}
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
-               bool clears_privileges) override;
+               fs::client::WriteFlags flags) override;
   Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
@@ -111,6 +120,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
 
  private:
   Status CheckServer() const;
+  Result<size_t> ReadInto(OpenFile* file, uint64_t offset, std::span<std::byte> to) EXCLUDES(volume_.mutex);
   Status Stall(Lane& lane);
   fs::server::LockRequest RequestOf(OpenFile* file, const fs::client::FileLock& lock) const;
   Result<MemoryNode*> Find(uint64_t ino) REQUIRES_SHARED(volume_.mutex);

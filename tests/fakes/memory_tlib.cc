@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fakes/memory_tlib.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -174,10 +177,47 @@ class MemoryChannel final : public tlib::client::Channel {
     return Status::Ok();
   }
 
-  Status BeginRead(std::span<const tlib::client::ReadRequest> reads, std::vector<std::byte*>&) override {
-    return Read(reads);
+  Status BeginRead(std::span<const tlib::client::ReadRequest> reads, std::vector<std::byte*>& under_way) override {
+    if (!server_.holding_ || session_->lost) {
+      return Read(reads);
+    }
+    for (const auto& read : reads) {
+      under_way_.push_back(read);
+      under_way.push_back(read.destination);
+    }
+    return Status::Ok();
   }
-  Status AwaitReads(std::vector<std::byte*>&) override { return Status::Ok(); }
+  Status AwaitReads(std::vector<std::byte*>& done) override {
+    while (!under_way_.empty() && !HasNews()) {
+      pollfd answers{.fd = server_.answers_.get(), .events = POLLIN, .revents = 0};
+      poll(&answers, 1, 1);  // a loss wakes nobody here
+    }
+    return PollReads(done);
+  }
+  Status PollReads(std::vector<std::byte*>& done) override {
+    const int failure = under_way_.empty() ? 0 : server_.reads_failure_.exchange(0);
+    if (failure == EINTR) {
+      return Status::Error(EINTR, "injected: interrupted");
+    }
+    if (failure != 0 || session_->lost) {
+      VoidUnderWay();
+      return failure != 0 ? Status::Error(failure, "injected") : Status::Error(ENOTCONN, "the session is lost");
+    }
+    if (server_.holding_) {
+      return Status::Ok();
+    }
+    RETURN_IF_ERROR(Read(under_way_));
+    for (const auto& read : std::exchange(under_way_, {})) {
+      done.push_back(read.destination);
+    }
+    return Status::Ok();
+  }
+  bool ArmReads(tlib::client::ReadsFds& fds) override {
+    fds = {server_.answers_.get(), -1};
+    return !HasNews();
+  }
+  void DisarmReads() override {}
+  uint64_t voids() const override { return voids_; }
   Status Post(const tlib::client::CallRequest& request) override { return Call(request).status(); }
   void AfterGivenUp(tlib::client::LateReply late) override {
     if (!late_.has_value()) {
@@ -189,7 +229,7 @@ class MemoryChannel final : public tlib::client::Channel {
     }
     late(std::span<const std::byte>(*reply));
   }
-  void Detach() override {}
+  void Detach() override { server_.detached_ += std::exchange(detached_, true) ? 0U : 1U; }
   Status Write(RegionOffset, std::span<const std::byte>) override { return Status::Error(EACCES, "not allowed"); }
 
   Result<tlib::client::CallReply> Call(const tlib::client::CallRequest& request) override {
@@ -228,6 +268,7 @@ class MemoryChannel final : public tlib::client::Channel {
     }
     if (uint16_t expected = request.opcode; server_.given_up_opcode_.compare_exchange_strong(expected, 0)) {
       late_ = std::move(result);
+      VoidUnderWay();
       return Status::Error(ETIMEDOUT, "given up");
     }
     RETURN_IF_ERROR(result->status());
@@ -237,10 +278,22 @@ class MemoryChannel final : public tlib::client::Channel {
   }
 
  private:
+  bool HasNews() const { return !server_.holding_ || session_->lost || server_.reads_failure_ != 0; }
+  void VoidUnderWay() {
+    if (!under_way_.empty()) {
+      under_way_.clear();
+      buffer_ = std::vector<std::byte>(buffer_.size());
+      voids_++;
+    }
+  }
+
   MemoryServer& server_;
   const std::shared_ptr<MemorySession> session_;
   std::vector<std::byte> buffer_;
   std::vector<std::byte> reply_;
+  std::vector<tlib::client::ReadRequest> under_way_;
+  uint64_t voids_ = 0;
+  bool detached_ = false;
   std::optional<Result<std::vector<std::byte>>> late_;
 };
 
@@ -354,6 +407,12 @@ void MemoryServer::LoseReplyOf(uint16_t opcode, std::function<void()> then) {
   loss_ = {.opcode = opcode, .then = std::move(then)};
 }
 
+void MemoryServer::AnswerReads() {
+  holding_ = false;
+  const uint64_t one = 1;
+  TERMFS_CHECK(write(answers_.get(), &one, sizeof(one)) == sizeof(one));
+}
+
 void MemoryServer::DelayReplyOf(uint16_t opcode, std::function<void()> then) {
   MutexLock lock(mutex_);
   delay_ = {.opcode = opcode, .then = std::move(then)};
@@ -398,12 +457,6 @@ void MemoryServer::Mute(uint64_t session) {
   if (const auto found = Find(session)) {
     found->mute = true;
   }
-}
-
-bool MemoryServer::PageIsZero(PageIndex page) {
-  MutexLock lock(region_mutex_);
-  const auto begin = bytes_.begin() + static_cast<ptrdiff_t>(StartOf(page).value);
-  return std::all_of(begin, begin + kPageSize, [](std::byte b) { return b == std::byte{0}; });
 }
 
 Status MemoryServer::Stop() {
@@ -479,44 +532,6 @@ void MemoryServer::Expel(SessionId session, const std::string&) {
   closers_.emplace_back([this, found] { Close(found, tlib::server::SessionEnd::How::kExpelled); });
 }
 
-template <typename PerPage>
-Status MemoryServer::ForPages(RegionOffset offset, uint64_t length, PerPage per_page) {
-  for (uint64_t done = 0; done < length;) {
-    const uint64_t at = offset.value + done;
-    const uint64_t part = std::min(length - done, kPageSize - (at & (kPageSize - 1)));
-    {
-      MutexLock lock(region_mutex_);
-      if (at > bytes_.size() || part > bytes_.size() - at) {
-        return Status::Error(EIO, "beyond the region");
-      }
-      RETURN_IF_ERROR(per_page(bytes_.data() + at, done, part));
-    }
-    done += part;
-  }
-  return Status::Ok();
-}
-
-Status MemoryServer::Resize(uint64_t pages) {
-  MutexLock lock(region_mutex_);
-  bytes_.resize(pages << kPageBits);
-  flushed_.resize(pages << kPageBits);
-  return Status::Ok();
-}
-
-Status MemoryServer::Read(RegionOffset offset, std::span<std::byte> to) {
-  return ForPages(offset, to.size(), [&](const std::byte* page, uint64_t done, uint64_t part) {
-    std::memcpy(to.data() + done, page, part);
-    return Status::Ok();
-  });
-}
-
-Status MemoryServer::Write(RegionOffset offset, std::span<const std::byte> from) {
-  return ForPages(offset, from.size(), [&](std::byte* page, uint64_t done, uint64_t part) {
-    std::memcpy(page, from.data() + done, part);
-    return Status::Ok();
-  });
-}
-
 Status MemoryServer::WriteFrom(tlib::server::Call& call, RegionOffset offset, uint32_t in_offset, uint32_t length,
                                const std::function<Status()>& check) {
   const auto& memory_call = static_cast<MemoryCall&>(call);
@@ -537,34 +552,6 @@ Status MemoryServer::ReadTo(tlib::server::Call& call, RegionOffset offset, uint3
   TERMFS_CHECK(out_offset <= memory_call.out().length && length <= memory_call.out().length - out_offset);
   Task::Yield();
   return Read(offset, memory_call.request_.out.subspan(out_offset, length));
-}
-
-Status MemoryServer::Zero(std::span<const tlib::server::PageRange> ranges) {
-  for (const auto& range : ranges) {
-    zeroed_pages_ += range.count;
-    RETURN_IF_ERROR(
-        ForPages(StartOf(range.first), range.count << kPageBits, [](std::byte* page, uint64_t, uint64_t part) {
-          std::memset(page, 0, part);
-          return Status::Ok();
-        }));
-  }
-  return Flush(ranges);
-}
-
-Status MemoryServer::Flush(std::span<const tlib::server::PageRange> ranges) {
-  for (const auto& range : ranges) {
-    RETURN_IF_ERROR(ForPages(StartOf(range.first), range.count << kPageBits,
-                             [this](const std::byte* page, uint64_t, uint64_t part) {
-                               std::memcpy(flushed_.data() + (page - bytes_.data()), page, part);
-                               return Status::Ok();
-                             }));
-  }
-  return Status::Ok();
-}
-
-void MemoryServer::ForgetUnflushed() {
-  MutexLock lock(region_mutex_);
-  bytes_ = flushed_;
 }
 
 }  // namespace termfs

@@ -9,12 +9,15 @@
 // Ownership:     end all sessions before the server.
 #pragma once
 
+#include <sys/eventfd.h>
+
 #include <atomic>
 #include <deque>
 #include <map>
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/unique_fd.h"
 #include "tlib/client/session.h"
 #include "tlib/server/server.h"
 #include "tlib/server/worker.h"
@@ -40,6 +43,11 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   void DelayReplyOf(uint16_t opcode, std::function<void()> then) EXCLUDES(mutex_);
   // Its caller gives the next request with this opcode up; it is carried out, and its reply comes late.
   void GiveUp(uint16_t opcode) { given_up_opcode_ = opcode; }
+  // BeginRead leaves its reads under way until AnswerReads, which reads what is there then.
+  void HoldReads() { holding_ = true; }
+  void AnswerReads();
+  // AwaitReads and PollReads of channels with reads under way fail so, once.
+  void FailReads(int code) { reads_failure_ = code; }
   // Every session is lost, as by the death of the server: the service hears nothing of it, and nobody can connect until
   // the next Serve. Waits for the requests that are under way.
   void Die() EXCLUDES(mutex_);
@@ -54,6 +62,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   // The region has the bytes that were flushed, and none that were written since. REQUIRES: no server runs.
   void ForgetUnflushed();
   uint64_t zeroed_pages() const { return zeroed_pages_; }
+  uint64_t detached() const { return detached_; }  // channels
   uint64_t region_pages() EXCLUDES(region_mutex_) {
     MutexLock lock(region_mutex_);
     return bytes_.size() >> kPageBits;
@@ -91,9 +100,10 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   Status Flush(std::span<const tlib::server::PageRange> ranges) override;
 
   Status Resize(uint64_t pages) EXCLUDES(region_mutex_);
+  // Of a page: its bytes, how many were before them, how many they are.
+  using PerPage = std::function<Status(std::byte* bytes, uint64_t done, uint64_t part)>;
   // Page by page, each as one.
-  template <typename PerPage>
-  Status ForPages(RegionOffset offset, uint64_t length, PerPage per_page);
+  Status ForPages(RegionOffset offset, uint64_t length, const PerPage& per_page);
   std::shared_ptr<MemorySession> Find(uint64_t session);
   void Close(const std::shared_ptr<MemorySession>& session, tlib::server::SessionEnd::How how);
   // What happens when the reply to a request with the opcode is ready.
@@ -110,8 +120,12 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::unique_ptr<tlib::server::Worker> worker_;
   std::atomic<uint64_t> next_session_{1};
   std::atomic<uint64_t> zeroed_pages_{0};
+  std::atomic<uint64_t> detached_{0};
   std::atomic<int64_t> pages_until_failure_{-1};  // negative: never
   std::atomic<uint16_t> given_up_opcode_{0};
+  std::atomic<bool> holding_{false};
+  std::atomic<int> reads_failure_{0};
+  UniqueFd answers_{eventfd(0, EFD_CLOEXEC)};  // readable: none are held
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<MemorySession>> sessions_ GUARDED_BY(mutex_);
   std::vector<std::thread> closers_ GUARDED_BY(mutex_);

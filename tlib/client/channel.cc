@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -75,6 +76,7 @@ void ChannelImpl::Detach() {
   reader_.reset();
   under_way_.clear();
   ended_.clear();
+  voids_++;
   bound_port_.reset();
   port_.reset();
 }
@@ -183,6 +185,9 @@ Status ChannelImpl::BeginRead(std::span<const ReadRequest> reads, std::vector<st
     return core_->why_lost();
   }
   counters_->read_calls.Add();
+  if (reads.size() == 1 && reader_ != nullptr && reader_->TryHit(reads.front())) [[likely]] {
+    return Status::Ok();
+  }
   Status status = ReadOneSided(reads);
   if (status.ok() && !missing_.empty()) {
     status = BeginFetches(reads, under_way);
@@ -207,21 +212,76 @@ Status ChannelImpl::AwaitReads(std::vector<std::byte*>& done) {
   if (port_ == nullptr) {
     return core_->why_lost();
   }
-  Status status;
   if (ended_.empty() && read_failed_.ok() && !under_way_.empty()) {
     Deadline deadline(core_->call_timeout());
-    status = FetchPort().AwaitAny(deadline);
+    Status answered = FetchPort().AwaitAny(deadline);
+    if (!answered.ok()) {
+      return answered.code() == EINTR ? answered : VoidUnderWay(std::move(answered));
+    }
   }
-  if (status.ok()) {
-    EndAnswered();
-    status = std::exchange(read_failed_, Status::Ok());
+  return NameEnded(done);
+}
+
+Status ChannelImpl::PollReads(std::vector<std::byte*>& done) {
+  if (port_ == nullptr) {
+    return core_->why_lost();
   }
-  if (!status.ok()) {
-    return VoidUnderWay(std::move(status));
+  if (!under_way_.empty()) {
+    FetchPort().PollReplies();
+  }
+  const size_t before = done.size();
+  RETURN_IF_ERROR(NameEnded(done));
+  if (done.size() != before || under_way_.empty()) {
+    return Status::Ok();
+  }
+  Status why = WhyNoAnswers();
+  return why.ok() ? why : VoidUnderWay(std::move(why));
+}
+
+Status ChannelImpl::NameEnded(std::vector<std::byte*>& done) {
+  EndAnswered();
+  if (!read_failed_.ok()) {
+    return VoidUnderWay(std::exchange(read_failed_, Status::Ok()));
   }
   done.insert(done.end(), ended_.begin(), ended_.end());
   ended_.clear();
   return Status::Ok();
+}
+
+Status ChannelImpl::WhyNoAnswers() {
+  if (core_->patterns().lost()) {
+    return core_->why_lost();
+  }
+  if (FetchPort().broken()) {
+    return FetchPort().why_broken();
+  }
+  const auto begun_before = steady_clock::now() - core_->call_timeout();
+  const bool late = std::any_of(under_way_.begin(), under_way_.end(),
+                                [&](const UnderWay& read) { return read.begin < begun_before; });
+  return late ? Status::Error(ETIMEDOUT, "the server does not answer in time") : Status::Ok();
+}
+
+bool ChannelImpl::ArmReads(ReadsFds& fds) {
+  if (port_ == nullptr || !ended_.empty() || !read_failed_.ok()) {
+    return false;
+  }
+  if (under_way_.empty()) {
+    fds.fill(-1);
+    return true;
+  }
+  RpcPort& port = FetchPort();
+  driver::CompletionQueue& queue = port.recv_queue();
+  if (port.has_answers() || port.broken() || !queue.Arm()) {
+    return false;
+  }
+  fds = {queue.fd(), core_->lost_fd()};
+  return true;
+}
+
+void ChannelImpl::DisarmReads() {
+  if (port_ != nullptr && !under_way_.empty()) {
+    FetchPort().recv_queue().Disarm();
+  }
 }
 
 void ChannelImpl::EndAnswered() {
@@ -267,6 +327,7 @@ void ChannelImpl::ForgetUnderWay() {
   under_way_.clear();
   ended_.clear();
   read_failed_ = Status::Ok();
+  voids_++;
 }
 
 RpcPort& ChannelImpl::FetchPort() {

@@ -23,6 +23,10 @@ class ChannelImpl final : public Channel {
   Status Read(std::span<const ReadRequest> reads) override;
   Status BeginRead(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way) override;
   Status AwaitReads(std::vector<std::byte*>& done) override;
+  Status PollReads(std::vector<std::byte*>& done) override;
+  bool ArmReads(ReadsFds& fds) override;
+  void DisarmReads() override;
+  uint64_t voids() const override { return voids_; }
   Status Write(RegionOffset offset, std::span<const std::byte> data) override;
   Result<CallReply> Call(const CallRequest& request) override;
   Status Post(const CallRequest& request) override;
@@ -50,6 +54,10 @@ class ChannelImpl final : public Channel {
   Status BeginFetches(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way);
   // Takes those that are answered out of under_way_.
   void EndAnswered();
+  // Says which have ended, or that one failed.
+  Status NameEnded(std::vector<std::byte*>& done);
+  // Why answers will not come, or have not come in time.
+  Status WhyNoAnswers();
   // Until `port` has a credit, as far as what is under way has them all.
   Status MakeRoom(RpcPort& port, Deadline& deadline);
   // Where absent pages are asked for. Of a thread that is bound to a CPU: a queue pair that a worker of the same CPU
@@ -91,6 +99,7 @@ class ChannelImpl final : public Channel {
   std::vector<UnderWay> under_way_;
   std::vector<std::byte*> ended_;  // read, and AwaitReads has not said so yet
   Status read_failed_;             // one of them; neither has this been said
+  uint64_t voids_ = 0;
 };
 
 }  // namespace termfs::tlib::client

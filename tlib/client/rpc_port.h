@@ -64,6 +64,7 @@ class RpcPort {
   bool IsAnswered(const Ticket& ticket) const {
     return slots_[ticket.slot].call == ticket.call && slots_[ticket.slot].state == State::kAnswered;
   }
+  bool has_answers() const { return answered_ > 0; }  // that nobody has awaited yet
   // The caller has lost interest, its buffer is retired with the call.
   void Abandon(const Ticket& ticket);
   // The same, but WhenAnswered does not mean this one. True when its reply is still to come.
@@ -78,6 +79,7 @@ class RpcPort {
 
   driver::QueuePair& pair() { return *pair_; }
   driver::CompletionQueue& send_queue() { return *send_queue_; }
+  driver::CompletionQueue& recv_queue() { return *recv_queue_; }  // of replies
   CompletionWaiter& waiter() { return waiter_; }
 
   // Takes in completions of the send queue; returns how many were of kReadId, or broken() tells.

@@ -10,6 +10,7 @@
 //   RETURN_IF_ERROR(channel->Read({&read, 1}));
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -30,7 +31,7 @@ namespace termfs::tlib::client {
 // Where the client learns which pages are absent before it READs them.
 enum class BitmapMode : uint8_t {
   kLive,    // the server's own bitmap through shared memory (one host); Connect fails with ENOTSUP where it cannot be
-  kPulled,  // READ every pull_period, patched by what RPC replies report
+  kPulled,  // READ every pull_period, pull_pages of it in turn, patched by what RPC replies report
   kOff,     // never: detection by the pattern alone
 };
 
@@ -38,6 +39,7 @@ struct SessionOptions {
   std::string program = "client";  // shown by `status`
   BitmapMode bitmap = BitmapMode::kLive;
   std::chrono::milliseconds pull_period{1000};
+  uint64_t pull_pages = uint64_t{4} << 20;  // a bit each; of a region of no more than 16 GiB that is all, every time
   std::chrono::milliseconds heat_period{1000};  // how often access counts are summed and exported; 0: not at all
   std::chrono::milliseconds call_timeout{30000};
   std::chrono::milliseconds hello_timeout{30000};  // for the server to welcome us
@@ -75,6 +77,9 @@ struct CallReply {
   uint32_t out_bytes = 0;
 };
 
+// One for answers, one for the loss of the session. Negative: none.
+using ReadsFds = std::array<int, 2>;
+
 class Session;
 
 // The reply to a call that was given up: its body, or the server's error; ENOTCONN when none will come.
@@ -95,12 +100,21 @@ class Channel {
   // page-atomic. On error the destinations hold anything.
   virtual Status Read(std::span<const ReadRequest> reads) = 0;
   // As Read, but waits for nothing that is absent: what is in memory has been read when it returns, the destinations of
-  // the other reads are appended to `under_way`. No more than kChannelCredits can be under way.
-  // Other calls may come in between. When one of those is given up, or one of these two fails, all that is under way
-  // is void, and the channel has a new buffer.
+  // the other reads are appended to `under_way`. No more than kChannelCredits can be under way: the next waits for one.
+  // Other calls may come in between. When one of those is given up, or one of these three fails (but for AwaitReads
+  // with EINTR, which ends the wait and nothing else), all that is under way is void, and the channel has a new buffer.
   virtual Status BeginRead(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way) = 0;
   // Waits until one of those under way has been read, if there is any, and appends the destinations of all that have.
   virtual Status AwaitReads(std::vector<std::byte*>& done) = 0;
+  // The same without waiting. ETIMEDOUT: one of them has been under way for as long as a call may take.
+  virtual Status PollReads(std::vector<std::byte*>& done) = 0;
+  // For waiting together with something else: true: PollReads has nothing to say before one of `fds` is readable, which
+  // are for poll and epoll only, and hold until DisarmReads; false: it has now. DisarmReads comes after the wait,
+  // before the channel's next use.
+  virtual bool ArmReads(ReadsFds& fds) = 0;
+  virtual void DisarmReads() = 0;
+  // How often what was under way has become void.
+  virtual uint64_t voids() const = 0;
   // Raw write of bytes in buffer() to the region, where the server's service allows it.
   virtual Status Write(RegionOffset offset, std::span<const std::byte> data) = 0;
   virtual Result<CallReply> Call(const CallRequest& request) = 0;
@@ -148,7 +162,8 @@ class Session {
   virtual std::string volume() const = 0;  // whose region it is
   virtual bool lost() const = 0;
   // reads_total, read_pages_total, read_hit_pages_total (one-sided, accepted), absent_by_bitmap_pages_total,
-  // absent_by_pattern_pages_total, rpc_reads_total, rpc_read_pages_total, calls_total, bitmap_pulls_total;
+  // absent_by_pattern_pages_total, rpc_reads_total, rpc_read_pages_total, calls_total, bitmap_pulls_total,
+  // bitmap_pulled_bytes_total;
   // histograms read_hit, read_miss, call.
   virtual std::vector<MetricValue> Metrics() const = 0;
 };

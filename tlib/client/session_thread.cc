@@ -17,7 +17,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr uint32_t kPieceWords = 64 << 10;  // 512 KiB of bitmap, 16 GiB of region
 constexpr milliseconds kForever{3'600'000};
 constexpr int kDrainsPerPeriod = 40;  // a ring holds 16 Ki accesses; what does not fit is dropped
 constexpr milliseconds kShortestDrain{10};
@@ -44,10 +43,10 @@ Status SessionThread::Init() {
     RETURN_IF_ERROR(pair_->SharedView(core_->region().bitmap_rkey).status());
   }
   if (core_->bitmap_mode() == BitmapMode::kPulled) {
-    piece_ = std::make_unique<uint64_t[]>(kPieceWords);
+    piece_ = std::make_unique<uint64_t[]>(piece_words_);
     ASSIGN_OR_RETURN(piece_region_,
                      core_->domain().RegisterMemory(reinterpret_cast<std::byte*>(piece_.get()),
-                                                    kPieceWords * sizeof(uint64_t), driver::Access::kLocalWrite));
+                                                    piece_words_ * sizeof(uint64_t), driver::Access::kLocalWrite));
     RETURN_IF_ERROR(PullBitmap());
   }
   return core_->StartHeat();
@@ -76,7 +75,7 @@ void SessionThread::Run() {
     const TimePoint now = steady_clock::now();
     if (now >= pull_due) {
       pull_due = now + (pulls ? options.pull_period : kForever);
-      if (Status pulled = pulls ? PullBitmap() : Status::Ok(); !pulled.ok()) {
+      if (Status pulled = pulls ? PullInTurn() : Status::Ok(); !pulled.ok()) {
         core_->MarkLost(pulled);
       }
     }
@@ -116,15 +115,23 @@ bool SessionThread::SleepUntil(TimePoint due) {
 }
 
 Status SessionThread::PullBitmap() {
-  const uint64_t words = core_->pulled_bitmap().size();
-  for (uint64_t first = 0; first < words; first += kPieceWords) {
-    RETURN_IF_ERROR(PullPiece(first, static_cast<uint32_t>(std::min<uint64_t>(kPieceWords, words - first))));
-  }
+  do {
+    RETURN_IF_ERROR(PullNextPiece());
+  } while (next_word_ != 0);
   pulls_.Add();
   return Status::Ok();
 }
 
-Status SessionThread::PullPiece(uint64_t first_word, uint32_t words) {
+Status SessionThread::PullInTurn() {
+  RETURN_IF_ERROR(PullNextPiece());
+  pulls_.Add();
+  return Status::Ok();
+}
+
+Status SessionThread::PullNextPiece() {
+  const uint64_t all_words = core_->pulled_bitmap().size();
+  const uint64_t first_word = next_word_;
+  const auto words = static_cast<uint32_t>(std::min(piece_words_, all_words - first_word));
   driver::SendWorkRequest read{.opcode = driver::Opcode::kRdmaRead};
   read.local = {.addr = piece_.get(), .length = words * 8, .lkey = piece_region_->lkey()};
   read.remote_offset = first_word * 8;
@@ -141,6 +148,8 @@ Status SessionThread::PullPiece(uint64_t first_word, uint32_t words) {
   for (uint32_t i = 0; i < words; i++) {
     pulled[i].store(piece_[i], std::memory_order_relaxed);
   }
+  next_word_ = first_word + words == all_words ? 0 : first_word + words;
+  pulled_bytes_.Add(words * sizeof(uint64_t));
   return Status::Ok();
 }
 

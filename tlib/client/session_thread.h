@@ -7,6 +7,7 @@
 // Thread-safety: Start and destruction from one thread.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -32,18 +33,27 @@ class SessionThread {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   explicit SessionThread(std::shared_ptr<SessionCore> core)
-      : core_(std::move(core)), waiter_(*core_), pulls_(core_->metrics().counter("bitmap_pulls_total")) {}
+      : core_(std::move(core)),
+        waiter_(*core_),
+        pulls_(core_->metrics().counter("bitmap_pulls_total")),
+        pulled_bytes_(core_->metrics().counter("bitmap_pulled_bytes_total")),
+        piece_words_(std::max<uint64_t>(core_->options().pull_pages / 64, 1)) {}
   Status Init();
   void Run();
   // False: time to end.
   bool SleepUntil(TimePoint due);
-  // READs the whole bitmap, a piece after the other.
+  // READs the whole bitmap, a piece after the other. In a period: one piece, so that it does not cost more as the
+  // region grows.
   Status PullBitmap();
-  Status PullPiece(uint64_t first_word, uint32_t words);
+  Status PullInTurn();
+  Status PullNextPiece();
 
   const std::shared_ptr<SessionCore> core_;
   CompletionWaiter waiter_;
   Counter& pulls_;
+  Counter& pulled_bytes_;
+  const uint64_t piece_words_;
+  uint64_t next_word_ = 0;
   UniqueFd stop_event_;
   std::unique_ptr<uint64_t[]> piece_;
   std::unique_ptr<driver::MemoryRegion> piece_region_;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/server/heat_map.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/check.h"
 
@@ -11,11 +13,29 @@ namespace {
 // The weight moves between these; heats are up to 2^32 times as large, well within a float's range of 2^127.
 constexpr float kLowestWeight = 0x1.0p-60F;
 constexpr float kHighestWeight = 0x1.0p+60F;
+constexpr int kTurnOctaves = 120;      // a power of two, so that only exponents change
+constexpr double kSweepOctaves = 100;  // in which all cells are brought into a turn: before the next one begins
+constexpr uint32_t kExponentShift = 23;
+constexpr uint32_t kTurnStep = uint32_t{kTurnOctaves} << kExponentShift;  // off a float's bits
+constexpr uint32_t kLeastKept = kTurnStep + (1U << kExponentShift);       // what is smaller is nothing after it
 
 }  // namespace
 
 HeatMap::HeatMap(uint64_t pages, uint64_t max_pages) : pages_(pages), heats_(max_pages), weight_(kLowestWeight) {
   buckets_[0].store(pages, std::memory_order_relaxed);
+}
+
+HeatMap::Scale HeatMap::scale() const {
+  const float signed_weight = weight_.load(std::memory_order_relaxed);
+  return {.weight = std::abs(signed_weight), .turn = std::signbit(signed_weight) ? kTurnBit : 0};
+}
+
+uint32_t HeatMap::BitsIn(uint32_t turn, uint32_t cell) {
+  const uint32_t bits = cell & ~kTurnBit;
+  if ((cell & kTurnBit) == turn) {
+    return bits;
+  }
+  return bits < kLeastKept ? 0 : bits - kTurnStep;
 }
 
 void HeatMap::Resize(uint64_t pages) {
@@ -26,9 +46,10 @@ void HeatMap::Resize(uint64_t pages) {
   if (pages > old_pages) {
     buckets_[0].fetch_add(pages - old_pages, std::memory_order_relaxed);
   }
+  const uint32_t turn = scale().turn;
   for (uint64_t page = pages; page < old_pages; page++) {
-    const uint32_t bits = heats_[page].exchange(0, std::memory_order_relaxed);
-    buckets_[BucketOf(bits)].fetch_sub(1, std::memory_order_relaxed);
+    const uint32_t cell = heats_[page].exchange(0, std::memory_order_relaxed);
+    buckets_[BucketOf(BitsIn(turn, cell))].fetch_sub(1, std::memory_order_relaxed);
   }
 }
 
@@ -37,13 +58,16 @@ void HeatMap::Add(PageIndex page, uint32_t accesses) {
   if (page.value >= pages()) {
     return;  // the region became smaller just now
   }
-  const float more = static_cast<float>(accesses) * weight_.load(std::memory_order_relaxed);
+  const Scale scale = this->scale();
+  const float more = static_cast<float>(accesses) * scale.weight;
   std::atomic<uint32_t>& cell = heats_[page.value];
-  uint32_t old_bits = cell.load(std::memory_order_relaxed);
+  uint32_t old_cell = cell.load(std::memory_order_relaxed);
+  uint32_t old_bits = 0;
   uint32_t new_bits = 0;
   do {
+    old_bits = BitsIn(scale.turn, old_cell);
     new_bits = std::bit_cast<uint32_t>(std::bit_cast<float>(old_bits) + more);
-  } while (!cell.compare_exchange_weak(old_bits, new_bits, std::memory_order_relaxed));
+  } while (!cell.compare_exchange_weak(old_cell, new_bits | scale.turn, std::memory_order_relaxed));
   if (BucketOf(old_bits) != BucketOf(new_bits)) {
     buckets_[BucketOf(old_bits)].fetch_sub(1, std::memory_order_relaxed);
     buckets_[BucketOf(new_bits)].fetch_add(1, std::memory_order_relaxed);
@@ -51,35 +75,53 @@ void HeatMap::Add(PageIndex page, uint32_t accesses) {
 }
 
 float HeatMap::Heat(PageIndex page) const {
-  return std::bit_cast<float>(heats_[page.value].load(std::memory_order_relaxed)) /
-         weight_.load(std::memory_order_relaxed);
+  const Scale scale = this->scale();
+  const uint32_t cell = heats_[page.value].load(std::memory_order_relaxed);
+  return std::bit_cast<float>(BitsIn(scale.turn, cell)) / scale.weight;
 }
 
 void HeatMap::Age(double factor) {
   TERMFS_CHECK(factor > 0 && factor <= 1);
   WriterLock lock(range_mutex_);
   weight_.store(static_cast<float>(weight_.load(std::memory_order_relaxed) / factor), std::memory_order_relaxed);
-  if (weight_.load(std::memory_order_relaxed) > kHighestWeight) {
-    Renormalise();
+  Sweep(static_cast<uint64_t>(std::ceil(-std::log2(factor) / kSweepOctaves * static_cast<double>(pages()))));
+  if (scale().weight > kHighestWeight) {
+    Sweep(pages());
+    BeginTurn();
   }
 }
 
-void HeatMap::Renormalise() {
-  const float scale = kLowestWeight / weight_.load(std::memory_order_relaxed);
-  for (std::atomic<uint64_t>& bucket : buckets_) {
-    bucket.store(0, std::memory_order_relaxed);
+void HeatMap::Sweep(uint64_t pages) {
+  const uint32_t turn = scale().turn;
+  const uint64_t end = std::min(pages, this->pages() - std::min(swept_, this->pages())) + swept_;
+  for (; swept_ < end; swept_++) {
+    const uint32_t cell = heats_[swept_].load(std::memory_order_relaxed);
+    if (cell != 0 && (cell & kTurnBit) != turn) {  // what was never accessed gets no memory here
+      heats_[swept_].store(BitsIn(turn, cell) | turn, std::memory_order_relaxed);
+    }
   }
-  for (uint64_t page = 0; page < pages(); page++) {
-    const uint32_t bits =
-        std::bit_cast<uint32_t>(std::bit_cast<float>(heats_[page].load(std::memory_order_relaxed)) * scale);
-    heats_[page].store(bits, std::memory_order_relaxed);
-    buckets_[BucketOf(bits)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void HeatMap::BeginTurn() {
+  constexpr size_t kStep = kTurnStep >> kBucketShift;
+  constexpr size_t kKept = kLeastKept >> kBucketShift;
+  uint64_t nothing = 0;
+  for (size_t bucket = 0; bucket < kBuckets; bucket++) {  // downwards, so each is taken before it is overwritten
+    const uint64_t pages = buckets_[bucket].exchange(0, std::memory_order_relaxed);
+    if (bucket < kKept) {
+      nothing += pages;
+    } else {
+      buckets_[bucket - kStep].store(pages, std::memory_order_relaxed);
+    }
   }
-  weight_.store(kLowestWeight, std::memory_order_relaxed);
+  buckets_[0].store(nothing, std::memory_order_relaxed);
+  // The other sign: from now on every cell is of the turn before.
+  weight_.store(-std::ldexp(weight_.load(std::memory_order_relaxed), -kTurnOctaves), std::memory_order_relaxed);
+  swept_ = 0;
 }
 
 double HeatMap::Dispersion() const {
-  const double weight = weight_.load(std::memory_order_relaxed);
+  const double weight = scale().weight;
   double sum = 0;
   double squares = 0;
   for (size_t bucket = 1; bucket < kBuckets - 1; bucket++) {
@@ -102,7 +144,7 @@ float HeatMap::Threshold(uint64_t count) const {
     above += buckets_[bucket].load(std::memory_order_relaxed);
     if (above > count) {
       const auto upper = std::bit_cast<float>(static_cast<uint32_t>(bucket + 1) << kBucketShift);
-      return upper / weight_.load(std::memory_order_relaxed);
+      return upper / scale().weight;
     }
   }
   return 0;

@@ -4,9 +4,12 @@
 // an access counts with a weight that grows, so what was counted earlier counts less by comparison. A histogram of
 // heats over logarithmic buckets is kept along, so that the heat of the D-th hottest page is known without sorting.
 //
-// Thread-safety: any thread. Heats and buckets are atomic, each by itself; growth of the weight beyond its range, once
-// in
-//                about a hundred half-lives, stops everybody for one walk over the pages.
+// The weight grows through a float's range in a turn of about a hundred half-lives and then begins anew, 2^kTurnOctaves
+// lower. The cell of a page says in which of two turns, this one or the one before, it was stored: what an earlier turn
+// stored counts 2^-kTurnOctaves of that. So that two are enough, each turn's ageing brings every cell into it, a share
+// of them with each half-life; nobody ever waits for a walk over all pages.
+//
+// Thread-safety: any thread. Heats and buckets are atomic, each by itself.
 // Units:         Heat() and Threshold() in accesses, as if they had happened just now.
 #pragma once
 
@@ -44,13 +47,26 @@ class HeatMap {
   static constexpr int kBucketShift = 20;  // keeps the exponent and 3 bits of the mantissa
   static constexpr size_t kBuckets = size_t{1} << (31 - kBucketShift);
 
-  void Renormalise() REQUIRES(range_mutex_);
+  // What cells are stored with.
+  struct Scale {
+    float weight;
+    uint32_t turn;  // 0 or kTurnBit
+  };
+  static constexpr uint32_t kTurnBit = uint32_t{1} << 31;
+
+  Scale scale() const;
+  // The bits of the float that `cell` is in turn `turn`.
+  static uint32_t BitsIn(uint32_t turn, uint32_t cell);
   static size_t BucketOf(uint32_t bits) { return bits >> kBucketShift; }
+  // Brings the next `pages` cells into this turn.
+  void Sweep(uint64_t pages) REQUIRES(range_mutex_);
+  void BeginTurn() REQUIRES(range_mutex_);
 
   std::atomic<uint64_t> pages_;                     // changes with range_mutex_ held
-  const SparseArray<std::atomic<uint32_t>> heats_;  // bits of floats >= 0, in units of 1 / weight_
-  std::array<std::atomic<uint64_t>, kBuckets> buckets_{};
-  std::atomic<float> weight_;
+  const SparseArray<std::atomic<uint32_t>> heats_;  // cells: bits of floats >= 0, in units of 1 / weight, and kTurnBit
+  std::array<std::atomic<uint64_t>, kBuckets> buckets_{};  // of this turn's bits
+  std::atomic<float> weight_;                              // its sign is the turn
+  uint64_t swept_ GUARDED_BY(range_mutex_) = 0;            // cells from the first one on that are in this turn
   SharedMutex range_mutex_;  // shared: adding with the current weight; exclusive: changing weight_
 };
 

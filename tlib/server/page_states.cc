@@ -45,7 +45,9 @@ PageEntry PageStates::Resume(PageIndex page, bool logged) {
     ChangeState(entry, IsDirty(left.state()) ? PageState::kDirty : PageState::kClean);
     entry.set_queued(IsDirty(left.state()));
   }
-  Store(page, entry);
+  if (entry.bits() != left.bits()) {  // of most pages nothing was under way; their memory stays as it is
+    Store(page, entry);
+  }
   return entry;
 }
 

@@ -18,6 +18,7 @@ constexpr int kSecondChances = 64;  // frames that may be passed over
 // exchange of two pages about as hot costs next to nothing; three where they look like chance (by HeatMap::Dispersion).
 constexpr float kDeviationsSkewed = 0.5F;
 constexpr float kDeviationsEven = 3.0F;
+constexpr float kDeviationsToLoad = 1.0F;  // than the tier's coldest, at least, where that costs a read of the SSD
 constexpr double kSkewed = 3.0;
 constexpr double kEven = 1.5;
 constexpr double kClearlyBelow = 0.9;  // of the usual hit ratio: something has shifted
@@ -31,14 +32,13 @@ float DeviationsFor(double dispersion) {
   return static_cast<float>(kDeviationsEven + share * (kDeviationsSkewed - kDeviationsEven));
 }
 
-}  // namespace
-
 // `hotter` exceeds `colder` by more than the scatter of two counts.
-bool TierPolicy::ClearlyHotter(float hotter, float colder) const {
+bool ClearlyHotter(float hotter, float colder, float deviations) {
   const float more = hotter - colder;
-  const float deviations = deviations_.load(std::memory_order_relaxed);
   return more > 0 && more * more > deviations * deviations * (hotter + colder);
 }
+
+}  // namespace
 
 TierPolicy::TierPolicy(uint64_t pages, uint64_t max_pages, FrameChoice choice)
     : heat_(pages, max_pages), choice_(choice), referenced_(max_pages / 64 + 1) {}
@@ -116,7 +116,8 @@ std::optional<driver::FrameIndex> TierPolicy::VictimFor(PageIndex candidate, con
   switch (choice()) {
     case FrameChoice::kHeat: {
       const std::optional<Candidate> coldest = FindColdest(tier, frames);
-      if (!coldest.has_value() || !ClearlyHotter(heat_.Heat(candidate), heat_.Heat(coldest->page))) {
+      if (!coldest.has_value() || !ClearlyHotter(heat_.Heat(candidate), heat_.Heat(coldest->page),
+                                                 deviations_.load(std::memory_order_relaxed))) {
         return std::nullopt;
       }
       return coldest->frame;
@@ -141,7 +142,9 @@ std::optional<driver::FrameIndex> TierPolicy::LeastWorthy(const TierView& tier, 
 }
 
 bool TierPolicy::DeservesFrame(PageIndex page) const {
-  return choice() == FrameChoice::kHeat && ClearlyHotter(heat_.Heat(page), threshold_.load(std::memory_order_relaxed));
+  const float deviations = std::max(kDeviationsToLoad, deviations_.load(std::memory_order_relaxed));
+  return choice() == FrameChoice::kHeat &&
+         ClearlyHotter(heat_.Heat(page), threshold_.load(std::memory_order_relaxed), deviations);
 }
 
 void TierPolicy::EndPeriod() {

@@ -78,7 +78,6 @@ class TierPolicy {
   std::optional<Candidate> FindNotRecent(const TierView& tier, uint32_t frames);
   uint32_t Advance(uint32_t frames);
   bool TakeReferenced(PageIndex page);
-  bool ClearlyHotter(float hotter, float colder) const;
   void Age(uint64_t accesses);
   void JudgeHitRatio(double ratio);
 

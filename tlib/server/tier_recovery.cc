@@ -2,21 +2,32 @@
 #include "tlib/server/tier_recovery.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace termfs::tlib::server {
+namespace {
 
-Result<RecoveredTier> RecoverTier(const TierParts& parts, uint32_t frames) {
-  RecoveredTier found;
-  uint32_t limit = frames;
+// Half-done work of every page is undone, absent pages are hidden, frames in use are known. Pages that there is more to
+// do about are added to `rest`; nothing is published before all of them have been found sound.
+Status LookAtPages(const TierParts& parts, std::vector<PageIndex>& rest) {
+  uint64_t logged_of_64 = 0;
   for (uint64_t i = 0; i < parts.states.pages(); i++) {
     const PageIndex page{i};
-    const bool logged = parts.log.IsSet(page);
+    if (i % 64 == 0) {
+      logged_of_64 = parts.log.SetOf64(page);
+    }
+    const bool logged = (logged_of_64 >> (i % 64) & 1) != 0;
     const PageEntry entry = parts.states.Resume(page, logged);
     if (logged && !entry.on_ssd()) {
       parts.log.Clear(page);
     }
+    if (entry.present() || entry.mark_pending()) {
+      rest.push_back(page);
+    }
     if (!entry.present()) {
+      parts.term.Hide(page);
       continue;
     }
     const driver::FrameIndex frame = entry.frame();
@@ -25,17 +36,34 @@ Result<RecoveredTier> RecoverTier(const TierParts& parts, uint32_t frames) {
                                         ", which does not exist or is another page's");
     }
     parts.frames.Adopt(frame);
-    limit = std::max(limit, frame.value + 1);
+  }
+  return Status::Ok();
+}
+
+// The frames that are in use count; the others' memory is given back.
+Status TakeFrames(const TierParts& parts, std::span<const PageIndex> pages, uint32_t frames) {
+  uint32_t limit = frames;
+  for (const PageIndex page : pages) {
+    if (const PageEntry entry = parts.states.Peek(page); entry.present()) {
+      limit = std::max(limit, entry.frame().value + 1);
+    }
   }
   RETURN_IF_ERROR(parts.frames.SetLimit(limit, nullptr));
   parts.supply.SetHandRange(limit);  // so that the tier can give up what is more than its budget
   parts.frames.DecommitRest();
-  for (uint64_t i = 0; i < parts.states.pages(); i++) {
-    const PageIndex page{i};
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<RecoveredTier> RecoverTier(const TierParts& parts, uint32_t frames) {
+  std::vector<PageIndex> rest;
+  RETURN_IF_ERROR(LookAtPages(parts, rest));
+  RETURN_IF_ERROR(TakeFrames(parts, rest, frames));
+  RecoveredTier found;
+  for (const PageIndex page : rest) {
     const PageEntry entry = parts.states.Peek(page);
-    if (!entry.present()) {
-      parts.term.Hide(page);
-    } else {
+    if (entry.present()) {
       parts.supply.SetOwner(entry.frame(), page);
       parts.term.Publish(page, entry.frame());
       parts.policy.Access(page, 1, AccessKind::kWrite);  // it was worth a frame

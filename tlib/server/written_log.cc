@@ -165,11 +165,11 @@ Status WrittenLog::LoadBlock(uint64_t index, const Slot& first, const Slot& seco
   return Status::Ok();
 }
 
-bool WrittenLog::IsSet(PageIndex page) const {
-  const uint64_t bit = page.value % kPagesPerBlock;
+uint64_t WrittenLog::SetOf64(PageIndex page) const {
+  const uint64_t index = page.value / kPagesPerBlock;
   MutexLock lock(mutex_);
-  TERMFS_CHECK(page.value / kPagesPerBlock < slots_.size());
-  return (slots_[page.value / kPagesPerBlock].bits[bit / 64] >> (bit % 64) & 1) != 0;
+  TERMFS_CHECK(index < slots_.size());
+  return slots_[index].bits[page.value % kPagesPerBlock / 64];
 }
 
 void WrittenLog::Change(PageIndex page, bool set) {

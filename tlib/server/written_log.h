@@ -41,6 +41,7 @@ class WrittenLog {
   static constexpr uint64_t kSlotBytes = 4096;
   static constexpr uint64_t kHeaderBytes = 64;
   static constexpr uint64_t kPagesPerBlock = (kSlotBytes - kHeaderBytes) * 8;
+  static_assert(kPagesPerBlock % 64 == 0);
 
   // Size of the log of a region of `pages`.
   static uint64_t BytesFor(uint64_t pages);
@@ -56,7 +57,9 @@ class WrittenLog {
   // left. Blocks. One caller at a time.
   Status Resize(uint64_t pages) EXCLUDES(mutex_);
 
-  bool IsSet(PageIndex page) const EXCLUDES(mutex_);
+  bool IsSet(PageIndex page) const EXCLUDES(mutex_) { return (SetOf64(page) >> (page.value % 64) & 1) != 0; }
+  // Bit i: whether the i-th of the 64 pages is marked that `page` is among, the first one's number a multiple of 64.
+  uint64_t SetOf64(PageIndex page) const EXCLUDES(mutex_);
   // In memory; durable with the next Sync.
   void Set(PageIndex page) EXCLUDES(mutex_) { Change(page, true); }
   void Clear(PageIndex page) EXCLUDES(mutex_) { Change(page, false); }

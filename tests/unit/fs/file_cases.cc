@@ -75,7 +75,7 @@ TEST_P(Files, Write_ClearsSetIdBitsWhenToldTo) {
   OpenFile* file = a.Create("f");
   OpenFile* other = b.Open("f");
   const auto write = [&](uint64_t offset, bool clears) {
-    return a.fs->Write(*a.lane, file, offset, std::as_bytes(std::span("x", 1)), clears).ok();
+    return a.fs->Write(*a.lane, file, offset, std::as_bytes(std::span("x", 1)), {.clears_privileges = clears}).ok();
   };
   // Set by another client while the file is open; cleared by a write that grows the file and by one that does not.
   for (const uint64_t offset : {5000, 0}) {

@@ -58,7 +58,7 @@ int HoldFiles(char** argv) {
   const std::string data(size_t{1} << 20, 'x');
   for (const char* name : {"kept", "doomed"}) {
     auto made = (*fs)->Create(*lane.value(), {0, 0}, kRootInode, name, 0644, O_RDWR);
-    if (!made.ok() || !(*fs)->Write(**lane, made->second, 0, std::as_bytes(std::span(data)), false).ok() ||
+    if (!made.ok() || !(*fs)->Write(**lane, made->second, 0, std::as_bytes(std::span(data)), {}).ok() ||
         !(*fs)->Read(**lane, made->second, 0, 10).ok()) {
       return 1;
     }

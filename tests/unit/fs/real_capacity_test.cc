@@ -344,8 +344,9 @@ TEST(Capacity, Shrink_WhenTheSpaceIsTakenMeanwhile_SaysSoAndStays) {
 TEST(Capacity, Shrink_WithFallocate_GivesAllOrNothing) {
   SlowToShrink slow(4);
   client::OpenFile* const file = slow.a.Create("allocated");
+  // What is left of the filler can become free beyond the line, for a moment.
+  EXPECT_TRUE(Eventually([&] { return slow.a.FreeBytes() <= 16 * kMiB; })) << "nothing beyond the line is free";
   const uint64_t before = slow.a.FreeBytes();
-  EXPECT_LE(before, 16 * kMiB) << "nothing beyond the line is free";
   EXPECT_EQ(slow.a.fs->Allocate(*slow.a.lane, file, 0, 0, before + kPageSize).code(), ENOSPC);
   EXPECT_EQ(slow.a.FreeBytes(), before);
   EXPECT_TRUE(slow.a.fs->Allocate(*slow.a.lane, file, 0, 0, 4 * kMiB).ok());

@@ -64,7 +64,7 @@ TEST(RealReconnect, ReadersGoOn_AndOldMemoryIsGivenBack) {
   for (size_t i = 0; i < content.size(); ++i) {
     content[i] = ValueAt(i);
   }
-  ASSERT_TRUE(fs.Write(*lanes[0], file, 0, content, false).ok());
+  ASSERT_TRUE(fs.Write(*lanes[0], file, 0, content, {}).ok());
   const auto read = [&](client::Lane& lane, uint64_t offset) {
     constexpr size_t kBytes = 5000;
     const auto got = fs.Read(lane, file, offset, kBytes);

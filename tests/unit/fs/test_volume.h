@@ -78,7 +78,7 @@ class Mount {
     return opened.ok() ? *opened : nullptr;
   }
   Status Write(client::OpenFile* file, uint64_t offset, std::string_view data) {
-    return fs->Write(*lane, file, offset, std::as_bytes(std::span(data)), false);
+    return fs->Write(*lane, file, offset, std::as_bytes(std::span(data)), {});
   }
   std::string Read(client::OpenFile* file, uint64_t offset, size_t size) {
     const auto read = fs->Read(*lane, file, offset, size);

@@ -31,8 +31,10 @@ TEST_F(XattrTest, Set_GetListRemove) {
 
 TEST_F(XattrTest, Set_ObeysModeAndLimits) {
   EXPECT_EQ(Set("user.a", "1", XattrMode::kReplace), ENODATA);
+  EXPECT_EQ(Set("user.a", "1", XattrMode::kBoth), ENODATA);
   EXPECT_EQ(Set("user.a", "1", XattrMode::kCreate), 0);
   EXPECT_EQ(Set("user.a", "2", XattrMode::kCreate), EEXIST);
+  EXPECT_EQ(Set("user.a", "2", XattrMode::kBoth), EEXIST);
   EXPECT_EQ(Set("user.a", "3", XattrMode::kReplace), 0);
   EXPECT_EQ(Set("user.big", std::string(65536, 'x')), 0);
   EXPECT_EQ(Set("user.big", std::string(65537, 'x')), E2BIG);

@@ -123,6 +123,7 @@ TEST(OperationBytes, KnowsWhatIsAnsweredHere) {
   EXPECT_EQ(OperationBytes(FUSE_LOOKUP), 0U);
   EXPECT_EQ(OperationBytes(FUSE_WRITE), sizeof(fuse_write_in));
   EXPECT_EQ(OperationBytes(FUSE_SETXATTR), 8U);
+  EXPECT_EQ(OperationBytes(52), 24U);  // FUSE_STATX, newer than the header
   EXPECT_EQ(OperationBytes(FUSE_IOCTL), std::nullopt);
   EXPECT_EQ(OperationBytes(999), std::nullopt);
 }

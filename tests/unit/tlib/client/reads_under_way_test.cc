@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Channel::BeginRead and AwaitReads.
+// Channel::BeginRead, AwaitReads, PollReads and ArmReads.
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <optional>
 #include <set>
 
+#include "base/interruption.h"
 #include "tests/unit/tlib/volume_fixture.h"
 
 namespace termfs::tlib {
@@ -177,6 +179,109 @@ TEST_F(ReadsUnderWayTest, ARefusedRead_VoidsTheOthersAndTheirBuffer) {
   client::ReadRequest again = ReadOf(5, 0);
   EXPECT_TRUE(client_.channel->Read({&again, 1}).ok());
   EXPECT_TRUE(IsWhole(again));
+}
+
+// Whoever waits for something else, too.
+TEST_F(ReadsUnderWayTest, PolledAndArmed_AllEnd) {
+  int waits = 0;
+  for (uint64_t round = 0; round < 20; round++) {
+    const std::vector<client::ReadRequest> reads = ReadsOf(kChannelCredits, 31, round * 7);
+    std::vector<std::byte*> under_way;
+    ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
+    std::vector<std::byte*> done;
+    while (done.size() < under_way.size()) {
+      client::ReadsFds fds{};
+      if (client_.channel->ArmReads(fds)) {
+        pollfd waited[2] = {{fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}};
+        EXPECT_EQ(poll(waited, 2, 20'000), 1) << "the time was over";
+        EXPECT_EQ(waited[1].revents, 0);
+        waits++;
+      }
+      client_.channel->DisarmReads();
+      ASSERT_TRUE(client_.channel->PollReads(done).ok());
+    }
+    EXPECT_TRUE(std::all_of(reads.begin(), reads.end(), IsWhole));
+  }
+  EXPECT_GT(waits, 0) << "or it shows nothing";
+}
+
+// The reply to one of them was taken in by another call, so no descriptor would tell of it.
+TEST_F(ReadsUnderWayTest, AnsweredDuringAnotherCall_AreNotWaitedFor) {
+  const std::vector<client::ReadRequest> reads = ReadsOf(kChannelCredits / 2, 31);
+  std::vector<std::byte*> under_way;
+  ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
+  ASSERT_FALSE(under_way.empty());
+  const auto body = BytesOf(1);
+  client::ReadsFds fds{};
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_TRUE(client_.channel->Call({.opcode = kEcho, .body = body, .in = {}, .out = {}}).ok());
+    const bool armed = client_.channel->ArmReads(fds);
+    client_.channel->DisarmReads();
+    return !armed;
+  }));
+  std::vector<std::byte*> done;
+  EXPECT_TRUE(client_.channel->PollReads(done).ok());
+  EXPECT_FALSE(done.empty());
+}
+
+TEST_F(ReadsUnderWayTest, OfNothing_ArmedWithoutDescriptors) {
+  client::ReadsFds fds{};
+  EXPECT_TRUE(client_.channel->ArmReads(fds));
+  EXPECT_EQ(fds, (client::ReadsFds{-1, -1}));
+  client_.channel->DisarmReads();
+  std::vector<std::byte*> done;
+  EXPECT_TRUE(client_.channel->PollReads(done).ok());
+  EXPECT_TRUE(done.empty());
+}
+
+TEST_F(ReadsUnderWayTest, AwaitInterrupted_NothingIsVoid) {
+  auto interruption = Interruption::Create();
+  ASSERT_TRUE(interruption.ok());
+  auto opened = client_.session->OpenChannel({.interruption = interruption->get()});
+  ASSERT_TRUE(opened.ok());
+  client_.channel = std::move(*opened);
+  bool interrupted = false;
+  for (uint64_t round = 1; round < 1000 && !interrupted; round++) {
+    const std::vector<client::ReadRequest> reads = ReadsOf(kChannelCredits, 31, round * 7);
+    std::vector<std::byte*> under_way;
+    ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
+    std::vector<std::byte*> done;
+    (*interruption)->Begin(round);
+    ASSERT_TRUE((*interruption)->Interrupt(round));
+    interrupted = client_.channel->AwaitReads(done).code() == EINTR;
+    (*interruption)->End();
+    while (done.size() < under_way.size()) {
+      ASSERT_TRUE(client_.channel->AwaitReads(done).ok());
+    }
+    EXPECT_TRUE(std::all_of(reads.begin(), reads.end(), IsWhole));
+  }
+  EXPECT_TRUE(interrupted) << "or it shows nothing";
+  EXPECT_EQ(client_.channel->voids(), 0u);
+}
+
+TEST_F(ReadsUnderWayTest, TheServerGoes_ThatIsPolled) {
+  const std::vector<client::ReadRequest> reads = ReadsOf(kPages / 8, 8);
+  std::vector<std::byte*> under_way;
+  ASSERT_TRUE(client_.channel->BeginRead(reads, under_way).ok());
+  ASSERT_FALSE(under_way.empty());
+  volume_.Stop();
+  std::vector<std::byte*> done;
+  Status status;
+  EXPECT_TRUE(Eventually([&] {
+    client::ReadsFds fds{};
+    const bool armed = client_.channel->ArmReads(fds);
+    pollfd waited[2] = {{fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}};
+    poll(waited, 2, armed ? 20'000 : 0);
+    client_.channel->DisarmReads();
+    status = client_.channel->PollReads(done);
+    return !status.ok() || done.size() == under_way.size();
+  }));
+  if (status.ok()) {  // all were answered before
+    EXPECT_EQ(client_.channel->BeginRead(reads, under_way).code(), ENOTCONN);
+  } else {
+    EXPECT_EQ(status.code(), ENOTCONN);
+    EXPECT_EQ(client_.channel->voids(), 1u);
+  }
 }
 
 TEST_F(ReadsUnderWayTest, TheServerGoes_TheyFail) {

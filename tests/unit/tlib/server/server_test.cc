@@ -115,6 +115,27 @@ TEST_F(ServerTest, Read_PulledBitmapLearnsFromReplies) {
   EXPECT_EQ(MetricOf(metrics, "bitmap_pulls_total"), 1U);
 }
 
+TEST_F(ServerTest, Read_PulledBitmapOfALargeRegionComesInTurns) {
+  TestClient client;
+  const client::SessionOptions three_pieces = {
+      .bitmap = BitmapMode::kPulled, .pull_period = milliseconds(5), .pull_pages = 384};
+  ASSERT_TRUE(client.Connect(volume_.path(), three_pieces).ok());
+  TestClient writer;
+  ASSERT_TRUE(writer.Connect(volume_.path()).ok());
+  const auto data = RandomBytes(kPageSize, 4);
+  ASSERT_TRUE(writer.Write(1000 * kPageSize, data).ok());  // in the last piece
+  const auto count = [&](const char* name) { return MetricOf(client.session->Metrics(), name); };
+  const uint64_t pulls = count("bitmap_pulls_total");
+  ASSERT_TRUE(Eventually([&] { return count("bitmap_pulls_total") >= pulls + 4; }));  // one may have been under way
+  std::vector<std::byte> page(kPageSize);
+  ASSERT_TRUE(client.Read(1000 * kPageSize, page).ok());
+  EXPECT_EQ(page, data);
+  EXPECT_EQ(count("rpc_reads_total"), 0U);
+  const uint64_t bytes = count("bitmap_pulled_bytes_total");
+  // The whole region's at first, and never again at once.
+  EXPECT_LE(bytes, 1024 / 8 + (count("bitmap_pulls_total") - 1) * 384 / 8);
+}
+
 TEST_F(ServerTest, Read_OutsideOfRegionOrBufferIsRefused) {
   TestClient client;
   ASSERT_TRUE(client.Connect(volume_.path()).ok());

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What we promise of a region larger than its memory, by term_bench: beside the machine's limit, pin and the SSD.
+
+Every function yields (name, bound, ratios, lower_is_better). A ratio is one turn of the subject beside what was measured
+in the same round.
+"""
+import json
+import os
+import statistics
+import subprocess
+
+DEADLINE = 900  # seconds of one call
+IN_FLIGHT = {"threads": 4, "depth": 32}  # a thread has no more than 32 absent pages under way
+IN_FLIGHT_IN_ALL = 128  # one of the depths at which the SSD is measured
+ROUNDS = 7
+
+
+class Region:
+    """Calls of term_bench on a region of one size."""
+
+    def __init__(self, build, quick):
+        self.program = os.path.join(build, "benchmarks", "term_bench")
+        self.gib, self.warm_up, self.turn = (1, 15, 1) if quick else (4, 60, 2)
+
+    def run(self, kinds, points, **options):
+        """What is measured at each point, of all kinds; a point is options of term_bench."""
+        options = {"kind": kinds, "region": f"{self.gib}G", "rounds": ROUNDS, "seconds": ROUNDS * self.turn,
+                   "warmup": self.warm_up, **IN_FLIGHT, **options}
+        command = [self.program, "--json"]
+        for name, value in options.items():
+            command += ["--" + name.replace("_", "-"), str(value)]
+        for point in points:
+            command += ["--point", point]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                timeout=DEADLINE).stdout
+        results = json.loads(output)
+        for result in results:
+            result["by_kind"] = {kind["kind"]: kind for kind in result["kinds"]}
+        return results
+
+
+def over_bound(result, kind):
+    """Achieved / bound, round by round."""
+    limit, misses = result["limit"], 1 - result["limit"]["oracle_hit_ratio"]
+    writes = result["settings"]["write_share"]
+    ratios = []
+    for turn, rate in enumerate(result["by_kind"][kind]["turns"]):
+        seconds = (1 - writes) / limit["ssd_read_turns"][turn]
+        if writes:
+            seconds += writes / limit["ssd_write_turns"][turn]
+        bounds = [result["by_kind"]["pin"]["turns"][turn], 1 / (misses * seconds), limit["cpu_bound_per_s"]]
+        ratios.append(rate / min(bounds))
+    return ratios
+
+
+def turn_ratios(subject, reference):
+    return [a / b for a, b in zip(subject["turns"], reference["turns"])]
+
+
+def reads(region):
+    first, pages, parts, skewed, roomy, single = region.run(
+        "pin,term", ["--warmup 15 --no-limit", f"--warmup {region.warm_up - 15 or 1}", "--size 256",
+                     "--theta 1.2 --no-limit", "--dram-ratio 0.9 --no-limit", "--threads 1 --depth 1 --no-limit"])
+    oracle = 1 - pages["limit"]["oracle_hit_ratio"]
+    yield "misses after 15 s / oracle's", 2.0, [(1 - first["by_kind"]["term"]["hit_ratio"]) / oracle], True
+    term = pages["by_kind"]["term"]
+    yield f"misses after {region.warm_up} s / oracle's", 1.15, [term["misses_over_oracle"]], True
+    ssd = next(rate for rate in pages["limit"]["ssd_reads"] if rate["depth"] == IN_FLIGHT_IN_ALL)
+    yield (f"p99 of a miss / the SSD's, {IN_FLIGHT_IN_ALL} in flight", 2.0, [term["miss_us"]["p99"] / ssd["p99_us"]],
+           True)
+    yield "reads of 4 KiB, rate / bound", 0.85, over_bound(pages, "term"), False
+    yield "reads of 256 B, rate / bound", 0.85, over_bound(parts, "term"), False
+    for name, result in (("theta 1.2", skewed), ("DRAM ratio 0.9", roomy)):
+        yield (f"reads of 4 KiB, {name}, rate / pin", 0.9,
+               turn_ratios(result["by_kind"]["term"], result["by_kind"]["pin"]), False)
+    yield ("p50 of a hit, one at a time / pin's", 1.2,
+           [single["by_kind"]["term"]["hit_us"]["p50"] / single["by_kind"]["pin"]["hit_us"]["p50"]], True)
+
+
+def writes(region):
+    one_by_one = f"--writes 1 --threads 16 --depth 1 --warmup {region.warm_up // 2} "
+    for name, result in zip(("4 KiB", "256 B"), region.run("pin,term", [one_by_one, one_by_one + "--size 256"])):
+        yield f"writes of {name}, rate / bound", 0.85, over_bound(result, "term"), False
+
+
+def uniform(region):
+    result = region.run("term", ["--theta 0 --warmup 10 --no-limit"])[0]
+    term, ratio = result["by_kind"]["term"], result["settings"]["dram_ratio"]
+    yield "uniform, hits / DRAM ratio", 0.98, [term["hit_ratio"] / ratio], False
+    yield "uniform, SSD reads / misses", 1.02, [term["ssd_reads"] / (1 - term["hit_ratio"])], True
+
+
+def told(region):
+    """What it costs that clients pull bitmaps and say what they read: all in memory, so nothing is gained by it."""
+    with_it, without = "--bitmap pulled --no-limit", "--bitmap off --no-heat --no-limit"
+    turns = region.run("term", [with_it, without] * (ROUNDS + 1), processes=8, threads=1, region="256M", dram_ratio=1,
+                       warmup=1, seconds=1, rounds=1)
+    rates = [turn["by_kind"]["term"]["per_s"] for turn in turns[2:]]
+    yield "8 clients that pull bitmaps and tell heat / that do neither", 0.99, [
+        a / b for a, b in zip(rates[::2], rates[1::2])
+    ], False
+
+
+def busy_server(region):
+    result = region.run("pin", ["--threads 1 --depth 1 --no-limit"], server_cpu=0, client_cpu=1, busy=0.9,
+                        region="1G")[0]
+    yield "resident reads, server's CPU 90% busy / idle", 0.95, [result["by_kind"]["pin"]["busy_over_idle"]], False
+
+
+def moved(region):
+    """Seconds until a moved hot set is served at 90% of the former rate, beside what the SSD needs to read its half."""
+    at, before, after = region.warm_up, 5, 25
+    result = region.run("term", [f"--distribution moving --move-at {at} --warmup {at - before} "
+                                 f"--seconds {before + after} --rounds 1"])[0]
+    rates = result["by_kind"]["term"]["by_second"]
+    print("moved hot set, accesses in each second: " + ", ".join(f"{rate / 1000:.0f}k" for rate in rates[at - before:]))
+    usual = statistics.median(rates[at - before:at])
+    back = next((second for second, rate in enumerate(rates[at:], 1) if rate >= 0.9 * usual), after)
+    hot_half = region.gib * 2**30 / 4096 * result["settings"]["dram_ratio"] / 2
+    allowed = max(3, 1.5 * hot_half / max(result["limit"]["ssd_read_turns"]))
+    yield f"moved hot set, seconds to 90% of the rate / {allowed:.1f} s", 1.0, [back / allowed], True
+
+
+GROUPS = (reads, writes, uniform, told, busy_server, moved)
+
+
+def bars(build, quick):
+    region = Region(build, quick)
+    for group in GROUPS:
+        for name, bound, ratios, lower_is_better in group(region):
+            yield f"{region.gib} GiB: {name}", bound, ratios, lower_is_better

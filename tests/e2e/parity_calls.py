@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls of a parity test, and the process that makes them: a Worker is confined (chroot) to one directory, makes a
+list of calls there and returns what each of them said and did, in terms that two file systems can be compared by."""
+import ctypes
+import errno
+import mmap
+import os
+import stat
+import struct
+import zlib
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+AT_FDCWD, AT_SYMLINK_NOFOLLOW, AT_SYMLINK_FOLLOW, AT_EMPTY_PATH = -100, 0x100, 0x400, 0x1000
+AT_EACCESS = 0x200
+UTIME_NOW, UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
+STATX_BASIC, STATX_BTIME = 0x7ff, 0x800
+OLD = 1_500_000_000 * 10 ** 9  # times before it were set by a call and are compared as they are
+SLOTS = 5
+PAGE = 4096
+# Who makes a call: user, group, other groups; "fs": by setfsuid, which leaves what is no file's capability.
+CALLERS = {
+    "root": None,
+    "ann": (1000, 1000, [2000], "e"),
+    "bob": (1001, 1001, [1000], "e"),
+    "eve": (1002, 1002, [], "e"),
+    "fs-ann": (1000, 1000, [2000], "fs"),
+}
+
+
+class Timespec(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+
+
+class Dirent(ctypes.Structure):
+    _fields_ = [("ino", ctypes.c_uint64), ("offset", ctypes.c_int64), ("length", ctypes.c_uint16),
+                ("kind", ctypes.c_uint8), ("name", ctypes.c_char * 256)]
+
+
+LIBC.fdopendir.restype = ctypes.c_void_p
+LIBC.readdir.restype = ctypes.POINTER(Dirent)
+LIBC.telldir.restype = ctypes.c_long
+for function in ("readdir", "telldir", "closedir"):
+    getattr(LIBC, function).argtypes = [ctypes.c_void_p]
+LIBC.seekdir.argtypes = [ctypes.c_void_p, ctypes.c_long]
+LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+
+
+def libc(name, *arguments):
+    result = getattr(LIBC, name)(*arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), name)
+    return result
+
+
+def brief(data):
+    """Bytes, or their length and checksum where they are many."""
+    return bytes(data) if len(data) <= 64 else (len(data), zlib.crc32(data))
+
+
+def time_of(nanoseconds):
+    return nanoseconds if nanoseconds < OLD else "now"
+
+
+def mode_of(st):
+    """Without the set-group-id bit of a file that its group may not execute: a write by somebody outside of the group
+    clears it, and a FUSE server is not told the groups of who writes."""
+    idle = stat.S_ISREG(st.st_mode) and not st.st_mode & stat.S_IXGRP
+    return oct(st.st_mode & ~stat.S_ISGID if idle else st.st_mode)
+
+
+def facts(st):
+    """What of a stat must be the same on both. A directory's size is the file system's own affair."""
+    size = None if stat.S_ISDIR(st.st_mode) else st.st_size
+    return (mode_of(st), st.st_nlink, st.st_uid, st.st_gid, size, st.st_rdev,
+            time_of(st.st_atime_ns), time_of(st.st_mtime_ns), time_of(st.st_ctime_ns))
+
+
+def changes(before, after):
+    """Which times moved, and whether a change of the data came after the last of the inode."""
+    names = ("st_atime_ns", "st_mtime_ns", "st_ctime_ns")
+    moved = tuple(name[3] for name in names if getattr(before, name) != getattr(after, name))
+    return moved, "m" in moved and after.st_mtime_ns > after.st_ctime_ns
+
+
+def facts_of(fd):
+    try:
+        return facts(os.fstat(fd))
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+class Calls:
+    """One method for each call; what they return is compared. Open files are in numbered slots."""
+
+    def __init__(self):
+        self.slots = [None] * SLOTS
+
+    def fd(self, slot):
+        if self.slots[slot] is None:
+            raise OSError(errno.EBADF, "nothing in this slot")
+        return self.slots[slot]
+
+    def put(self, slot, fd):
+        if self.slots[slot] is not None:
+            os.close(self.slots[slot])
+        self.slots[slot] = fd
+
+    def is_directory(self, slot):
+        return stat.S_ISDIR(os.fstat(self.fd(slot)).st_mode)
+
+    # --- open files ---
+
+    def open(self, slot, path, flags, mode):
+        if flags & os.O_PATH:  # not kept: FUSE is not told of it, so the file could go meanwhile
+            fd = os.open(path, flags, mode)
+            try:
+                return facts_of(fd)
+            finally:
+                os.close(fd)
+        self.put(slot, os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode))
+
+    def close(self, slot):
+        fd, self.slots[slot] = self.fd(slot), None
+        os.close(fd)
+
+    def read(self, slot, length):
+        return brief(os.read(self.fd(slot), length))
+
+    def pread(self, slot, length, offset):
+        return brief(os.pread(self.fd(slot), length, offset))
+
+    def write(self, slot, letter, length):
+        return os.write(self.fd(slot), letter * length)
+
+    def pwrite(self, slot, letter, length, offset):
+        return os.pwrite(self.fd(slot), letter * length, offset)
+
+    def append(self, slot, letter, length):
+        return os.pwritev(self.fd(slot), [letter * length, letter], 0, 0x10)  # RWF_APPEND
+
+    def lseek(self, slot, offset, whence):
+        """In directories, offsets are the file system's own."""
+        return None if self.is_directory(slot) else os.lseek(self.fd(slot), offset, whence)
+
+    def seek_sparse(self, slot, offset, whence):
+        """What counts as data is the file system's affair, so long as bytes that are not zero do."""
+        fd = self.fd(slot)
+        if self.is_directory(slot):
+            return None
+        size = os.fstat(fd).st_size
+        place = os.lseek(fd, 0, os.SEEK_CUR)
+        try:
+            found = os.lseek(fd, offset, whence)
+        except OSError as error:
+            if error.errno != errno.ENXIO or offset >= size or offset < 0:
+                raise
+            found = size
+        os.lseek(fd, place, os.SEEK_SET)
+        if whence == os.SEEK_DATA:
+            return not os.pread(fd, found - offset, offset).strip(b"\0")
+        return offset <= found <= size
+
+    def ftruncate(self, slot, size):
+        os.ftruncate(self.fd(slot), size)
+
+    def truncate(self, path, size):
+        os.truncate(path, size)
+
+    def fallocate(self, slot, mode, offset, length):
+        libc("fallocate", self.fd(slot), mode, offset, length)
+
+    def copy(self, source, at, target, to, length):
+        return os.copy_file_range(self.fd(source), self.fd(target), length, at, to)
+
+    def fsync(self, slot, data_only):
+        (os.fdatasync if data_only else os.fsync)(self.fd(slot))
+
+    def map(self, slot, offset, letter, length):
+        """Stores through a mapping, and what read says of it then."""
+        fd = self.fd(slot)
+        memory = mmap.mmap(fd, 0)
+        length = min(length, max(len(memory) - offset, 0))
+        memory[offset:offset + length] = letter * length
+        seen = os.pread(fd, length + 2, offset)
+        memory.flush()
+        memory.close()
+        return brief(seen)
+
+    def map_read(self, slot):
+        memory = mmap.mmap(self.fd(slot), 0, prot=mmap.PROT_READ)
+        data = brief(memory[:])
+        memory.close()
+        return data
+
+    def publish(self, slot, path):
+        """linkat of an open file, with or without a name."""
+        libc("linkat", self.fd(slot), b"", AT_FDCWD, path, AT_EMPTY_PATH)
+
+    # --- names ---
+
+    def mkdir(self, path, mode):
+        os.mkdir(path, mode)
+
+    def mkdir_at(self, slot, name):
+        os.mkdir(name, 0o777, dir_fd=self.fd(slot))
+
+    def rmdir(self, path):
+        os.rmdir(path)
+
+    def unlink(self, path):
+        os.unlink(path)
+
+    def rename(self, old, new, flags):
+        libc("renameat2", AT_FDCWD, old, AT_FDCWD, new, flags)
+
+    def link(self, old, new, flags):
+        libc("linkat", AT_FDCWD, old, AT_FDCWD, new, flags)
+
+    def symlink(self, target, path):
+        os.symlink(target, path)
+
+    def readlink(self, path):
+        return os.readlink(path)
+
+    def mknod(self, path, mode, device):
+        os.mknod(path, mode, device)
+
+    def list(self, path):
+        return sorted(os.listdir(path))
+
+    def seek_directory(self, path, count):
+        """Names and types by readdir; and that a listing goes on from where telldir was."""
+        stream = LIBC.fdopendir(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+        entries, places = [], [LIBC.telldir(stream)]
+        while entry := LIBC.readdir(stream):
+            entries.append((entry.contents.name, entry.contents.kind))
+            places.append(LIBC.telldir(stream))
+        start = count % len(places)
+        LIBC.seekdir(stream, places[start])
+        rest = []
+        while entry := LIBC.readdir(stream):
+            rest.append((entry.contents.name, entry.contents.kind))
+        LIBC.closedir(stream)
+        return sorted(entries), rest == entries[start:]
+
+    # --- attributes ---
+
+    def chmod(self, path, mode):
+        os.chmod(path, mode)
+
+    def fchmod(self, slot, mode):
+        os.fchmod(self.fd(slot), mode)
+
+    def chown(self, path, uid, gid, follow):
+        os.chown(path, uid, gid, follow_symlinks=follow)
+
+    def fchown(self, slot, uid, gid):
+        os.fchown(self.fd(slot), uid, gid)
+
+    def utimens(self, path, atime, mtime, follow):
+        times = (Timespec * 2)(Timespec(*atime), Timespec(*mtime))
+        libc("utimensat", AT_FDCWD, path, ctypes.byref(times), 0 if follow else AT_SYMLINK_NOFOLLOW)
+
+    def access(self, path, mode, effective):
+        libc("faccessat", AT_FDCWD, path, mode, AT_EACCESS if effective else 0)
+
+    def stat(self, path, follow):
+        return facts(os.stat(path, follow_symlinks=follow))
+
+    def fstat(self, slot):
+        return facts(os.fstat(self.fd(slot)))
+
+    def statx(self, path):
+        """Which fields there are, the number of links, and whether the birth is not after the last change."""
+        buffer = ctypes.create_string_buffer(256)
+        libc("statx", AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC | STATX_BTIME, buffer)
+        mask, = struct.unpack_from("<I", buffer, 0)
+        links, = struct.unpack_from("<I", buffer, 16)
+        born, changed = struct.unpack_from("<qI", buffer, 80), struct.unpack_from("<qI", buffer, 96)
+        return oct(mask & (STATX_BASIC | STATX_BTIME)), links, born <= changed
+
+    def setxattr(self, path, name, value, flags, follow):
+        os.setxattr(path, name, value, flags, follow_symlinks=follow)
+
+    def getxattr(self, path, name, follow):
+        return os.getxattr(path, name, follow_symlinks=follow)
+
+    def getxattr_short(self, path, name, room):
+        buffer = ctypes.create_string_buffer(room + 1)
+        return libc("getxattr", path, name, buffer, room)
+
+    def listxattr(self, path, follow):
+        return sorted(os.listxattr(path, follow_symlinks=follow))
+
+    def removexattr(self, path, name, follow):
+        os.removexattr(path, name, follow_symlinks=follow)
+
+    def fsetxattr(self, slot, name, value):
+        os.setxattr(self.fd(slot), name, value)
+
+
+def become(caller):
+    """The effective user; as root again: become("root")."""
+    who = CALLERS[caller]
+    if who is None:
+        LIBC.setfsuid(0)  # first: with the others it would change nothing, and bring no capabilities back
+        LIBC.setfsgid(0)
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups([])
+        return
+    uid, gid, groups, how = who
+    os.setgroups(groups)
+    if how == "fs":
+        LIBC.setfsgid(gid)
+        LIBC.setfsuid(uid)
+    else:
+        os.setegid(gid)
+        os.seteuid(uid)
+
+
+class Worker:
+    """Runs in a process of its own. run() makes calls, (caller, umask, name, arguments) each, in a new directory,
+    confined to it. It returns for each call the result and what became of the objects that it names; and the tree at
+    the end."""
+
+    def __init__(self, root):
+        self.root = os.open(root, os.O_RDONLY)
+        self.calls = Calls()
+
+    def run(self, episode, calls):
+        os.fchdir(self.root)
+        os.umask(0)
+        os.makedirs(os.path.join(episode, "home"))
+        os.chroot(episode)
+        os.chdir("/home")
+        outcomes = [self.step(*call) for call in calls]
+        opened = [self.describe(fd) if fd is not None else None for fd in self.calls.slots]
+        for slot, fd in enumerate(self.calls.slots):
+            if fd is not None:
+                self.calls.close(slot)
+        return outcomes, opened, self.tree()
+
+    def step(self, caller, umask, name, arguments):
+        watched = self.watched(arguments)
+        before = {what: self.look(what) for what in watched}
+        os.umask(umask)
+        become(caller)
+        try:
+            result = ("ok", getattr(self.calls, name)(*arguments))
+        except OSError as error:
+            result = ("error", errno.errorcode.get(error.errno, error.errno))
+        except ValueError as error:  # of mmap, for what is empty
+            result = ("error", str(error))
+        finally:
+            become("root")
+        seen = {}
+        for what in watched:
+            now = self.look(what)
+            if isinstance(now, os.stat_result):
+                moved = changes(before[what], now) if isinstance(before[what], os.stat_result) and \
+                    before[what].st_ino == now.st_ino else "new"
+                now = (facts(now), moved)
+            seen[what] = now
+        return result, seen
+
+    @staticmethod
+    def watched(arguments):
+        """Paths among the arguments, the directories they are in, and the slots."""
+        found = {}
+        for argument in arguments:
+            if isinstance(argument, bytes) and argument[:1] not in (b"", b"\1"):
+                found[argument] = None
+                found[os.path.dirname(argument.rstrip(b"/")) or b"."] = None
+        found["slots"] = None
+        return list(found)
+
+    def look(self, what):
+        if what == "slots":
+            return tuple(None if fd is None else facts_of(fd) for fd in self.calls.slots)
+        try:
+            return os.stat(what, follow_symlinks=False)
+        except OSError as error:
+            return errno.errorcode[error.errno]
+        except ValueError:
+            return "no path"
+
+    @staticmethod
+    def describe(fd):
+        try:
+            st = os.fstat(fd)
+            if not stat.S_ISREG(st.st_mode):
+                return facts(st)
+            return facts(st), brief(os.pread(fd, st.st_size, 0))
+        except OSError as error:
+            return errno.errorcode[error.errno]
+
+    def tree(self):
+        """Everything below the current directory, by name; which names are of one inode."""
+        found, inodes = {}, {}
+        for folder, folders, files in os.walk(b"."):
+            folders.sort()
+            for name in sorted([b"."] * (folder == b".") + folders + files):
+                path = os.path.join(folder, name)
+                st = os.stat(path, follow_symlinks=False)
+                content = None
+                if stat.S_ISREG(st.st_mode):
+                    with open(path, "rb") as file:
+                        content = brief(file.read())
+                elif stat.S_ISLNK(st.st_mode):
+                    content = os.readlink(path)
+                attributes = {}
+                for key in sorted(os.listxattr(path, follow_symlinks=False)):
+                    attributes[key] = os.getxattr(path, key, follow_symlinks=False)
+                first = inodes.setdefault(st.st_ino, path)
+                empty = stat.S_ISREG(st.st_mode) and st.st_blocks == 0 and not attributes
+                found[path] = (facts(st), content, attributes, first, empty)
+        return found
+
+
+def serve(root, pipe):
+    """The process of a Worker: lists of calls come through the pipe, outcomes go back, or what has failed."""
+    worker = Worker(root)
+    while (job := pipe.recv()) is not None:
+        try:
+            pipe.send(worker.run(*job))
+        except Exception as error:  # pylint: disable=broad-except
+            frames = []
+            trace = error.__traceback__
+            while trace is not None:
+                frames.append(f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}")
+                trace = trace.tb_next
+            pipe.send(f"{error!r} in {' '.join(frames)}")

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reads under way while something happens: to the file, to the lane, to the server. They are held until it has.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include "fs/proto/opcodes.h"
+#include "tests/unit/fs/lane_of_reads.h"
+#include "tests/unit/fs/memory_volume.h"
+
+namespace termfs::fs {
+
+using client::OpenFile;
+
+namespace {
+
+constexpr size_t kPage = 4096;
+
+using Done = std::map<uint64_t, std::string>;
+
+class HeldReads : public testing::Test {
+ protected:
+  HeldReads() {
+    EXPECT_TRUE(a.Write(file, 0, std::string(3 * kPage, 'a')).ok());
+    volume.tlib().HoldReads();
+  }
+  ~HeldReads() override { a.Close(file); }
+
+  void BeginThree() {
+    for (uint64_t i = 0; i < 3; ++i) {
+      reads.Begin(file, i * kPage, kPage);
+    }
+    ASSERT_EQ(reads.under_way(), 3u);
+  }
+  void ExpectThree(const std::string& each) {
+    volume.tlib().AnswerReads();
+    reads.AwaitAll();
+    EXPECT_EQ(reads.TakeDone(), (Done{{1, each}, {2, each}, {3, each}}));
+  }
+
+  MemoryVolume volume{uint64_t{16} << 20};
+  Mount a{volume};
+  Mount b{volume};
+  OpenFile* file = a.Create("f");
+  LaneOfReads reads{*a.fs, 4, 2 * kPage};
+};
+
+}  // namespace
+
+TEST_F(HeldReads, TheyEndWithTheirBytes) {
+  BeginThree();
+  EXPECT_TRUE(reads.Poll().ok());
+  EXPECT_EQ(reads.under_way(), 3u);
+  ExpectThree(std::string(kPage, 'a'));
+  EXPECT_EQ(a.Metric("fs_server_reads_total"), 0u);
+  EXPECT_EQ(a.Metric("fs_reads_total"), 3u);
+  EXPECT_EQ(a.Metric("fs_read_bytes_total"), 3 * kPage);
+}
+
+// The pages are another file's by the time they are read.
+TEST_F(HeldReads, TheFileIsTruncated_ItsEndIsSeenAndNobodyElsesBytes) {
+  BeginThree();
+  ASSERT_TRUE(b.Resize(b.InodeOf("f"), kPage / 2).ok());
+  OpenFile* const other = b.Create("g");
+  ASSERT_TRUE(b.Write(other, 0, std::string(15 << 20, 'g')).ok()) << "or they are not reused";
+  volume.tlib().AnswerReads();
+  reads.AwaitAll();
+  EXPECT_EQ(reads.TakeDone(), (Done{{1, std::string(kPage / 2, 'a')}, {2, ""}, {3, ""}}));
+  b.Close(other);
+}
+
+TEST_F(HeldReads, TheFileIsRewritten_TheNewBytesAreRead) {
+  BeginThree();
+  OpenFile* const rewritten = b.Open("f", O_RDWR | O_TRUNC);
+  ASSERT_TRUE(b.Write(rewritten, 0, std::string(3 * kPage, 'b')).ok());
+  ExpectThree(std::string(kPage, 'b'));
+  b.Close(rewritten);
+}
+
+TEST_F(HeldReads, AHoleBesideIsFilled_ItIsNotZerosAnyMore) {
+  ASSERT_TRUE(a.Resize(a.InodeOf("f"), 4 * kPage, file).ok());
+  ASSERT_EQ(a.Read(file, 0, 4 * kPage).size(), 4 * kPage);  // brings the map
+  reads.Begin(file, 2 * kPage, 2 * kPage);
+  ASSERT_EQ(reads.under_way(), 1u);
+  OpenFile* const written = b.Open("f");
+  ASSERT_TRUE(b.Write(written, 3 * kPage, std::string(kPage, 'b')).ok());
+  volume.tlib().AnswerReads();
+  reads.AwaitAll();
+  EXPECT_EQ(reads.TakeDone(), (Done{{1, std::string(kPage, 'a') + std::string(kPage, 'b')}}));
+  b.Close(written);
+}
+
+TEST_F(HeldReads, TheServerDiesAndComesBack_TheyAreReadAgain) {
+  BeginThree();
+  volume.KillAndRestart();
+  EXPECT_TRUE(reads.Poll().ok());
+  ExpectThree(std::string(kPage, 'a'));
+  EXPECT_EQ(a.Metric("link_reconnections_total"), 1u);
+}
+
+TEST_F(HeldReads, TheServerStaysAway_TheyFail) {
+  volume.SetReconnect(std::chrono::seconds(0));
+  Mount c(volume);
+  OpenFile* const opened = c.Open("f");
+  LaneOfReads others(*c.fs, 2, kPage);
+  others.Begin(opened, 0, kPage);
+  others.Begin(opened, kPage, kPage);
+  ASSERT_EQ(others.under_way(), 2u);
+  volume.Kill();
+  others.AwaitAll();
+  EXPECT_EQ(others.TakeDone(), (Done{{1, "errno 5"}, {2, "errno 5"}}));
+  c.Close(opened);
+  volume.Restart();
+}
+
+// The lane has another buffer then.
+TEST_F(HeldReads, AnotherCallIsGivenUp_TheyAreReadAgain) {
+  BeginThree();
+  const std::byte* const places = reads.lane().places().data();
+  volume.tlib().GiveUp(kFsGetAttributes);
+  EXPECT_EQ(a.fs->GetAttributes(reads.lane(), a.InodeOf("f")).status().code(), ETIMEDOUT);
+  EXPECT_NE(reads.lane().places().data(), places);
+  bool other = false;
+  EXPECT_FALSE(reads.WaitWith(-1, 0, other)) << "they have to be begun again";
+  ExpectThree(std::string(kPage, 'a'));
+}
+
+TEST_F(HeldReads, TheWaitIsInterrupted_TheyAreStillUnderWay) {
+  BeginThree();
+  volume.tlib().FailReads(EINTR);
+  EXPECT_EQ(reads.Await().code(), EINTR);
+  EXPECT_EQ(reads.under_way(), 3u);
+  ExpectThree(std::string(kPage, 'a'));
+  EXPECT_EQ(a.Metric("fs_server_reads_total"), 0u);
+}
+
+TEST_F(HeldReads, NoAnswerInTime_TheyEndWithThat) {
+  BeginThree();
+  volume.tlib().FailReads(ETIMEDOUT);
+  EXPECT_TRUE(reads.Await().ok());
+  EXPECT_EQ(reads.TakeDone(), (Done{{1, "errno 110"}, {2, "errno 110"}, {3, "errno 110"}}));
+  EXPECT_EQ(reads.under_way(), 0u);
+  volume.tlib().AnswerReads();
+  EXPECT_EQ(a.Read(file, 0, 1), "a");
+}
+
+// Of one of them, and nobody knows of which.
+TEST_F(HeldReads, AnErrorOfTheServer_EachIsReadByItself) {
+  BeginThree();
+  volume.tlib().FailReads(EIO);
+  ExpectThree(std::string(kPage, 'a'));
+  EXPECT_EQ(a.Metric("fs_server_reads_total"), 3u);
+}
+
+TEST_F(HeldReads, WithoutAMap_TheServerReads) {
+  a.Close(file);
+  ASSERT_TRUE(b.Resize(b.InodeOf("f"), kPage).ok());
+  OpenFile* const opened = a.Open("f");
+  ASSERT_TRUE(b.Resize(b.InodeOf("f"), 2 * kPage).ok());  // revokes it
+  reads.Begin(opened, 0, 2 * kPage);
+  EXPECT_EQ(reads.under_way(), 0u);
+  EXPECT_EQ(reads.TakeDone(), (Done{{1, std::string(kPage, 'a') + std::string(kPage, '\0')}}));
+  EXPECT_EQ(a.Metric("fs_server_reads_total"), 1u);
+  a.Close(opened);
+  file = a.Open("f");
+}
+
+TEST_F(HeldReads, WaitedForTogetherWithSomethingElse) {
+  const UniqueFd event(eventfd(0, EFD_CLOEXEC));
+  bool other = false;
+  EXPECT_TRUE(reads.WaitWith(event.get(), 0, other)) << "nothing is under way";
+  EXPECT_EQ(reads.readable(), 0);
+  BeginThree();
+  EXPECT_TRUE(reads.WaitWith(event.get(), 0, other));
+  EXPECT_EQ(reads.readable(), 0);
+  ASSERT_EQ(eventfd_write(event.get(), 1), 0);
+  EXPECT_TRUE(reads.WaitWith(event.get(), 10'000, other));
+  EXPECT_TRUE(other);
+  EXPECT_EQ(reads.readable(), 1);
+  volume.tlib().AnswerReads();
+  EXPECT_FALSE(reads.WaitWith(-1, 10'000, other)) << "they have been read";
+  EXPECT_TRUE(reads.Poll().ok());
+  EXPECT_EQ(reads.under_way(), 0u);
+}
+
+// Somebody polls descriptors of its channel, which the link would close.
+TEST(ArmedReads, TheServerIsLost_TheLaneIsInUse) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Mount a(volume);
+  OpenFile* const file = a.Create("f");
+  ASSERT_TRUE(a.Write(file, 0, "text").ok());
+  volume.tlib().HoldReads();
+  const auto idle = a.fs->OpenLane();
+  LaneOfReads reads(*a.fs, 1, kPage);
+  reads.Begin(file, 0, kPage);
+  tlib::client::ReadsFds fds{};
+  ASSERT_TRUE(a.fs->ArmReads(reads.lane(), fds));
+  volume.KillAndRestart();
+  EXPECT_TRUE(a.fs->StatFs(*a.lane).ok());  // finds the session lost, and waits for the next
+  EXPECT_EQ(volume.tlib().detached(), 1u) << "the idle lane's only";
+  a.fs->DisarmReads(reads.lane());
+  volume.tlib().AnswerReads();
+  reads.AwaitAll();
+  EXPECT_EQ(reads.TakeDone(), (Done{{1, "text"}}));
+  a.Close(file);
+}
+
+}  // namespace termfs::fs
