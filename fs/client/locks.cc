@@ -132,8 +132,24 @@ Status VolumeClient::Lock(Lane& lane, OpenFile* file, const FileLock& lock, Lock
   }
 }
 
+// A reply may be noted after the next session's server was told what is held. That server does not know of it then, or
+// knows what has been given up; to be told twice does no harm.
 Result<wire::LockState> VolumeClient::AskForLock(Lane& lane, const OpenFile& file, const FileLock& lock,
                                                  uint64_t ticket, HeldLocks::Asking& asking) {
+  auto state = AskOnce(lane, file, lock, ticket, asking);
+  while (state.ok() && *state == wire::LockState::Done && Of(lane).generation() < begun_.load() &&
+         CheckUsable(&file).ok()) {
+    const uint64_t before = Of(lane).generation();
+    state = AskOnce(lane, file, lock, ticket, asking);
+    if (Of(lane).generation() == before) {
+      break;
+    }
+  }
+  return state;
+}
+
+Result<wire::LockState> VolumeClient::AskOnce(Lane& lane, const OpenFile& file, const FileLock& lock, uint64_t ticket,
+                                              HeldLocks::Asking& asking) {
   const auto reply =
       Call(lane, kFsLock, Encode<wire::Lock>(ToWire(KeyOf(file, lock), RangeOf(lock), lock.type, ticket)));
   if (!reply.ok()) {

@@ -161,6 +161,7 @@ std::function<bool()> VolumeClient::DropOf(std::shared_ptr<const wire::RecallT> 
 // Everything that is cached under grants of a session is dropped here, when that is lost: maps of files, and what the
 // kernel knows of names and attributes.
 void VolumeClient::BeginGeneration(uint64_t generation) {
+  begun_.store(generation);  // before ReclaimLocks: see AskForLock
   to_reopen_ = inodes_.BeginGeneration(generation);
   DropGranted();
 }

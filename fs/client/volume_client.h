@@ -199,8 +199,11 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   static std::vector<std::byte> EncodeRelease(const Closed& closed);
   // locks.cc
   class LockWaiting;
+  // Until the session that has done it is the one that is.
   Result<wire::LockState> AskForLock(Lane& lane, const OpenFile& file, const FileLock& lock, uint64_t ticket,
                                      HeldLocks::Asking& asking);
+  Result<wire::LockState> AskOnce(Lane& lane, const OpenFile& file, const FileLock& lock, uint64_t ticket,
+                                  HeldLocks::Asking& asking);
   // Nothing of the request waits at the server any more when it returns `why`, or that it was granted after all.
   Status EndWait(Lane& lane, const OpenFile& file, const FileLock& lock, uint64_t ticket, HeldLocks::Asking& asking,
                  const Status& why);
@@ -234,6 +237,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Mutex deferred_mutex_;
   std::vector<Closed> deferred_ GUARDED_BY(deferred_mutex_);
   HeldLocks held_locks_;
+  std::atomic<uint64_t> begun_{0};  // the last generation; sequentially consistent
   Mutex lock_waits_mutex_;
   uint64_t last_lock_ticket_ GUARDED_BY(lock_waits_mutex_) = 0;
   std::unordered_map<uint64_t, int> lock_waits_ GUARDED_BY(lock_waits_mutex_);  // ticket -> what wakes who waits

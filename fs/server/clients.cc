@@ -186,6 +186,12 @@ bool Clients::AnyLocks() {
   return false;
 }
 
+bool Clients::HasResumed(uint64_t client) const {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(client);
+  return found != entries_.end() && found->second.resumed;
+}
+
 bool Clients::WasKept(uint64_t client) const {
   MutexLock lock(mutex_);
   const auto found = entries_.find(client);

@@ -15,7 +15,7 @@
 //
 // Locks are the same: until then nobody is given any.
 //
-// Thread-safety: any thread. Everything but Resumed, WasKept and the Any... may block.
+// Thread-safety: any thread. Everything but Resumed, HasResumed, WasKept and the Any... may block.
 #pragma once
 
 #include <atomic>
@@ -62,6 +62,8 @@ class Clients {
   void Expire(const std::function<void(uint64_t client)>& before) EXCLUDES(mutex_);
   // Of one that has arrived again: what it had was kept until then.
   bool WasKept(uint64_t client) const EXCLUDES(mutex_);
+  // It has said everything that it had in sessions before.
+  bool HasResumed(uint64_t client) const EXCLUDES(mutex_);
   // Some client may still say what it locked in an earlier start.
   bool AnyLocks() EXCLUDES(mutex_);
   // Somebody may still come back for a file that has no name any more: none may be freed.

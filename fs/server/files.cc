@@ -231,7 +231,7 @@ Result<metadata::Attributes> FileService::ReopenInode(const Request& request, ui
 
 Result<Bytes> FileService::Resumed(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Resumed>(request.call.body()));
-  BeginLockSession(request.session);
+  BeginLockSession(request);
   clients_.Resumed(request.session.client);
   coherence_.ClientDropped(request.session.client);
   reclaimer_.Kick();

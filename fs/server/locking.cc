@@ -100,6 +100,9 @@ Result<Bytes> FileService::CancelLock(const Request& request) {
 
 Result<Bytes> FileService::Reclaim(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Reclaim>(request.call.body()));
+  if (clients_.HasResumed(request.session.client)) {
+    return Status::Error(EINVAL, "locks are said before what is open has been");
+  }
   std::vector<LockRequest> part;
   for (const auto& lock : body.locks) {
     ASSIGN_OR_RETURN(const LockRequest wanted, RequestOf(*lock, HolderOf(request.session)));
@@ -150,12 +153,22 @@ void FileService::EndLockSession(const Session& session, bool keep) {
   TellGranted(granted);
 }
 
-void FileService::BeginLockSession(const Session& session) {
+void FileService::BeginLockSession(const Request& request) {
+  if (clients_.HasResumed(request.session.client)) {
+    return;
+  }
   LockTable::Tickets granted;
+  std::vector<uint64_t> locked;
   {
     MutexLock lock(locks_mutex_);
-    if (reclaimed_.erase(session.id) == 0) {
-      locks_.DropHolder(HolderOf(session), granted);  // it says that it has none
+    if (reclaimed_.erase(request.session.id) == 0) {
+      locks_.DropHolder(HolderOf(request.session), granted);  // it says that it has none
+    }
+    locked = locks_.FilesOf(HolderOf(request.session));
+  }
+  for (const uint64_t ino : locked) {
+    if (!FindOpen(request, ino).ok()) {
+      DropLocksOf(request.session, ino, granted);
     }
   }
   TellGranted(granted);

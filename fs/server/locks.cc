@@ -12,6 +12,11 @@ const LockRange* LockTable::ConflictWith(const LockOwner& holder, const LockRang
   return held.Conflict(request.start, request.end, request.type == LockType::kWrite);
 }
 
+bool LockTable::Blocked(const File& file, const LockRequest& request) {
+  return std::any_of(file.held.begin(), file.held.end(),
+                     [&](const auto& held) { return ConflictWith(held.first, held.second, request) != nullptr; });
+}
+
 std::vector<LockOwner> LockTable::Blockers(const File& file, const LockRequest& request) {
   std::vector<LockOwner> blockers;
   for (const auto& [owner, held] : file.held) {
@@ -97,10 +102,10 @@ void LockTable::Serve(File& file, Tickets& granted) {
     for (auto waiter = file.waiting.begin(); waiter != file.waiting.end();) {
       const auto next = std::next(waiter);
       const LockRequest request = waiter->second.request;
-      if (Blockers(file, request).empty() && CheckRoom(file, request).ok()) {
+      if (!Blocked(file, request) && CheckRoom(file, request).ok()) {
         const LockTicket ticket = waiter->second.ticket;
         Dequeue(file, waiter);
-        granted_[ticket] = Carry(file, request);
+        granted_[ticket] = {request.owner.holder, Carry(file, request)};
         granted.push_back(ticket);
         changed = true;
       }
@@ -124,12 +129,15 @@ void LockTable::Dequeue(File& file, std::map<uint64_t, Waiter>::iterator waiter)
   if (waits->second.empty()) {
     waits_of_.erase(waits);
   }
-  const auto count = counts_.find(owner.holder);
+  waiting_.erase(waiter->second.ticket);
+  file.waiting.erase(waiter);
+}
+
+void LockTable::EndWait(LockHolder holder) {
+  const auto count = counts_.find(holder);
   if (--count->second.waits == 0 && count->second.locks == 0) {
     counts_.erase(count);
   }
-  waiting_.erase(waiter->second.ticket);
-  file.waiting.erase(waiter);
 }
 
 LockTable::Files::iterator LockTable::Forget(Files::iterator file) {
@@ -138,8 +146,9 @@ LockTable::Files::iterator LockTable::Forget(Files::iterator file) {
 
 Result<LockTable::Answer> LockTable::Apply(const LockRequest& request, LockTicket ticket, Tickets& granted) {
   if (const auto ended = granted_.find(ticket); ticket.number != 0 && ended != granted_.end()) {
-    const uint64_t change = ended->second;
+    const auto [holder, change] = ended->second;
     granted_.erase(ended);
+    EndWait(holder);
     return Answer{State::kDone, change};
   }
   if (ticket.number != 0 && waiting_.contains(ticket)) {
@@ -158,7 +167,7 @@ Result<LockTable::Answer> LockTable::Apply(const LockRequest& request, LockTicke
       whole.type = LockType::kUnlock;
       given_up = Carry(file, whole);
     }
-    if (Blockers(file, request).empty()) {
+    if (!Blocked(file, request)) {
       const uint64_t change = Carry(file, request);
       Serve(file, granted);
       return Answer{State::kDone, change};
@@ -190,25 +199,50 @@ bool LockTable::Cancel(LockTicket ticket) {
   }
   if (const auto place = waiting_.find(ticket); place != waiting_.end()) {
     const auto file = files_.find(place->second.ino);
-    Dequeue(file->second, file->second.waiting.find(place->second.order));
+    const auto waiter = file->second.waiting.find(place->second.order);
+    const LockHolder holder = waiter->second.request.owner.holder;
+    Dequeue(file->second, waiter);
+    EndWait(holder);
     Forget(file);
   }
   return true;
 }
 
-void LockTable::DropOwners(LockHolder holder, File& file) {
-  for (auto held = file.held.begin(); held != file.held.end();) {
+bool LockTable::DropOwners(LockHolder holder, File& file) {
+  bool any = false;
+  for (auto held = file.held.lower_bound({.holder = holder});
+       held != file.held.end() && held->first.holder == holder;) {
     const LockOwner owner = (held++)->first;
-    if (owner.holder == holder) {
-      Carry(file, {.ino = 0, .owner = owner, .type = LockType::kUnlock});
+    Carry(file, {.ino = 0, .owner = owner, .type = LockType::kUnlock});
+    any = true;
+  }
+  return any;
+}
+
+std::vector<uint64_t> LockTable::FilesOf(LockHolder holder) const {
+  std::vector<uint64_t> files;
+  for (const auto& [ino, file] : files_) {
+    const auto held = file.held.lower_bound({.holder = holder});
+    if (held != file.held.end() && held->first.holder == holder) {
+      files.push_back(ino);
     }
   }
+  return files;
 }
 
 void LockTable::DropFile(LockHolder holder, uint64_t ino, Tickets& granted) {
   const auto file = files_.find(ino);
   if (file == files_.end()) {
     return;
+  }
+  std::map<uint64_t, Waiter>& waiting = file->second.waiting;
+  for (auto waiter = waiting.begin(); waiter != waiting.end();) {
+    const auto next = std::next(waiter);
+    if (waiter->second.request.owner.holder == holder) {
+      Dequeue(file->second, waiter);
+      EndWait(holder);
+    }
+    waiter = next;
   }
   DropOwners(holder, file->second);
   Serve(file->second, granted);
@@ -219,25 +253,32 @@ void LockTable::DropHolder(LockHolder holder, Tickets& granted) { Replace(holder
 
 std::vector<uint64_t> LockTable::Replace(LockHolder holder, const std::vector<LockRequest>& locks, Tickets& granted) {
   std::vector<uint64_t> lost;
+  std::set<uint64_t> touched;
   if (const auto count = counts_.find(holder); count != counts_.end() && count->second.locks > 0) {
     for (auto& [ino, file] : files_) {
-      DropOwners(holder, file);
+      if (DropOwners(holder, file)) {
+        touched.insert(ino);
+      }
     }
   }
   for (const LockRequest& lock : locks) {
     File& file = files_[lock.ino];
-    if (Blockers(file, lock).empty() && CheckRoom(file, lock).ok()) {
+    touched.insert(lock.ino);
+    if (!Blocked(file, lock) && CheckRoom(file, lock).ok()) {
       Carry(file, lock);
     } else {
       lost.push_back(lock.ino);
     }
   }
+  std::sort(lost.begin(), lost.end());
+  lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
   for (const uint64_t ino : lost) {
     DropOwners(holder, files_[ino]);
   }
-  for (auto file = files_.begin(); file != files_.end();) {
+  for (const uint64_t ino : touched) {
+    const auto file = files_.find(ino);
     Serve(file->second, granted);
-    file = Forget(file);
+    Forget(file);
   }
   return lost;
 }
@@ -249,6 +290,7 @@ void LockTable::DropWaits(uint64_t session) {
     Cancel((wait++)->first);
   }
   for (auto ended = granted_.lower_bound(first); ended != granted_.end() && is_its(ended);) {
+    EndWait(ended->second.holder);
     ended = granted_.erase(ended);
   }
 }

@@ -86,7 +86,9 @@ class LockTable {
   // Ends a wait. False: it has ended by being granted, and is to be asked for again.
   bool Cancel(LockTicket ticket);
 
+  // The holder neither has nor waits for any lock of the file.
   void DropFile(LockHolder holder, uint64_t ino, Tickets& granted);
+  std::vector<uint64_t> FilesOf(LockHolder holder) const;  // of which it has locks
   void DropHolder(LockHolder holder, Tickets& granted);
   void DropWaits(uint64_t session);
   // The holder's locks are these, and no others. Returns files of which others have some; then it has none of those.
@@ -108,13 +110,18 @@ class LockTable {
     uint64_t ino = 0;
     uint64_t order = 0;
   };
+  struct Granted {
+    LockHolder holder;
+    uint64_t change = 0;
+  };
   struct Count {
     size_t locks = 0;
-    size_t waits = 0;
+    size_t waits = 0;  // also those that were granted and have not been asked for since
   };
   using Files = std::map<uint64_t, File>;
 
   static const LockRange* ConflictWith(const LockOwner& holder, const LockRanges& held, const LockRequest& request);
+  static bool Blocked(const File& file, const LockRequest& request);
   static std::vector<LockOwner> Blockers(const File& file, const LockRequest& request);
   bool Deadlocks(const LockRequest& request) const;
   Status CheckRoom(const File& file, const LockRequest& request) const;
@@ -123,7 +130,8 @@ class LockTable {
   void Serve(File& file, Tickets& granted);
   void Enqueue(File& file, const LockRequest& request, LockTicket ticket);
   void Dequeue(File& file, std::map<uint64_t, Waiter>::iterator waiter);
-  void DropOwners(LockHolder holder, File& file);
+  void EndWait(LockHolder holder);
+  bool DropOwners(LockHolder holder, File& file);  // false: it had none
   Files::iterator Forget(Files::iterator file);
 
   uint64_t changes_;
@@ -131,7 +139,7 @@ class LockTable {
   size_t locks_ = 0;
   Files files_;
   std::map<LockTicket, Place> waiting_;
-  std::map<LockTicket, uint64_t> granted_;  // its change
+  std::map<LockTicket, Granted> granted_;
   std::map<LockOwner, std::set<LockTicket>> waits_of_;
   std::map<LockHolder, Count> counts_;
 };

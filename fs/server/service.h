@@ -217,8 +217,8 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> CancelLock(const Request& request) EXCLUDES(locks_mutex_);
   Result<Bytes> Reclaim(const Request& request) EXCLUDES(locks_mutex_);
   static LockHolder HolderOf(const Session& session);
-  // The session has said what it had open. `keep`: the locks stay for its client.
-  void BeginLockSession(const Session& session) EXCLUDES(locks_mutex_);
+  // The session has said what it had locked, and open: locks of other files end. `keep`: the locks stay for its client.
+  void BeginLockSession(const Request& request) EXCLUDES(locks_mutex_);
   void EndLockSession(const Session& session, bool keep) EXCLUDES(locks_mutex_);
   void DropLocks(LockHolder holder) EXCLUDES(locks_mutex_);
   void DropLocksOf(const Session& session, uint64_t ino, LockTable::Tickets& granted) EXCLUDES(locks_mutex_);

@@ -198,6 +198,32 @@ TEST_F(Locks, Drop_OfAHolderServesOthersAndSparesThem) {
   EXPECT_EQ(table.locks(), 0u);
 }
 
+TEST_F(Locks, Limits_GrantedWaitsThatNobodyAsksForCount) {
+  for (uint64_t i = 1; i <= LockTable::kMostWaits; ++i) {
+    ASSERT_EQ(Try(Of(Owner(1), kWrite)), State::kDone);
+    ASSERT_EQ(Try(Of(Owner(2), kWrite), i), State::kQueued);
+    ASSERT_EQ(Try(Of(Owner(1), kUnlock)), State::kDone);
+    ASSERT_EQ(Try(Of(Owner(2), kUnlock)), State::kDone);
+  }
+  Try(Of(Owner(1), kWrite));
+  EXPECT_EQ(Try(Of(Owner(2), kWrite), 1U << 20), State::kRefused);
+  EXPECT_EQ(error, ENOLCK);
+  EXPECT_EQ(Try(Of(Owner(2), kWrite), 1), State::kDone) << "asked for";
+  EXPECT_EQ(Try(Of(Owner(2), kWrite), 1U << 20), State::kQueued);
+  table.DropWaits(9);
+  EXPECT_EQ(Try(Of(Owner(2), kWrite), 1), State::kQueued);
+}
+
+TEST_F(Locks, Drop_OfAFileEndsTheHoldersWaitsForIt) {
+  Try(Of(Owner(1), kWrite));
+  EXPECT_EQ(Try(Of(Owner(3, 2), kWrite), 1), State::kQueued);
+  EXPECT_EQ(Try(Of(Owner(4), kWrite), 2), State::kQueued);
+  table.DropFile({.client = 2}, 7, granted);
+  EXPECT_EQ(table.waits(), 1u);
+  EXPECT_EQ(table.FilesOf({.client = 1}), (std::vector<uint64_t>{7}));
+  EXPECT_EQ(table.FilesOf({.client = 2}), (std::vector<uint64_t>{}));
+}
+
 TEST_F(Locks, Drop_OfASessionEndsItsWaits) {
   Try(Of(Owner(1), kWrite));
   Try(Of(Owner(2), kWrite), 1);
