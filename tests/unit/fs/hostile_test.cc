@@ -112,14 +112,14 @@ class Nonsense {
         });
       case kFsLock:
       case kFsTestLock:
-        return Table<wire::Lock>([&](auto& m) { Fill(m); });
+        return Table<wire::Lock>([&](auto& m) { FillLock(m); });
       case kFsCancelLock:
         return Table<wire::Ticket>([&](auto& m) { m.ticket = Below(2) != 0 ? Below(20) : Number(); });
       case kFsReclaim:
         return Table<wire::Reclaim>([&](auto& m) {
           for (uint64_t i = Below(30); i > 0; i--) {
             m.locks.push_back(std::make_unique<wire::LockT>());
-            Fill(*m.locks.back());
+            FillLock(*m.locks.back());
           }
           m.last = Below(2) != 0;
         });
@@ -146,7 +146,7 @@ class Nonsense {
     }
   }
 
-  void Fill(wire::LockT& m) {
+  void FillLock(wire::LockT& m) {
     m.ino = Ino(), m.flock = Below(3) == 0, m.owner = Below(4), m.type = static_cast<uint8_t>(Below(4));
     m.start = Below(2) != 0 ? Below(9) : Number(), m.end = Below(2) != 0 ? kLastLockByte : Number();
     m.pid = Number32(), m.ticket = Below(2) != 0 ? Below(20) : Number();
