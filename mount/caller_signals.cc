@@ -18,6 +18,14 @@ constexpr uint64_t BitOf(int number) { return uint64_t{1} << (number - 1); }
 constexpr uint64_t kHarmless = BitOf(SIGCHLD) | BitOf(SIGCONT) | BitOf(SIGURG) | BitOf(SIGWINCH) | BitOf(SIGSTOP) |
                                BitOf(SIGTSTP) | BitOf(SIGTTIN) | BitOf(SIGTTOU);
 
+bool Ask(pid_t thread, bool (*question)(std::string_view status)) {
+  const Result<std::string> status = ReadThreadStatus(thread);
+  if (!status.ok()) {
+    return status.status().code() == ENOENT || status.status().code() == ESRCH;
+  }
+  return question(*status);
+}
+
 }  // namespace
 
 bool EndingByStatus(std::string_view status) {
@@ -27,12 +35,14 @@ bool EndingByStatus(std::string_view status) {
   return (pending & (~unaffected | BitOf(SIGKILL))) != 0;  // a thread of a process that ends has SIGKILL pending
 }
 
-bool IsEnding(pid_t thread) {
-  const Result<std::string> status = ReadThreadStatus(thread);
-  if (!status.ok()) {
-    return status.status().code() == ENOENT || status.status().code() == ESRCH;
-  }
-  return EndingByStatus(*status);
+bool InterruptedByStatus(std::string_view status) {
+  const bool alone = status.find("\nThreads:\t1\n") != std::string_view::npos;
+  const uint64_t pending = SetInStatus(status, "\nSigPnd:") | (alone ? SetInStatus(status, "\nShdPnd:") : 0);
+  return (pending & ~(SetInStatus(status, "\nSigBlk:") | SetInStatus(status, "\nSigIgn:"))) != 0 ||
+         EndingByStatus(status);
 }
+
+bool IsEnding(pid_t thread) { return Ask(thread, &EndingByStatus); }
+bool IsInterrupted(pid_t thread) { return Ask(thread, &InterruptedByStatus); }
 
 }  // namespace termfs::mount

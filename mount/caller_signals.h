@@ -2,7 +2,8 @@
 //
 // What a signal is about to do to a thread that waits in a system call. The kernel interrupts a FUSE request for every
 // signal; but a program that handles a signal does not expect calls on files to fail with EINTR (on a local disk they
-// never do), so only one that ends the program may end its call.
+// never do), so only one that ends the program may end its call. (A wait for a lock is the exception: it is interrupted
+// on a local disk, too.)
 //
 // Thread-safety: any thread.
 #pragma once
@@ -18,5 +19,10 @@ bool EndingByStatus(std::string_view status);
 
 // The same of a thread, by its id. True also when there is no such thread any more.
 bool IsEnding(pid_t thread);
+
+// A signal is pending that interrupts a wait that any signal may interrupt, for a lock. Of a process with several
+// threads only those count that are sent to this one: another may take the others.
+bool InterruptedByStatus(std::string_view status);
+bool IsInterrupted(pid_t thread);
 
 }  // namespace termfs::mount

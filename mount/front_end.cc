@@ -17,12 +17,12 @@ void FrontEnd::RememberOpen(fs::client::OpenFile* file) {
   open_.insert(file);
 }
 
-void FrontEnd::Release(fs::client::Lane& lane, fs::client::OpenFile* file) {
+void FrontEnd::Release(fs::client::Lane& lane, fs::client::OpenFile* file, std::optional<uint64_t> flock_owner) {
   {
     MutexLock lock(mutex_);
     open_.erase(file);
   }
-  file_system_.Release(lane, file);
+  file_system_.Release(lane, file, flock_owner);
 }
 
 void FrontEnd::ReleaseAll(fs::client::Lane& lane) {

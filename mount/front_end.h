@@ -12,6 +12,7 @@
 #include <fuse_lowlevel.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -59,7 +60,8 @@ class FrontEnd {
 
   void RememberOpen(fs::client::OpenFile* file) EXCLUDES(mutex_);
   // Ends an open file, remembered or not.
-  void Release(fs::client::Lane& lane, fs::client::OpenFile* file) EXCLUDES(mutex_);
+  void Release(fs::client::Lane& lane, fs::client::OpenFile* file, std::optional<uint64_t> flock_owner = std::nullopt)
+      EXCLUDES(mutex_);
   // After the serving threads have ended: releases what the kernel left open.
   void ReleaseAll(fs::client::Lane& lane) EXCLUDES(mutex_);
 

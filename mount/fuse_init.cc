@@ -14,6 +14,7 @@ constexpr unsigned kMinorWithEpochs = 44;  // of the protocol; FUSE_NOTIFY_INC_E
 void OnInit(void* userdata, fuse_conn_info* connection) {
   const uint64_t wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS |
                           FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+                          FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS |  // between all mounts
                           // Mapped pages are dropped when the size or the times show that the file changed elsewhere.
                           FUSE_CAP_AUTO_INVAL_DATA;
   // The others are refused: see "What the kernel offers".

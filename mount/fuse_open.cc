@@ -28,7 +28,7 @@ void OnOpen(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
 }
 
 void OnFlush(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  Reply(request, FrontEnd::Of(request).file_system().Flush(FrontEnd::lane(), FileOf(info)));
+  Reply(request, FrontEnd::Of(request).file_system().Flush(FrontEnd::lane(), FileOf(info), info->lock_owner));
 }
 
 void OnSync(fuse_req_t request, fuse_ino_t, int data_only, fuse_file_info* info) {
@@ -36,7 +36,8 @@ void OnSync(fuse_req_t request, fuse_ino_t, int data_only, fuse_file_info* info)
 }
 
 void OnRelease(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  FrontEnd::Of(request).Release(FrontEnd::lane(), FileOf(info));
+  FrontEnd::Of(request).Release(FrontEnd::lane(), FileOf(info),
+                                info->flock_release ? std::optional<uint64_t>(info->lock_owner) : std::nullopt);
   Reply(request, Status::Ok());
 }
 

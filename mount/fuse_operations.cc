@@ -6,7 +6,7 @@
 namespace termfs::mount {
 
 // Not here, and why: read (the threads answer it themselves: FrontEndThread); access (the kernel checks permissions:
-// default_permissions); flock, getlk and setlk (the kernel's own, per host); poll, ioctl and bmap (nothing to say).
+// default_permissions); poll, ioctl and bmap (nothing to say).
 fuse_lowlevel_ops FrontEnd::Operations() {
   fuse_lowlevel_ops table{};
   table.init = &OnInit;
@@ -37,6 +37,9 @@ fuse_lowlevel_ops FrontEnd::Operations() {
   table.release = &OnRelease;
   table.write = &OnWrite;
   table.lseek = &OnSeek;
+  table.getlk = &OnGetLock;
+  table.setlk = &OnSetLock;
+  table.flock = &OnFlock;
   table.fallocate = &OnAllocate;
   table.copy_file_range = &OnCopy;
   table.opendir = &OnOpenDirectory;

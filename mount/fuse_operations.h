@@ -49,6 +49,11 @@ void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_
 void OnCopy(fuse_req_t request, fuse_ino_t ino, off_t offset, fuse_file_info* info, fuse_ino_t target,
             off_t target_offset, fuse_file_info* target_info, size_t length, int flags);
 
+// fuse_locks.cc
+void OnGetLock(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info, struct flock* wanted);
+void OnSetLock(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info, struct flock* wanted, int sleep);
+void OnFlock(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info, int operation);
+
 // fuse_directory.cc
 void OnOpenDirectory(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
 void OnReadDirectory(fuse_req_t request, fuse_ino_t ino, size_t size, off_t cursor, fuse_file_info* info);

@@ -132,7 +132,7 @@ Status FuseServer::Unmount(bool lazily) {
 
 uint64_t FuseServer::requests() const {
   uint64_t sum = 0;
-  for (const auto& worker : workers_) {
+  for (const auto& worker : workers()) {
     sum += worker->requests.value();
   }
   return sum;
@@ -140,7 +140,7 @@ uint64_t FuseServer::requests() const {
 
 uint64_t FuseServer::ring_requests() const {
   uint64_t sum = 0;
-  for (const auto& worker : workers_) {
+  for (const auto& worker : workers()) {
     sum += worker->ring_requests.value();
   }
   return sum;

@@ -31,6 +31,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -104,7 +105,7 @@ class FuseServer {
 
   Status Mount();
   // Agrees with the kernel and starts to answer. ENOTSUP: kRing, and there is none; the text says why. `make_thread` is
-  // called here only. REQUIRES: Mount succeeded; called once.
+  // called here and by Wait. REQUIRES: Mount succeeded; called once.
   Status Start(const ThreadFactory& make_thread);
   // Readable once the kernel has ended the connection (somebody unmounted).
   int ended_fd() const { return ended_.get(); }
@@ -125,6 +126,9 @@ class FuseServer {
   static const RequestFacts& request();
   // Where the bytes of the write being answered lie, which libfuse gave as `data`: within thread().buffer().
   static std::span<const std::byte> Written(const char* data, size_t size);
+  // A wait of the serving thread that constructs it which only another request may end. Meanwhile any signal for the
+  // caller requests the thread's interruption, between Begin and End, and not only one that ends the caller.
+  class Wait;
   // When the request was received.
   static std::chrono::steady_clock::time_point received();
 
@@ -142,6 +146,8 @@ class FuseServer {
     Interruption* interruption = nullptr;  // its operation is the number of the request that is being answered
     std::atomic<uint32_t> caller{0};       // of that request; stored before the number
     uint64_t seen_running = 0;             // by the watch
+    std::atomic<bool> any_signal{false};   // may end what is being answered; this and the next: sequentially consistent
+    std::atomic<uint64_t> signalled{0};    // the last request that the kernel has sent an interrupt for
     RequestFacts facts;
     std::chrono::steady_clock::time_point received;
     Counter requests;
@@ -160,15 +166,29 @@ class FuseServer {
     Status why_not;           // when not
   };
 
+  // Threads that answer requests of one queue, by rings of a CPU or by the device (-1).
+  struct Queue {
+    size_t least = 0;    // as many as there were at first
+    size_t serving = 0;  // those that do not wait
+  };
+
   FuseServer() = default;
   // fuse_start.cc
   Result<UniqueFd> CloneDevice() const;
   Status AddWorker(const ThreadFactory& make_thread, int cpu);
   Status AddRingWorkers(const ThreadFactory& make_thread);
+  Result<unsigned> LaunchAll(const ThreadFactory& make_thread, Status& why_not) EXCLUDES(stand_ins_mutex_, mutex_);
   void Launch(size_t first);
   template <typename Condition>
   Status Await(const char* what, const Condition& done) REQUIRES(mutex_);
   Status Report(const Status& why_not) const;
+  std::span<const std::unique_ptr<Worker>> workers() const {
+    return {workers_.data(), launched_.load(std::memory_order_acquire)};
+  }
+  // fuse_stand_ins.cc
+  Status BeginWait(const Worker& worker) EXCLUDES(stand_ins_mutex_);
+  void EndWait(const Worker& worker) EXCLUDES(stand_ins_mutex_);
+  Queue& QueueOf(const Worker& worker) REQUIRES(stand_ins_mutex_);
   // fuse_threads.cc
   static Status PrepareSignals();
   void Serve(Worker& worker);
@@ -223,7 +243,12 @@ class FuseServer {
   bool detached_ = false;  // from the name space, by Unmount
   UniqueFd ended_;
   std::atomic<bool> stopping_{false};  // relaxed: the signal that follows makes the threads look
+  // Never more than it has room for from the start, so that others may look at those that are launched.
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::atomic<size_t> launched_{0};
+  Mutex stand_ins_mutex_;  // held by who changes workers_
+  ThreadFactory make_thread_;
+  std::map<int, Queue> queues_ GUARDED_BY(stand_ins_mutex_);
   FuseBacklog backlog_;
   std::atomic<size_t> readers_{0};  // workers that read the device
   std::atomic<size_t> busy_{0};     // of those
@@ -239,6 +264,21 @@ class FuseServer {
   CondVar changed_;
   Agreement agreement_ GUARDED_BY(mutex_);
   static thread_local Worker* current_;
+};
+
+class FuseServer::Wait {
+ public:
+  Wait() = default;
+  ~Wait();
+  Wait(const Wait&) = delete;
+  Wait& operator=(const Wait&) = delete;
+  // Before the first Begin: another thread serves in this one's place, or one more may. ENOLCK: there are too many.
+  Status Prepare();
+  void Begin();
+  void End();
+
+ private:
+  Worker* worker_ = nullptr;  // prepared
 };
 
 }  // namespace termfs::mount

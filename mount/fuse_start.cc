@@ -19,6 +19,7 @@ namespace {
 
 constexpr unsigned kDeviceThreads = 2;         // beside rings
 constexpr unsigned kLeastThreads = 2;          // for each CPU
+constexpr size_t kMostStandIns = 200;          // threads in place of those that wait; each costs two queue pairs
 constexpr size_t kMostQueues = 128;            // each costs four queue pairs; a session may have 600
 constexpr std::chrono::seconds kPatience{30};  // with the kernel, for INIT
 constexpr char kSwitch[] = "/sys/module/fuse/parameters/enable_uring";
@@ -96,6 +97,7 @@ void FuseServer::Launch(size_t first) {
   for (size_t i = first; i < workers_.size(); i++) {
     workers_[i]->thread = std::thread([this, &worker = *workers_[i]] { Serve(worker); });
   }
+  launched_.store(workers_.size(), std::memory_order_release);
 }
 
 // Until `done`, which is called with the mutex held; ETIMEDOUT.
@@ -110,15 +112,15 @@ Status FuseServer::Await(const char* what, const Condition& done) {
   return Status::Ok();
 }
 
-Status FuseServer::Start(const ThreadFactory& make_thread) {
-  TERMFS_CHECK(mounted_ && workers_.empty() && options_.threads > 0);
-  RETURN_IF_ERROR(PrepareSignals());
-  Status why_not =
-      options_.transport == FuseTransport::kDevice ? Status::Error(ENOTSUP, "not asked for") : RingsAllowed();
+// All but what Wait adds. Returns the number of threads with rings; `why_not`: there are none.
+Result<unsigned> FuseServer::LaunchAll(const ThreadFactory& make_thread, Status& why_not) {
+  MutexLock no_stand_ins(stand_ins_mutex_);
+  make_thread_ = make_thread;
   if (why_not.ok()) {
     why_not = AddRingWorkers(make_thread);
   }
   const auto rings = static_cast<unsigned>(workers_.size());
+  workers_.reserve(workers_.size() + kDeviceThreads + options_.threads + kMostStandIns);
   Launch(0);
   if (rings > 0) {
     MutexLock lock(mutex_);
@@ -130,12 +132,21 @@ Status FuseServer::Start(const ThreadFactory& make_thread) {
     RETURN_IF_ERROR(AddWorker(make_thread, -1));
   }
   Launch(rings);
+  return rings;
+}
+
+Status FuseServer::Start(const ThreadFactory& make_thread) {
+  TERMFS_CHECK(mounted_ && workers_.empty() && options_.threads > 0);
+  RETURN_IF_ERROR(PrepareSignals());
+  Status why_not =
+      options_.transport == FuseTransport::kDevice ? Status::Error(ENOTSUP, "not asked for") : RingsAllowed();
+  ASSIGN_OR_RETURN(const unsigned rings, LaunchAll(make_thread, why_not));
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(
       Await("the kernel did not begin to speak FUSE", [&]() REQUIRES(mutex_) { return agreement_.answered; }));
   if (agreement_.rings) {
     RETURN_IF_ERROR(
-        Await("the kernel did not take the rings", [&]() REQUIRES(mutex_) { return agreement_.registered == rings; }));
+        Await("the kernel did not take the rings", [&]() REQUIRES(mutex_) { return agreement_.registered >= rings; }));
   } else if (why_not.ok() && agreement_.why_not.ok()) {
     why_not = Status::Error(ENOTSUP, "the kernel does not offer it");
   }

@@ -328,6 +328,9 @@ Status FuseServer::Stop(std::chrono::milliseconds limit) {
     MutexLock lock(mutex_);
     changed_.NotifyAll();
   }
+  {
+    MutexLock lock(stand_ins_mutex_);  // who waits for a stand-in has it, and nobody gets one any more
+  }
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (auto& worker : workers_) {
     // The signal can arrive just before the call; so it is sent until the thread is seen to have ended.

@@ -132,7 +132,7 @@ bool FuseServer::ReceiveAside(std::chrono::milliseconds limit) {
 // A thread in a blocking read looks at the backlog when a signal ends the read; one that is just about to read is
 // reached by the next nudge.
 void FuseServer::WakeForBacklog() {
-  for (const auto& worker : workers_) {
+  for (const auto& worker : workers()) {
     if (!worker->finished.load(std::memory_order_acquire)) {
       pthread_kill(worker->thread.native_handle(), kWakeSignal);
     }
@@ -143,13 +143,15 @@ void FuseServer::WakeForBacklog() {
 // request went over a ring. So whoever has waited since the last look is looked at. One that ends meanwhile does no
 // harm: an interruption names what it ends.
 void FuseServer::LookAtCallers() {
-  for (const auto& worker : workers_) {
+  for (const auto& worker : workers()) {
     if (worker->interruption == nullptr) {
       continue;
     }
     const uint64_t running = worker->interruption->operation();
     const uint32_t caller = worker->caller.load(std::memory_order_relaxed);
-    if (running != 0 && running == worker->seen_running && caller != 0 && IsEnding(static_cast<pid_t>(caller))) {
+    if (running != 0 && running == worker->seen_running && caller != 0 &&
+        (worker->any_signal.load() ? IsInterrupted(static_cast<pid_t>(caller))
+                                   : IsEnding(static_cast<pid_t>(caller)))) {
       worker->interruption->Interrupt(running);
     }
     worker->seen_running = running;
@@ -165,9 +167,10 @@ void FuseServer::LookAtCallers() {
 // A caller that we cannot name, in a PID namespace that is not below ours, gets away by whatever signal came.
 void FuseServer::Interrupt(uint64_t unique) {
   const auto may_end = [](uint32_t caller) { return caller == 0 || IsEnding(static_cast<pid_t>(caller)); };
-  for (const auto& worker : workers_) {
+  for (const auto& worker : workers()) {
     if (worker->interruption != nullptr && worker->interruption->operation() == unique) {
-      if (may_end(worker->caller.load(std::memory_order_relaxed))) {
+      worker->signalled.store(unique);
+      if (worker->any_signal.load() || may_end(worker->caller.load(std::memory_order_relaxed))) {
         worker->interruption->Interrupt(unique);
       }
       return;

@@ -31,6 +31,7 @@
 #include "base/interruption.h"
 #include "base/metrics.h"
 #include "base/result.h"
+#include "fs/lock_ranges.h"
 #include "fs/types.h"
 #include "tlib/client/session.h"
 
@@ -145,6 +146,28 @@ struct SetAttributes {  // what is absent stays
   bool mtime_now = false;
 };
 
+// A lock of a file: of bytes, as fcntl has it, or of the whole, as flock has it. The two do not see each other.
+struct FileLock {
+  bool flock = false;
+  uint64_t owner = 0;  // process or open file, by the kernel's number
+  LockType type = LockType::kRead;
+  uint64_t start = 0;
+  uint64_t end = kLastLockByte;  // the last byte
+  uint32_t pid = 0;              // who asks, for those who test
+  bool wait = false;
+};
+
+// Who lends its thread to a wait for a lock, which may last for any time; called on that thread.
+class LockSleep {
+ public:
+  virtual ~LockSleep() = default;
+  // Once, before the first Begin. An error ends the wait with it.
+  virtual Status Prepare() = 0;
+  // Between the two the lane's interruption may be requested for any signal.
+  virtual void Begin() = 0;
+  virtual void End() = 0;
+};
+
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -220,11 +243,20 @@ class FileSystem {
   // `to` has none of its own space. Durable when it returns, if `to` was opened with O_SYNC or O_DSYNC. EBADF: `to`
   // appends; EINVAL: the ranges overlap, cut to the end of the file; EOPNOTSUPP: the server does not know how.
   virtual Result<uint64_t> Copy(Lane& lane, const FileCopy& copy) = 0;
-  virtual Status Flush(Lane& lane, OpenFile* file) = 0;  // at close(2)
+  // At close(2): the owner's record locks of the file end.
+  virtual Status Flush(Lane& lane, OpenFile* file, uint64_t owner) = 0;
   virtual Status Sync(Lane& lane, OpenFile* file, bool data_only) = 0;
   virtual Status SyncDirectory(Lane& lane, uint64_t ino) = 0;
-  // Does not wait for the server.
-  virtual void Release(Lane& lane, OpenFile* file) = 0;
+  // Does not wait for the server. Locks end that were taken by this handle for owners that were not flushed (those of
+  // open files), and that of `flock_owner`.
+  virtual void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner = std::nullopt) = 0;
+  // Holds against every client of the volume until it is unlocked, as file_system.h says of Flush and Release, or the
+  // client ends. EBUSY: another has it locked, and lock.wait is not set; EDEADLK; EINTR: interrupted in the wait, it
+  // is not locked; ENOLCK: too many. `sleep`: null: nothing waits; else also what does not wait for locks may have to
+  // wait for other clients to come back to a server that was started anew.
+  virtual Status Lock(Lane& lane, OpenFile* file, const FileLock& lock, LockSleep* sleep) = 0;
+  // One that is in the way of `lock`; nothing when it could be had.
+  virtual Result<std::optional<FileLock>> TestLock(Lane& lane, OpenFile* file, const FileLock& lock) = 0;
   // SEEK_DATA and SEEK_HOLE.
   virtual Result<uint64_t> Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) = 0;
   // mode as fallocate(2); EOPNOTSUPP for what cannot be done.

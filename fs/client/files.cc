@@ -125,10 +125,6 @@ Status VolumeClient::CountOpen(Lane& lane, uint64_t ino, const std::shared_ptr<I
   return Status::Ok();
 }
 
-Status VolumeClient::Flush(Lane&, OpenFile*) {
-  return Status::Ok();  // every write has reached the server before it returned
-}
-
 Status VolumeClient::Sync(Lane& lane, OpenFile* file, bool data_only) {
   RETURN_IF_ERROR(CheckUsable(file));
   wire::SyncT body;
@@ -148,21 +144,30 @@ Status VolumeClient::SyncDirectory(Lane& lane, uint64_t) {
   return Call(lane, kFsSync, Encode<wire::Sync>({})).status();
 }
 
-void VolumeClient::Release(Lane& lane, OpenFile* file) {
+void VolumeClient::Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) {
+  Closed closed{.ino = file->ino};
+  TakeOwners(*file, flock_owner, closed);
   const InodeCacheTable::Closing closing = inodes_.Closed(file->ino, file->cache);
   if (closing.counted) {
-    PostRelease(
-        lane, {.ino = file->ino, .dropped = closing.last ? file->cache->Drop() : 0, .generation = closing.generation});
+    closed.dropped = closing.last ? file->cache->Drop() : 0;
+    closed.generation = closing.generation;
+    PostRelease(lane, closed);
   }
   inodes_.Put(file->ino, file->cache);
   delete file;
 }
 
-void VolumeClient::PostRelease(Lane& lane, const Closed& closed) {
+std::vector<std::byte> VolumeClient::EncodeRelease(const Closed& closed) {
   wire::ReleaseT body;
   body.ino = closed.ino;
   body.dropped = closed.dropped;
-  const auto encoded = Encode<wire::Release>(body);
+  body.record_owners = closed.record_owners;
+  body.flock_owners = closed.flock_owners;
+  return Encode<wire::Release>(body);
+}
+
+void VolumeClient::PostRelease(Lane& lane, const Closed& closed) {
+  const auto encoded = EncodeRelease(closed);
   metadata_.Add();
   const Status posted =
       link_->PostIn(closed.generation, Of(lane), {.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}});

@@ -137,6 +137,11 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
       names_->Push(ticket, generation, DropOf(std::make_shared<wire::RecallT>(std::move(recall))));
       return std::vector<std::byte>{};
     }
+    case kFsLockGranted: {
+      ASSIGN_OR_RETURN(const auto granted, Decode<wire::Ticket>(body));
+      LockGranted(granted.ticket);
+      return std::vector<std::byte>{};
+    }
     default:
       return Status::Error(ENOSYS, "unknown callback");
   }
@@ -158,6 +163,7 @@ std::function<bool()> VolumeClient::DropOf(std::shared_ptr<const wire::RecallT> 
 // Everything that is cached under grants of a session is dropped here, when that is lost: maps of files, and what the
 // kernel knows of names and attributes.
 void VolumeClient::BeginGeneration(uint64_t generation) {
+  begun_.store(generation);  // before ReclaimLocks: see AskForLock
   to_reopen_ = inodes_.BeginGeneration(generation);
   DropGranted();
 }
@@ -180,7 +186,13 @@ Result<ServerLink::Resumption> VolumeClient::Resume(tlib::client::Channel& chann
     const auto wanted = EncodeGrants(true);
     RETURN_IF_ERROR(channel.Call({.opcode = kFsGrants, .body = wanted, .in = {}, .out = {}}).status());
   }
+  ASSIGN_OR_RETURN(const std::vector<uint64_t> unlocked, ReclaimLocks(channel));
   for (const InodeCacheTable::OpenInode& open : to_reopen_) {
+    if (std::find(unlocked.begin(), unlocked.end(), open.ino) != unlocked.end()) {
+      LOG_ERROR("locks of inode {} were lost with the session; its handles fail with EIO", open.ino);
+      done.files_lost += inodes_.Lose(open.ino);
+      continue;
+    }
     wire::ReopenT body;
     body.ino = open.ino;
     body.count = open.open_files;
@@ -195,6 +207,7 @@ Result<ServerLink::Resumption> VolumeClient::Resume(tlib::client::Channel& chann
       LOG_ERROR("inode {} was open and cannot be opened again: {}; its handles fail with EIO", open.ino,
                 reopened.ToString());
       done.files_lost += inodes_.Lose(open.ino);
+      held_locks_.ForgetFile(open.ino);
     }
   }
   return done;
@@ -223,9 +236,9 @@ void VolumeClient::Resumed(tlib::client::Channel& channel, uint64_t generation) 
   }
   for (const Closed& closed : due) {
     if (closed.generation == generation) {
-      wire::ReleaseT body;
-      body.ino = closed.ino;
-      const auto encoded = Encode<wire::Release>(body);
+      Closed first = closed;
+      first.dropped = 0;  // of another session
+      const auto encoded = EncodeRelease(first);
       const Status released = channel.Call({.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}}).status();
       if (!released.ok()) {
         LOG_DEBUG("closing inode {}: {}", closed.ino, released.ToDebugString());
@@ -238,6 +251,7 @@ void VolumeClient::Resumed(tlib::client::Channel& channel, uint64_t generation) 
 
 uint64_t VolumeClient::GiveUp() {
   to_reopen_.clear();
+  held_locks_.ForgetAll();
   return inodes_.LoseAll();
 }
 

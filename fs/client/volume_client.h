@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // VolumeClient: FileSystem over one tlib session. Operation groups have a file each: names.cc, attributes.cc, files.cc,
-// read.cc, write.cc, copy.cc, xattr.cc; volume_client.cc has the rest.
+// copy.cc, locks.cc, read.cc, write.cc, xattr.cc; volume_client.cc has the rest.
 //
 // Thread-safety and ownership: as FileSystem says.
 #pragma once
@@ -10,11 +10,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "base/metrics.h"
 #include "fs/client/directory_changes.h"
 #include "fs/client/file_system.h"
+#include "fs/client/held_locks.h"
 #include "fs/client/inode_cache.h"
 #include "fs/client/invalidator.h"
 #include "fs/client/kept_by_kernel.h"
@@ -23,7 +26,8 @@
 
 namespace termfs::fs::wire {
 struct RecallT;
-}
+enum class LockState : uint8_t;
+}  // namespace termfs::fs::wire
 
 namespace termfs::fs::client {
 
@@ -38,6 +42,24 @@ class OpenFile {
   const int flags;
   const std::shared_ptr<InodeCache> cache;
   uint32_t told;  // of losses of what was written: WriteHistory's
+
+  // Owners that took record locks by this handle, and have not closed it since. Any thread.
+  void NoteRecordOwner(uint64_t owner) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    record_owners_.insert(owner);
+  }
+  void ForgetRecordOwner(uint64_t owner) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    record_owners_.erase(owner);
+  }
+  std::set<uint64_t> record_owners() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return record_owners_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::set<uint64_t> record_owners_ GUARDED_BY(mutex_);
 };
 
 class VolumeClient final : public FileSystem, private ServerLink::Listener {
@@ -80,10 +102,12 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   void DisarmReads(Lane& lane) override;
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, WriteFlags flags) override;
   Result<uint64_t> Copy(Lane& lane, const FileCopy& copy) override;
-  Status Flush(Lane& lane, OpenFile* file) override;
+  Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
-  void Release(Lane& lane, OpenFile* file) override;
+  void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) override;
+  Status Lock(Lane& lane, OpenFile* file, const FileLock& lock, LockSleep* sleep) override;
+  Result<std::optional<FileLock>> TestLock(Lane& lane, OpenFile* file, const FileLock& lock) override;
   Result<uint64_t> Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) override;
   Status Allocate(Lane& lane, OpenFile* file, int mode, uint64_t offset, uint64_t length) override;
   Status SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value,
@@ -178,8 +202,25 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
     uint64_t ino = 0;
     uint64_t dropped = 0;
     uint64_t generation = 0;  // of the session that has it open
+    // Whose locks end with it.
+    std::vector<uint64_t> record_owners{};
+    std::vector<uint64_t> flock_owners{};
   };
   void PostRelease(Lane& lane, const Closed& closed);
+  static std::vector<std::byte> EncodeRelease(const Closed& closed);
+  // locks.cc
+  class LockWaiting;
+  // Until the session that has done it is the one that is.
+  Result<wire::LockState> AskForLock(Lane& lane, const OpenFile& file, const FileLock& lock, uint64_t ticket,
+                                     HeldLocks::Asking& asking);
+  Result<wire::LockState> AskOnce(Lane& lane, const OpenFile& file, const FileLock& lock, uint64_t ticket,
+                                  HeldLocks::Asking& asking);
+  // Nothing of the request waits at the server any more when it returns `why`, or that it was granted after all.
+  Status EndWait(Lane& lane, const OpenFile& file, const FileLock& lock, uint64_t ticket, HeldLocks::Asking& asking,
+                 const Status& why);
+  void LockGranted(uint64_t ticket) EXCLUDES(lock_waits_mutex_);
+  void TakeOwners(OpenFile& file, std::optional<uint64_t> flock_owner, Closed& closed);
+  Result<std::vector<uint64_t>> ReclaimLocks(tlib::client::Channel& channel);
   void DeferRelease(const Closed& closed) EXCLUDES(deferred_mutex_);
   // Has the kernel drop everything that any session has granted. Returns when it has.
   void DropGranted();
@@ -208,6 +249,11 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   std::atomic<bool> has_deferred_{false};  // relaxed: a hint
   Mutex deferred_mutex_;
   std::vector<Closed> deferred_ GUARDED_BY(deferred_mutex_);
+  HeldLocks held_locks_;
+  std::atomic<uint64_t> begun_{0};  // the last generation; sequentially consistent
+  Mutex lock_waits_mutex_;
+  uint64_t last_lock_ticket_ GUARDED_BY(lock_waits_mutex_) = 0;
+  std::unordered_map<uint64_t, int> lock_waits_ GUARDED_BY(lock_waits_mutex_);  // ticket -> what wakes who waits
   Mutex invalidator_mutex_;
   // They have lanes of the link.
   std::unique_ptr<Invalidator> pages_ GUARDED_BY(invalidator_mutex_);

@@ -68,6 +68,7 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
     file->cache->writes().Wrote(Of(lane).generation());
     return InstallFrom(reply->body, link_->max_pages(), *file->cache, Of(lane).generation());
   }
+  RETURN_IF_ERROR(CheckUsable(file));  // it may have been lost by now, and is not open there
   if (!GivenUp(reply.status())) {
     AfterFailure(lane, reply.status(), file->cache);
     return reply.status();

@@ -46,12 +46,17 @@ enum Opcode : uint16_t {
   kFsGrants,                            // Grants ->
   kFsCopy,                              // Copy -> Copied
   kFsMakeUnnamed,                       // Make, without a name -> Opened
+  kFsLock,                              // Lock -> Locked
+  kFsTestLock,                          // Lock -> Lock: one that is in the way; type 2 (none): nothing is
+  kFsCancelLock,                        // Ticket -> ; ENOENT: it does not wait, or not any more, and was not granted
+  kFsReclaim,                           // Reclaim -> Reclaimed; before Resumed
   kFsEnd,
 
   // From the server to the client, fixed structs of fs/proto/data.h.
   kFsRevoke = 128,  // RevokeBody ->
   kFsInvalidate,    // InvalidateBody -> ; kFsInvalidated follows when the kernel has dropped what it cached
   kFsRecall,        // Recall (of fs.fbs) -> ; the same for attributes and directory entries
+  kFsLockGranted,   // Ticket (of fs.fbs) -> ; what waited is to be asked for again
 
   // Over the control channel.
   kAdminStatus = 192,  // -> Status

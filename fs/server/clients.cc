@@ -61,6 +61,7 @@ Status Clients::Load() {
   for (const metadata::ClientRecord& record : known) {
     Entry entry{.caches = record.caches,
                 .holds = record.caches,
+                .locks = true,
                 .patience = PatienceOf(record.reconnect_seconds),
                 .pid = record.pid,
                 .started = record.started};
@@ -72,6 +73,7 @@ Status Clients::Load() {
         continue;
       }
     }
+    any_locks_.store(true, std::memory_order_release);
     if (entry.holds) {
       any_holds_.store(true, std::memory_order_release);
     }
@@ -129,6 +131,7 @@ void Clients::Resumed(uint64_t client) {
     found->second.resumed = true;
     found->second.keeps_files = true;
     found->second.holds = false;
+    found->second.locks = false;
   }
 }
 
@@ -170,12 +173,37 @@ bool Clients::AnyHolds() {
   return false;
 }
 
-void Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end) {
+bool Clients::AnyLocks() {
+  if (!any_locks_.load(std::memory_order_acquire)) {
+    return false;
+  }
+  MutexLock lock(mutex_);
+  if (std::any_of(entries_.begin(), entries_.end(),
+                  [](const auto& known) { return known.second.locks && !HasEnded(known.second.process); })) {
+    return true;
+  }
+  any_locks_.store(false, std::memory_order_release);
+  return false;
+}
+
+bool Clients::HasResumed(uint64_t client) const {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(client);
+  return found != entries_.end() && found->second.resumed;
+}
+
+bool Clients::WasKept(uint64_t client) const {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(client);
+  return found != entries_.end() && found->second.keeps_files;
+}
+
+bool Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end) {
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(client);
     if (found == entries_.end() || found->second.session != session) {
-      return;
+      return false;
     }
     if (end.how != SessionEnd::How::kGoodbye && !HasEnded(end.process)) {
       Entry& entry = found->second;
@@ -184,24 +212,27 @@ void Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end) {
       entry.keeps_files =
           end.how != SessionEnd::How::kExpelled;  // one that did not answer must not keep space for long
       entry.process = end.process;
-      return;
+      return entry.keeps_files;
     }
   }
   Forget(client);
+  return false;
 }
 
-void Clients::Expire() {
+void Clients::Expire(const std::function<void(uint64_t)>& before) {
   std::vector<uint64_t> over;
   {
     MutexLock lock(mutex_);
     const TimePoint now = steady_clock::now();
-    for (const auto& [client, entry] : entries_) {
+    for (auto& [client, entry] : entries_) {
       if (entry.session == 0 && (now >= entry.until || HasEnded(entry.process))) {
+        entry.session = ~uint64_t{0};  // it does not arrive from here on
         over.push_back(client);
       }
     }
   }
   for (const uint64_t client : over) {
+    before(client);
     Forget(client);
   }
 }

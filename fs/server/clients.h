@@ -13,11 +13,14 @@
 // everything: until they have come back and resumed, their process has ended, or what the earlier server granted last
 // has ended.
 //
-// Thread-safety: any thread. Everything but Resumed, AnyExpected and AnyHolds may block.
+// Locks are the same: until then nobody is given any.
+//
+// Thread-safety: any thread. Everything but Resumed, HasResumed, WasKept and the Any... may block.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -52,9 +55,17 @@ class Clients {
   Status NoteCaches(uint64_t client) EXCLUDES(mutex_);
   // It has opened again what it had open, and its kernel has dropped what it was granted.
   void Resumed(uint64_t client) EXCLUDES(mutex_);
-  void Ended(uint64_t client, uint64_t session, const tlib::server::SessionEnd& end) EXCLUDES(mutex_);
-  // Forgets those whose time is over or whose process has ended.
-  void Expire() EXCLUDES(mutex_);
+  // True: it may come back, and what it had is kept for it.
+  bool Ended(uint64_t client, uint64_t session, const tlib::server::SessionEnd& end) EXCLUDES(mutex_);
+  // Forgets those whose time is over or whose process has ended; `before` is called for each, which cannot come back
+  // meanwhile.
+  void Expire(const std::function<void(uint64_t client)>& before) EXCLUDES(mutex_);
+  // Of one that has arrived again: what it had was kept until then.
+  bool WasKept(uint64_t client) const EXCLUDES(mutex_);
+  // It has said everything that it had in sessions before.
+  bool HasResumed(uint64_t client) const EXCLUDES(mutex_);
+  // Some client may still say what it locked in an earlier start.
+  bool AnyLocks() EXCLUDES(mutex_);
   // Somebody may still come back for a file that has no name any more: none may be freed.
   bool AnyExpected() const EXCLUDES(mutex_);
   // Some kernel may use what was granted by an earlier start.
@@ -68,6 +79,7 @@ class Clients {
     bool keeps_files = true;
     bool caches = false;  // the store knows that it does
     bool holds = false;   // grants of an earlier start
+    bool locks = false;   // the same of locks
     std::chrono::seconds patience{0};
     TimePoint until{};  // when away
     std::shared_ptr<const UniqueFd> process{};
@@ -79,6 +91,7 @@ class Clients {
   metadata::Namespace& names_;
   const std::chrono::milliseconds longest_grant_;
   std::atomic<bool> any_holds_{false};  // false: no entry holds anything, nor ever will
+  std::atomic<bool> any_locks_{false};
   mutable Mutex mutex_;
   TimePoint held_until_ GUARDED_BY(mutex_){};
   std::unordered_map<uint64_t, Entry> entries_ GUARDED_BY(mutex_);

@@ -232,6 +232,7 @@ Result<metadata::Attributes> FileService::ReopenInode(const Request& request, ui
 
 Result<Bytes> FileService::Resumed(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Resumed>(request.call.body()));
+  BeginLockSession(request);
   clients_.Resumed(request.session.client);
   coherence_.ClientDropped(request.session.client);
   reclaimer_.Kick();
@@ -254,27 +255,34 @@ Result<Bytes> FileService::Release(const Request& request) {
     }
     inode->Drop(request.session.id, body.dropped);
   }
+  RETURN_IF_ERROR(ReleaseOwners(request.session, body));
   RETURN_IF_ERROR(CloseOne(request, *inode));
   return Bytes{};
 }
 
 Status FileService::CloseOne(const Request& request, Inode& inode) {
+  bool last;
   bool unlinked;
   bool owes;
+  LockTable::Tickets granted;
   {
     MutexLock lock(inode.mutex);
     const auto opener = inode.opens.find(request.session.id);
     if (opener != inode.opens.end() && --opener->second.count == 0) {
       inode.CloseAll(request.session.id);
+      // What was left: locks whose owner never learned of them. Now, before somebody opens it anew and locks it.
+      DropLocksOf(request.session, inode.ino, granted);
     }
-    if (!inode.opens.empty()) {
-      return Status::Ok();
-    }
+    last = inode.opens.empty();
     unlinked = inode.unlinked;
     owes = inode.times_dirty || inode.ahead_noted;
-    if (unlinked) {
+    if (last && unlinked) {
       inode.times_dirty = false;
     }
+  }
+  TellGranted(granted);
+  if (!last) {
+    return Status::Ok();
   }
   if (unlinked) {
     reclaimer_.AddOrphan(inode.ino);

@@ -195,7 +195,6 @@ void Reclaimer::Settle() {
 }
 
 void Reclaimer::Pass() {
-  clients_.Expire();
   pass_();
   CloseInodes();
   ReleaseOrphans();

@@ -23,8 +23,13 @@ FileService::FileService(metadata::Namespace& names, const ServiceOptions& optio
       clients_(names, options.timeouts.lease + options.timeouts.drift),
       coherence_(sessions_, clients_, options.clock, options.timeouts, metrics_),
       reclaimer_(
-          names, inodes_, clients_, [this](uint64_t ino) { RecallLater(ino); }, [this] { coherence_.Expire(); }),
+          names, inodes_, clients_, [this](uint64_t ino) { RecallLater(ino); },
+          [this] {
+            clients_.Expire([this](uint64_t client) { DropLocks({.client = client}); });
+            coherence_.Expire();
+          }),
       versions_(options.start << kVersionBits),
+      locks_(options.start << kVersionBits),
       requests_(metrics_.counter("fs_requests_total")),
       reads_(metrics_.counter("fs_reads_total")),
       read_bytes_(metrics_.counter("fs_read_bytes_total")),
@@ -62,7 +67,9 @@ FileService::Handler FileService::HandlerOf(uint16_t opcode) {
       &FileService::Stat,        &FileService::Invalidated,
       &FileService::Reopen,      &FileService::Resumed,
       &FileService::Grants,      &FileService::Copy,
-      &FileService::MakeUnnamed,
+      &FileService::MakeUnnamed, &FileService::Lock,
+      &FileService::TestLock,    &FileService::CancelLock,
+      &FileService::Reclaim,
   };
   return opcode >= kFsRead && opcode < kFsEnd ? kHandlers[opcode - kFsRead] : nullptr;
 }
@@ -137,6 +144,7 @@ Status FileService::SessionOpened(const tlib::server::SessionInfo& info) {
   session->may_name_owners = info.uid == 0 || info.uid == options_.owner_uid;
   session->client = standing == Clients::Standing::kUnknown ? 0 : info.client;
   session->returned = standing == Clients::Standing::kReturned;
+  session->may_reclaim = session->returned && clients_.WasKept(info.client);
   session->may_cache =
       session->client != 0 && std::chrono::seconds(info.reconnect_seconds) >= coherence_.longest_grant();
   coherence_.SessionOpened(info.id.value, info.pid);
@@ -151,7 +159,7 @@ void FileService::SessionClosed(tlib::server::SessionId session, const tlib::ser
   }
   coherence_.SessionClosed(session.value, known->client, known->caches.load(std::memory_order_relaxed));
   // Before its files are closed: they are kept for a client that may come back.
-  clients_.Ended(known->client, session.value, end);
+  EndLockSession(*known, clients_.Ended(known->client, session.value, end));
   for (const InodeRef& inode : inodes_.All()) {
     bool last;
     bool unlinked;
@@ -177,6 +185,11 @@ std::vector<MetricValue> FileService::Metrics() const {
   const metadata::SpaceUse use = names_.StatFs();
   values.push_back({"fs_inodes_in_memory", inodes_.size()});
   values.push_back({"fs_grants", const_cast<Coherence&>(coherence_).grants().size()});
+  {
+    MutexLock lock(locks_mutex_);
+    values.push_back({"fs_locks", locks_.locks()});
+    values.push_back({"fs_lock_waits", locks_.waits()});
+  }
   values.push_back({"fs_inodes", use.inodes});
   values.push_back({"fs_clients_away", clients_.away()});
   values.push_back({"fs_free_pages", use.free_pages});
@@ -230,16 +243,26 @@ Result<std::string> FileService::PullString(const Request& request, size_t limit
 
 void FileService::StopBackground() {
   reclaimer_.Stop();
-  while (recalls_under_way_.load(std::memory_order_acquire) > 0) {
+  stopping_.store(true);
+  while (background_.load() > 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
 void FileService::RecallLater(uint64_t ino) {
-  recalls_under_way_.fetch_add(1, std::memory_order_relaxed);
-  server_.load(std::memory_order_acquire)->Spawn([this, ino] {
-    coherence_.RecallWithoutWait(0, {ino}, {});
-    recalls_under_way_.fetch_sub(1, std::memory_order_release);  // pairs with StopBackground
+  SpawnBackground([this, ino] { coherence_.RecallWithoutWait(0, {ino}, {}); });
+}
+
+void FileService::SpawnBackground(std::function<void()> work) {
+  background_.fetch_add(1);
+  tlib::server::Server* server = server_.load(std::memory_order_acquire);
+  if (stopping_.load() || server == nullptr) {
+    background_.fetch_sub(1);
+    return;
+  }
+  server->Spawn([this, work = std::move(work)] {
+    work();
+    background_.fetch_sub(1);
   });
 }
 

@@ -21,7 +21,7 @@
 //   files.cc open, create, release     attributes.cc getattr, set       xattr.cc
 //   read.cc  write.cc  truncate.cc     space.cc extents, allocation     fallocate.cc  sync.cc  copy.cc
 //   coherence.h revocation             reclaimer.h what follows later   gate.h, inode.h the state of an inode
-//   evacuation.h when the region gets smaller
+//   evacuation.h when the region gets smaller                       locking.cc, locks.h
 //
 // Thread-safety: as tlib::server::Service says; Attach, StopBackground and Finish from the owner's thread.
 // Ownership:     borrows the Namespace, the Server and the Administrator.
@@ -39,6 +39,7 @@
 #include "fs/server/evacuation.h"
 #include "fs/server/granting.h"
 #include "fs/server/inode_table.h"
+#include "fs/server/locks.h"
 #include "fs/server/reclaimer.h"
 #include "fs/server/request.h"
 #include "fs/types.h"
@@ -237,6 +238,21 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> RemoveXattr(const Request& request);
   Result<Bytes> Invalidated(const Request& request);
   Result<Bytes> Grants(const Request& request);
+  // locking.cc
+  Result<Bytes> Lock(const Request& request) EXCLUDES(locks_mutex_);
+  Result<Bytes> TestLock(const Request& request) EXCLUDES(locks_mutex_);
+  Result<Bytes> CancelLock(const Request& request) EXCLUDES(locks_mutex_);
+  Result<Bytes> Reclaim(const Request& request) EXCLUDES(locks_mutex_);
+  static LockHolder HolderOf(const Session& session);
+  // The session has said what it had locked, and open: locks of other files end. `keep`: the locks stay for its client.
+  void BeginLockSession(const Request& request) EXCLUDES(locks_mutex_);
+  void EndLockSession(const Session& session, bool keep) EXCLUDES(locks_mutex_);
+  void DropLocks(LockHolder holder) EXCLUDES(locks_mutex_);
+  void DropLocksOf(const Session& session, uint64_t ino, LockTable::Tickets& granted) EXCLUDES(locks_mutex_);
+  Status ReleaseOwners(const Session& session, const wire::ReleaseT& body) EXCLUDES(locks_mutex_);
+  void TellGranted(const LockTable::Tickets& granted) EXCLUDES(locks_mutex_);
+  // From any thread; StopBackground waits for it, and nothing begins after that.
+  void SpawnBackground(std::function<void()> work);
   // Attributes change behind the back of every kernel. From any thread.
   void RecallLater(uint64_t ino);
 
@@ -259,7 +275,12 @@ class FileService final : public tlib::server::Service {
   uint64_t kept_since_ = 0;  // set before server_
   std::atomic<Administrator*> administrator_{nullptr};
   std::atomic<uint64_t> versions_;
-  std::atomic<uint64_t> recalls_under_way_{0};
+  std::atomic<uint64_t> background_{0};  // tasks that nobody waits for
+  std::atomic<bool> stopping_{false};    // both sequentially consistent
+  mutable Mutex locks_mutex_;
+  LockTable locks_ GUARDED_BY(locks_mutex_);
+  // Sessions that are saying what their clients held before.
+  std::unordered_map<uint64_t, std::vector<LockRequest>> reclaimed_ GUARDED_BY(locks_mutex_);
   Counter& requests_;
   Counter& reads_;
   Counter& read_bytes_;

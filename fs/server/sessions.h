@@ -20,6 +20,7 @@ struct Session {
   bool may_name_owners = false;          // root, or the owner of the volume: whom it says it acts for is believed
   uint64_t client = 0;                   // 0: no receipts are kept for it
   bool returned = false;                 // the receipts of its former session are there
+  bool may_reclaim = false;              // locks that it had in a session before were kept
   bool may_cache = false;                // after a restart it is expected for as long as grants may last
   std::atomic<bool> writes_lost{false};  // bytes that were written for its former session, relaxed
   std::atomic<bool> expelled{false};     // its waiting requests give up

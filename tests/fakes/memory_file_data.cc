@@ -109,7 +109,11 @@ Result<std::pair<fs::Attributes, fs::client::OpenFile*>> MemoryFileSystem::Creat
   return std::pair(node->attributes, reinterpret_cast<OpenFile*>(new Handle{node->attributes.ino, flags}));
 }
 
-void MemoryFileSystem::Release(Lane&, OpenFile* file) {
+void MemoryFileSystem::Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) {
+  if (flock_owner) {
+    [[maybe_unused]] const Status unlocked =
+        Lock(lane, file, {.flock = true, .owner = *flock_owner, .type = fs::LockType::kUnlock}, nullptr);
+  }
   const std::unique_ptr<Handle> handle(&HandleOf(file));
   open_files_--;
   WriterLock lock(volume_.mutex);
@@ -174,7 +178,63 @@ Result<uint64_t> MemoryFileSystem::Copy(Lane& lane, const fs::client::FileCopy& 
   return uint64_t{length};
 }
 
-Status MemoryFileSystem::Flush(Lane&, OpenFile*) { return CheckServer(); }
+fs::server::LockRequest MemoryFileSystem::RequestOf(OpenFile* file, const fs::client::FileLock& lock) const {
+  return {.ino = HandleOf(file).ino,
+          .owner = {.holder = {.client = reinterpret_cast<uintptr_t>(this)}, .flock = lock.flock, .id = lock.owner},
+          .type = lock.type,
+          .start = lock.start,
+          .end = lock.end,
+          .pid = lock.pid};
+}
+
+Status MemoryFileSystem::Lock(Lane& lane, OpenFile* file, const fs::client::FileLock& lock,
+                              fs::client::LockSleep* sleep) {
+  for (bool prepared = false;; prepared = true) {
+    {
+      WriterLock hold(volume_.mutex);
+      fs::server::LockTable::Tickets granted;
+      ASSIGN_OR_RETURN(const auto answer, volume_.locks.Apply(RequestOf(file, lock), {}, granted));
+      if (answer.state == fs::server::LockTable::State::kDone) {
+        return Status::Ok();
+      }
+    }
+    if (!lock.wait || sleep == nullptr) {
+      return Status::Error(EBUSY, "locked");
+    }
+    if (!prepared) {
+      RETURN_IF_ERROR(sleep->Prepare());
+    }
+    sleep->Begin();
+    pollfd interrupted{.fd = lane.interruption().fd(), .events = POLLIN, .revents = 0};
+    poll(&interrupted, 1, 10);
+    sleep->End();
+    lane.interruption().Drain();
+    if (lane.interruption().requested()) {
+      return Status::Error(EINTR, "as asked");
+    }
+    RETURN_IF_ERROR(CheckServer());
+  }
+}
+
+Result<std::optional<fs::client::FileLock>> MemoryFileSystem::TestLock(Lane&, OpenFile* file,
+                                                                       const fs::client::FileLock& lock) {
+  ReaderLock hold(volume_.mutex);
+  const auto held = volume_.locks.Test(RequestOf(file, lock));
+  if (!held) {
+    return std::optional<fs::client::FileLock>();
+  }
+  fs::client::FileLock found = lock;
+  found.type = held->range.write ? fs::LockType::kWrite : fs::LockType::kRead;
+  found.start = held->range.start;
+  found.end = held->range.end;
+  found.pid = held->range.pid;
+  return std::optional(found);
+}
+
+Status MemoryFileSystem::Flush(Lane& lane, OpenFile* file, uint64_t owner) {
+  RETURN_IF_ERROR(CheckServer());
+  return Lock(lane, file, {.owner = owner, .type = fs::LockType::kUnlock}, nullptr);
+}
 Status MemoryFileSystem::Sync(Lane&, OpenFile*, bool) {
   syncs_++;
   return CheckServer();

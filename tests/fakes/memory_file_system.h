@@ -18,6 +18,7 @@
 #include "base/metrics.h"
 #include "base/mutex.h"
 #include "fs/client/file_system.h"
+#include "fs/server/locks.h"
 
 namespace termfs::fakes {
 
@@ -46,6 +47,7 @@ struct MemoryVolume {
   uint64_t next_ino GUARDED_BY(mutex) = fs::kRootInode + 1;
   uint64_t used_bytes GUARDED_BY(mutex) = 0;
   std::set<fs::client::KernelCache*> caches GUARDED_BY(mutex);
+  fs::server::LockTable locks GUARDED_BY(mutex);
   const uint64_t capacity_bytes;
 };
 
@@ -96,10 +98,14 @@ class MemoryFileSystem : public fs::client::FileSystem {
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
                fs::client::WriteFlags flags) override;
   Result<uint64_t> Copy(Lane& lane, const fs::client::FileCopy& copy) override;
-  Status Flush(Lane& lane, OpenFile* file) override;
+  Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
-  void Release(Lane& lane, OpenFile* file) override;
+  void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) override;
+  // One that waits looks again now and then.
+  Status Lock(Lane& lane, OpenFile* file, const fs::client::FileLock& lock, fs::client::LockSleep* sleep) override;
+  Result<std::optional<fs::client::FileLock>> TestLock(Lane& lane, OpenFile* file,
+                                                       const fs::client::FileLock& lock) override;
   Result<uint64_t> Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) override;
   Status Allocate(Lane& lane, OpenFile* file, int mode, uint64_t offset, uint64_t length) override;
   Status SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value,
@@ -119,6 +125,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   Status CheckServer() const;
   Result<size_t> ReadInto(OpenFile* file, uint64_t offset, std::span<std::byte> to) EXCLUDES(volume_.mutex);
   Status Stall(Lane& lane);
+  fs::server::LockRequest RequestOf(OpenFile* file, const fs::client::FileLock& lock) const;
   Result<MemoryNode*> Find(uint64_t ino) REQUIRES_SHARED(volume_.mutex);
   Result<MemoryNode*> FindDirectory(uint64_t ino) REQUIRES_SHARED(volume_.mutex);
   Result<MemoryNode*> FindEntry(uint64_t parent, std::string_view name) REQUIRES_SHARED(volume_.mutex);

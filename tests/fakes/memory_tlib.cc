@@ -368,7 +368,7 @@ void MemoryServer::Serve(tlib::server::Service& service, uint64_t epoch) {
 }
 
 Result<std::unique_ptr<tlib::client::Session>> MemoryServer::Connect(tlib::client::CallbackHandler* handler,
-                                                                     uint64_t client) {
+                                                                     uint64_t client, uint32_t reconnect_seconds) {
   auto session = std::make_shared<MemorySession>(next_session_++, handler);
   std::string volume;
   uint64_t epoch = 0;
@@ -381,7 +381,7 @@ Result<std::unique_ptr<tlib::client::Session>> MemoryServer::Connect(tlib::clien
                                                     .program = "test",
                                                     .transport = "memory",
                                                     .client = client,
-                                                    .reconnect_seconds = client != 0 ? 60U : 0U}));
+                                                    .reconnect_seconds = client != 0 ? reconnect_seconds : 0U}));
     sessions_[session->id] = session;
     volume = volume_;
     epoch = epoch_;

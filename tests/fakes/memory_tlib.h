@@ -34,7 +34,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   // `epoch`: of this start.
   void Serve(tlib::server::Service& service, uint64_t epoch = 1);
   // `client`: tlib::client::SessionOptions' client, which would wait for a lost server for a minute.
-  Result<std::unique_ptr<tlib::client::Session>> Connect(tlib::client::CallbackHandler* handler, uint64_t client = 0);
+  Result<std::unique_ptr<tlib::client::Session>> Connect(tlib::client::CallbackHandler* handler, uint64_t client = 0,
+                                                         uint32_t reconnect_seconds = 60);
   // The next request with this opcode is carried out, but its session is lost before the reply arrives; `then` runs
   // before the client knows.
   void LoseReplyOf(uint16_t opcode, std::function<void()> then) EXCLUDES(mutex_);

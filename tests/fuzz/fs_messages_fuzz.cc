@@ -41,7 +41,7 @@ void TryFixed(std::span<const std::byte> bytes) {
 }
 
 using Try = void (*)(std::span<const std::byte>);
-constexpr std::array<Try, 22> kMessages = {TryTable<wire::AttributesReply>,
+constexpr std::array<Try, 26> kMessages = {TryTable<wire::AttributesReply>,
                                            TryTable<wire::Inode>,
                                            TryTable<wire::Name>,
                                            TryTable<wire::Make>,
@@ -62,7 +62,11 @@ constexpr std::array<Try, 22> kMessages = {TryTable<wire::AttributesReply>,
                                            TryTable<wire::Status>,
                                            TryTable<wire::Metrics>,
                                            TryMap,
-                                           TryFixed};
+                                           TryFixed,
+                                           TryTable<wire::Lock>,
+                                           TryTable<wire::Locked>,
+                                           TryTable<wire::Reclaim>,
+                                           TryTable<wire::Reclaimed>};
 
 }  // namespace
 }  // namespace termfs::fs

@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "driver/softnic/softnic.h"
+#include "fs/lock_ranges.h"
 #include "fs/proto/codec.h"
 #include "fs/proto/data.h"
 #include "fs/proto/opcodes.h"
@@ -105,7 +106,24 @@ class Nonsense {
           m.ino = Ino(), m.flags = static_cast<int>(Number32()), m.notify = Below(2) != 0, m.dropped = Number();
         });
       case kFsRelease:
-        return Table<wire::Release>([&](auto& m) { m.ino = Ino(), m.dropped = Number(); });
+        return Table<wire::Release>([&](auto& m) {
+          m.ino = Ino(), m.dropped = Number();
+          m.record_owners.assign(Below(4) == 0 ? Below(400) : Below(3), Number());
+          m.flock_owners.assign(Below(3), Below(4));
+        });
+      case kFsLock:
+      case kFsTestLock:
+        return Table<wire::Lock>([&](auto& m) { FillLock(m); });
+      case kFsCancelLock:
+        return Table<wire::Ticket>([&](auto& m) { m.ticket = Below(2) != 0 ? Below(20) : Number(); });
+      case kFsReclaim:
+        return Table<wire::Reclaim>([&](auto& m) {
+          for (uint64_t i = Below(30); i > 0; i--) {
+            m.locks.push_back(std::make_unique<wire::LockT>());
+            FillLock(*m.locks.back());
+          }
+          m.last = Below(2) != 0;
+        });
       case kFsSync:
         return Table<wire::Sync>([&](auto& m) { m.ino = Ino(), m.data_only = Below(2) != 0; });
       case kFsSeek:
@@ -134,6 +152,11 @@ class Nonsense {
     }
   }
 
+  void FillLock(wire::LockT& m) {
+    m.ino = Ino(), m.flock = Below(3) == 0, m.owner = Below(4), m.type = static_cast<uint8_t>(Below(4));
+    m.start = Below(2) != 0 ? Below(9) : Number(), m.end = Below(2) != 0 ? kLastLockByte : Number();
+    m.pid = Number32(), m.ticket = Below(2) != 0 ? Below(20) : Number();
+  }
   template <typename Message, typename Fill>
   Bytes Table(const Fill& fill) {
     typename Message::NativeTableType message;

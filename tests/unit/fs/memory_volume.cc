@@ -77,8 +77,10 @@ std::unique_ptr<client::FileSystem> MemoryVolume::Connect(client::KernelCache* c
   options.session.reconnect = reconnect_;
   const uint64_t number = reconnect_.count() > 0 ? ++clients_ : 0;
   auto connected = client::VolumeClient::Create(
-      [this, number](tlib::client::CallbackHandler* handler) { return tlib_.Connect(handler, number); }, options,
-      cache);
+      [this, number, expected = expected_seconds_](tlib::client::CallbackHandler* handler) {
+        return tlib_.Connect(handler, number, expected);
+      },
+      options, cache);
   EXPECT_TRUE(connected.ok()) << connected.status().ToString();
   return std::move(connected).value();
 }

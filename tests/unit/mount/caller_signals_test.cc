@@ -44,6 +44,21 @@ TEST(CallerSignals, EndingByStatus_Nonsense_IsNotEnding) {
   }
 }
 
+TEST(CallerSignals, InterruptedByStatus_AnySignalThatTheThreadWillTake) {
+  const auto status = [](const char* pending, const char* shared, const char* blocked, const char* ignored,
+                         int threads) {
+    return "Name:\tx\nThreads:\t" + std::to_string(threads) + "\nSigPnd:\t" + pending + "\nShdPnd:\t" + shared +
+           "\nSigBlk:\t" + blocked + "\nSigIgn:\t" + ignored + "\nSigCgt:\tffffffffffffffff\n";
+  };
+  EXPECT_TRUE(InterruptedByStatus(status("200", "0", "0", "0", 8)));
+  EXPECT_TRUE(InterruptedByStatus(status("0", "200", "0", "0", 1)));
+  EXPECT_FALSE(InterruptedByStatus(status("0", "200", "0", "0", 8))) << "another thread may take it";
+  EXPECT_FALSE(InterruptedByStatus(status("200", "200", "200", "0", 1)));
+  EXPECT_FALSE(InterruptedByStatus(status("200", "200", "0", "200", 1)));
+  EXPECT_FALSE(InterruptedByStatus(status("0", "0", "0", "0", 1)));
+  EXPECT_TRUE(InterruptedByStatus(status("0", "100", "0", "0", 8))) << "SIGKILL ends all";
+}
+
 TEST(CallerSignals, IsEnding_LiveProcessAndGoneProcess) {
   EXPECT_FALSE(IsEnding(gettid()));
   const pid_t child = fork();

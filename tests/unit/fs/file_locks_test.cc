@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Locks of two clients of one volume: conflicts, waits, and what becomes of them when a session or the server is lost.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "fs/client/held_locks.h"
+#include "fs/proto/opcodes.h"
+#include "tests/unit/eventually.h"
+#include "tests/unit/fs/memory_volume.h"
+
+namespace termfs::fs {
+
+using client::FileLock;
+using client::OpenFile;
+
+namespace {
+
+constexpr uint64_t kVolumeBytes = uint64_t{16} << 20;
+
+class Sleeps final : public client::LockSleep {
+ public:
+  Status Prepare() override { return refusal; }
+  void Begin() override { began = true; }
+  void End() override {}
+  Status refusal;
+  std::atomic<bool> began{false};
+};
+
+FileLock Record(uint64_t owner, LockType type, uint64_t start = 0, uint64_t end = kLastLockByte) {
+  return {.flock = false, .owner = owner, .type = type, .start = start, .end = end, .pid = 77, .wait = false};
+}
+
+class FileLocks : public testing::Test {
+ protected:
+  int Lock(Mount& mount, OpenFile* file, FileLock lock, bool wait = false) {
+    lock.wait = wait;
+    Sleeps sleeps;
+    return mount.fs->Lock(*mount.lane, file, lock, &sleeps).code();
+  }
+  // A thread with a lane of its own that locks and says how that ended: -1, not yet.
+  struct Waiter {
+    Waiter(Mount& mount, OpenFile* file, FileLock lock) {
+      lock.wait = true;
+      auto opened = mount.fs->OpenLane();
+      EXPECT_TRUE(opened.ok());
+      lane = std::move(opened).value();
+      thread = std::thread([this, &mount, file, lock] {
+        lane->interruption().Begin(5);
+        result = mount.fs->Lock(*lane, file, lock, &sleeps).code();
+        lane->interruption().End();
+      });
+    }
+    ~Waiter() { thread.join(); }
+    bool Sleeping() {
+      return Eventually([&] { return sleeps.began.load(); });
+    }
+    Sleeps sleeps;
+    std::unique_ptr<client::Lane> lane;
+    std::atomic<int> result{-1};
+    std::thread thread;
+  };
+
+  MemoryVolume volume{kVolumeBytes};
+  Mount a{volume};
+  Mount b{volume};
+  OpenFile* const fa = a.Create("f");
+  OpenFile* const fb = b.Open("f");
+};
+
+}  // namespace
+
+TEST_F(FileLocks, Lock_ConflictsBetweenClients) {
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 9, 9)), EBUSY);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 10, 19)), 0);
+  const auto held = b.fs->TestLock(*b.lane, fb, Record(1, LockType::kRead));
+  ASSERT_TRUE(held.ok() && held->has_value());
+  EXPECT_EQ((*held)->end, 9u);
+  EXPECT_EQ((*held)->pid, 77u);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 9, 9)), 0);
+  a.Close(fa);
+  b.Close(fb);
+}
+
+TEST_F(FileLocks, Lock_TheServerChecksWhatItIsAskedFor) {
+  FileLock part = Record(1, LockType::kWrite, 0, 9);
+  part.flock = true;
+  for (const FileLock& lock : {Record(1, LockType::kWrite, 9, 3), Record(1, LockType::kRead, 0, kLastLockByte + 1),
+                               Record(1, static_cast<LockType>(3)), part}) {
+    EXPECT_EQ(Lock(a, fa, lock), EINVAL);
+    EXPECT_EQ(a.fs->TestLock(*a.lane, fa, lock).status().code(), EINVAL);
+  }
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0) << "nothing was locked";
+  b.Close(fb);
+  EXPECT_TRUE(Eventually([&] { return Lock(a, fa, Record(1, LockType::kWrite)) == 0; }));
+  a.Close(fa);
+}
+
+TEST_F(FileLocks, Flush_EndsTheOwnersRecordLocksOnly) {
+  OpenFile* const again = a.Open("f");
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
+  EXPECT_EQ(Lock(a, fa, Record(2, LockType::kWrite, 10, 19)), 0);
+  EXPECT_TRUE(a.fs->Flush(*a.lane, fa, 1).ok());
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 0, 9)), 0);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 10, 19)), EBUSY);
+  a.Close(fa);  // the other owner is the open file
+  EXPECT_TRUE(Eventually([&] { return Lock(b, fb, Record(1, LockType::kWrite)) == 0; }));
+  a.Close(again);
+  b.Close(fb);
+}
+
+TEST_F(FileLocks, Release_EndsFlock) {
+  FileLock lock = Record(3, LockType::kWrite);
+  lock.flock = true;
+  OpenFile* const again = a.Open("f");
+  EXPECT_EQ(Lock(a, fa, lock), 0);
+  EXPECT_EQ(Lock(b, fb, lock), EBUSY);
+  EXPECT_EQ(Lock(b, fb, Record(3, LockType::kWrite)), 0) << "fcntl does not see flock";
+  a.fs->Release(*a.lane, fa, 3);
+  EXPECT_TRUE(Eventually([&] { return Lock(b, fb, lock) == 0; }));
+  a.Close(again);
+  b.Close(fb);
+}
+
+TEST_F(FileLocks, Wait_IsHandedTheLock) {
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0);
+  {
+    Waiter waiter(b, fb, Record(1, LockType::kWrite));
+    ASSERT_TRUE(waiter.Sleeping());
+    EXPECT_EQ(waiter.result, -1);
+    EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
+    EXPECT_TRUE(Eventually([&] { return waiter.result == 0; }));
+  }
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kRead)), EBUSY);
+  a.Close(fa);
+  b.Close(fb);
+}
+
+TEST_F(FileLocks, Wait_InterruptedLeavesNothingQueued) {
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0);
+  {
+    Waiter waiter(b, fb, Record(1, LockType::kWrite));
+    ASSERT_TRUE(waiter.Sleeping());
+    EXPECT_TRUE(waiter.lane->interruption().Interrupt(5));
+    EXPECT_TRUE(Eventually([&] { return waiter.result == EINTR; }));
+  }
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0) << "nobody was given it";
+  a.Close(fa);
+  b.Close(fb);
+}
+
+TEST_F(FileLocks, Wait_WithoutAThreadIsRefused) {
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0);
+  Sleeps sleeps;
+  sleeps.refusal = Status::Error(ENOLCK, "no thread");
+  FileLock lock = Record(1, LockType::kWrite);
+  lock.wait = true;
+  EXPECT_EQ(b.fs->Lock(*b.lane, fb, lock, &sleeps).code(), ENOLCK);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0) << "nothing was left queued";
+  a.Close(fa);
+  b.Close(fb);
+}
+
+TEST_F(FileLocks, Deadlock_BetweenClientsIsRefused) {
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 0)), 0);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 1, 1)), 0);
+  Waiter waiter(b, fb, Record(1, LockType::kWrite, 0, 0));
+  ASSERT_TRUE(waiter.Sleeping());
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 1, 1), true), EDEADLK);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
+  EXPECT_TRUE(Eventually([&] { return waiter.result == 0; }));
+}
+
+TEST_F(FileLocks, Restart_NobodyIsQuickerThanWhoHolds) {
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock, 3, 5)), 0);
+  volume.KillAndRestart();
+  std::atomic<int> result{-1};
+  std::thread quick([&] { result = Lock(b, fb, Record(1, LockType::kWrite, 0, 2)); });
+  EXPECT_TRUE(Eventually([&] { return b.Metric("link_reconnections_total") == 1; }));
+  EXPECT_EQ(result, -1) << "the other client has not come back";
+  EXPECT_TRUE(a.Write(fa, 0, "is back").ok());
+  quick.join();
+  EXPECT_EQ(result, EBUSY);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 6, 9)), EBUSY);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 3, 5)), 0);
+  a.Close(fa);
+  b.Close(fb);
+}
+
+TEST_F(FileLocks, Restart_WhoComesTooLateIsTold) {
+  volume.SetExpected(1);
+  Mount late(volume);
+  OpenFile* const file = late.Open("f");
+  OpenFile* const other = late.Create("g");
+  EXPECT_EQ(Lock(late, file, Record(1, LockType::kWrite)), 0);
+  volume.KillAndRestart();
+  EXPECT_TRUE(a.Write(fa, 0, "is back").ok());
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0) << "once the time of the other is over";
+  EXPECT_EQ(late.Write(file, 0, "relies on its lock").code(), EIO);
+  EXPECT_TRUE(late.Write(other, 0, "does not").ok());
+}
+
+TEST_F(FileLocks, Restart_WhoWaitedGoesOnWaiting) {
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0);
+  Waiter waiter(b, fb, Record(1, LockType::kWrite));
+  ASSERT_TRUE(waiter.Sleeping());
+  volume.KillAndRestart();
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0);
+  EXPECT_EQ(waiter.result, -1);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
+  EXPECT_TRUE(Eventually([&] { return waiter.result == 0; }));
+}
+
+// The lock whose reply was lost is asked for again.
+TEST_F(FileLocks, Disconnect_KeepsLocks) {
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
+  std::atomic<int> meanwhile{-1};
+  volume.tlib().LoseReplyOf(kFsLock, [&] { meanwhile = 0; });
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 20, 29)), 0);
+  EXPECT_EQ(meanwhile, 0) << "the reply was not lost";
+  EXPECT_EQ(a.Metric("link_reconnections_total"), 1u);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 0, 0)), EBUSY);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 20, 20)), EBUSY);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0);
+}
+
+TEST_F(FileLocks, Disconnect_ForGoodEndsThemWhenItsTimeIsOver) {
+  volume.SetExpected(1);
+  Mount late(volume);
+  EXPECT_EQ(Lock(late, late.Open("f"), Record(1, LockType::kWrite)), 0);
+  late.fs->Abandon("it does not come back");
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), EBUSY) << "it may come back";
+  EXPECT_TRUE(Eventually([&] { return Lock(b, fb, Record(1, LockType::kWrite)) == 0; }));
+}
+
+TEST(HeldLocks, Note_RepliesInAnyOrder) {
+  client::HeldLocks held;
+  const client::LockKey key{.ino = 1, .flock = false, .owner = 2};
+  {
+    client::HeldLocks::Asking first(held, key);
+    client::HeldLocks::Asking second(held, key);
+    second.Done({.start = 3, .end = 5}, LockType::kUnlock, 11);
+    first.Done({.start = 0, .end = 9, .write = true}, LockType::kWrite, 10);
+  }
+  const auto all = held.All();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].range, (LockRange{0, 2, true, 0}));
+  EXPECT_EQ(all[1].range, (LockRange{6, 9, true, 0}));
+  {
+    client::HeldLocks::Asking unlock(held, key);
+    unlock.Doubt();
+  }
+  {
+    client::HeldLocks::Asking unlock(held, key);
+    unlock.Done({.start = 0, .end = kLastLockByte}, LockType::kUnlock, 12);
+  }
+  EXPECT_FALSE(held.Any(key));
+}
+
+}  // namespace termfs::fs
