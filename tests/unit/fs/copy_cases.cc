@@ -86,7 +86,7 @@ TEST_P(Files, Copy_PassesThroughNoClient) {
   OpenFile* from = a.Create("from");
   OpenFile* to = a.Create("to");
   ASSERT_TRUE(a.Write(from, 0, Noise(kMiB, 1)).ok());
-  ASSERT_TRUE(a.fs->Flush(*a.lane, from).ok());
+  ASSERT_TRUE(a.fs->Flush(*a.lane, from, 0).ok());
   const uint64_t written = a.Metric("fs_write_bytes_total");
   const uint64_t read = a.Metric("fs_read_bytes_total");
   ASSERT_EQ(*Copy(a, from, 0, to, 0, kAll), kMiB);
