@@ -25,6 +25,25 @@ Result<metadata::Caller> CallerOf(const Request& request, uint32_t uid, uint32_t
   return metadata::Caller{uid, gid};
 }
 
+// Whether the mode alone lets the caller open the file so, whatever further groups it is in.
+bool SurelyMayOpen(const metadata::Caller& caller, const metadata::Attributes& file, int flags) {
+  constexpr uint32_t kRead = 4;
+  constexpr uint32_t kWrite = 2;
+  const int access = flags & O_ACCMODE;
+  uint32_t needed = access == O_RDONLY ? kRead : access == O_WRONLY ? kWrite : kRead | kWrite;
+  if ((flags & O_TRUNC) != 0) {
+    needed |= kWrite;
+  }
+  const uint32_t group = file.mode >> 3;
+  uint32_t granted = group & file.mode;  // it may be in the group, or not
+  if (caller.uid == file.uid) {
+    granted = file.mode >> 6;
+  } else if (caller.gid == file.gid) {
+    granted = group;
+  }
+  return (granted & needed) == needed;
+}
+
 bool KnownType(uint32_t mode) {
   switch (mode & S_IFMT) {
     case S_IFREG:
@@ -118,6 +137,11 @@ Result<Bytes> FileService::Create(const Request& request) {
       return made.status();
     }
     const auto found = request.Blocking([&] { return names_.Lookup(body.parent, body.name); });
+    // The kernel found no such name, so it has not checked, nor does it when a create succeeds. At ESTALE it looks the
+    // name up again, and decides itself.
+    if (found.ok() && !SurelyMayOpen(caller, *found, body.flags)) {
+      return Status::Error(ESTALE, "another has made the file, and the caller may not be let in");
+    }
     auto opened = found.ok() ? OpenInode(request, found->ino, body.flags, body.notify) : found.status();
     if (opened.status().code() != ENOENT && opened.status().code() != ESTALE) {
       return opened;

@@ -228,6 +228,36 @@ TEST_P(Files, Create_ExistingIsOpenedUnlessExclusive) {
   a.Close(file);
 }
 
+// Another's kernel saw no such name: it has checked nothing, and will not once the create has succeeded.
+TEST_P(Files, Create_ExistingOfAnother_IsOpenedOnlyWhereItsModeLetsIn) {
+  const auto volume = Make();
+  Mount a(*volume);
+  const client::Caller owner{1000, 1000};
+  const client::Caller of_group{2000, 1000};
+  const client::Caller other{2000, 2000};
+  int files = 0;
+  const auto second = [&](uint32_t mode, const client::Caller& who, int flags) {
+    const std::string name = "f" + std::to_string(files++);
+    const auto made = a.fs->Create(*a.lane, owner, kRootInode, name, mode, O_WRONLY | O_CREAT);
+    EXPECT_TRUE(made.ok());
+    a.Close(made->second);
+    const auto again = a.fs->Create(*a.lane, who, kRootInode, name, 0644, flags | O_CREAT);
+    if (again.ok()) {
+      a.Close(again->second);
+    }
+    return again.status().code();
+  };
+  EXPECT_EQ(second(0600, other, O_RDONLY), ESTALE);
+  EXPECT_EQ(second(0600, of_group, O_RDONLY), ESTALE);
+  EXPECT_EQ(second(0600, owner, O_RDWR), 0);
+  EXPECT_EQ(second(0400, owner, O_RDWR), ESTALE);
+  EXPECT_EQ(second(0640, of_group, O_RDONLY), 0);
+  EXPECT_EQ(second(0640, of_group, O_RDWR), ESTALE);
+  EXPECT_EQ(second(0644, other, O_RDONLY), 0);
+  EXPECT_EQ(second(0644, other, O_RDONLY | O_TRUNC), ESTALE);
+  EXPECT_EQ(second(0604, other, O_RDONLY), ESTALE) << "it may be in the group, which is kept out";
+}
+
 TEST_P(Files, Open_TruncateEmptiesForEverybody) {
   const auto volume = Make();
   Mount a(*volume);
