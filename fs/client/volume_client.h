@@ -37,7 +37,8 @@ class OpenFile {
   const uint64_t ino;
   const int flags;
   const std::shared_ptr<InodeCache> cache;
-  uint32_t told;  // of losses of what was written: WriteHistory's
+  uint32_t told;                          // of losses of what was written: WriteHistory's
+  std::atomic<bool> caches_pages{false};  // the server knows
 };
 
 class VolumeClient final : public FileSystem, private ServerLink::Listener {
@@ -78,6 +79,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   void DisarmReads(Lane& lane) override;
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, WriteFlags flags) override;
   Status Flush(Lane& lane, OpenFile* file) override;
+  Status CachePages(Lane& lane, OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
   void Release(Lane& lane, OpenFile* file) override;

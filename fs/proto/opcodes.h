@@ -44,6 +44,7 @@ enum Opcode : uint16_t {
   kFsResumed,                           // Resumed -> Memory; everything is open again that was in the session before,
                                         // and nothing that was granted in any before is used any more
   kFsGrants,                            // Grants ->
+  kFsCachePages,                        // Inode -> ; the file is open, and its pages are about to be cached
   kFsEnd,
 
   // From the server to the client, fixed structs of fs/proto/data.h.

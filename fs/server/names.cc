@@ -95,7 +95,7 @@ Result<Bytes> FileService::Create(const Request& request) {
     return Status::Error(EINVAL, "bad mode");
   }
   if (request.receipt != nullptr && request.receipt->ino != 0) {
-    ASSIGN_OR_RETURN(const auto made, ReopenInode(request, request.receipt->ino, 1, body.notify));
+    ASSIGN_OR_RETURN(const auto made, ReopenInode(request, request.receipt->ino, 1, false));
     Granting nothing(coherence_.grants(), request.session);  // as for what Make has made before
     coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
     return DescribeOpened(request, made, body.parent, nothing);
@@ -116,7 +116,7 @@ Result<Bytes> FileService::Create(const Request& request) {
       return made.status();
     }
     const auto found = request.Blocking([&] { return names_.Lookup(body.parent, body.name); });
-    auto opened = found.ok() ? OpenInode(request, found->ino, body.flags, body.notify) : found.status();
+    auto opened = found.ok() ? OpenInode(request, found->ino, body.flags) : found.status();
     if (opened.status().code() != ENOENT && opened.status().code() != ESTALE) {
       return opened;
     }

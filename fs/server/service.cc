@@ -59,7 +59,7 @@ FileService::Handler FileService::HandlerOf(uint16_t opcode) {
       &FileService::ListXattr, &FileService::RemoveXattr,
       &FileService::Stat,      &FileService::Invalidated,
       &FileService::Reopen,    &FileService::Resumed,
-      &FileService::Grants,
+      &FileService::Grants,    &FileService::CachePages,
   };
   return opcode >= kFsRead && opcode < kFsEnd ? kHandlers[opcode - kFsRead] : nullptr;
 }

@@ -147,7 +147,7 @@ class FileService final : public tlib::server::Service {
                                           const metadata::Caller& caller);
   Result<Bytes> DescribeOpened(const Request& request, const metadata::Attributes& granted, uint64_t parent,
                                const Granting& granting);
-  Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool notify);
+  Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags);
   Result<metadata::Attributes> LoadOpened(const Request& request, Inode& inode, int flags);
   // For O_PATH: the inode stays while it is open, and that is all.
   static Result<metadata::Attributes> LoadHeld(const Request& request, metadata::Namespace& names, Inode& inode);
@@ -210,6 +210,7 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> RemoveXattr(const Request& request);
   Result<Bytes> Invalidated(const Request& request);
   Result<Bytes> Grants(const Request& request);
+  Result<Bytes> CachePages(const Request& request);
   // Attributes change behind the back of every kernel. From any thread.
   void RecallLater(uint64_t ino);
 

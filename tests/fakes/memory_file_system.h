@@ -93,6 +93,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   void DisarmReads(Lane&) override {}
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
                fs::client::WriteFlags flags) override;
+  Status CachePages(Lane&, OpenFile*) override { return Status::Ok(); }
   Status Flush(Lane& lane, OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
