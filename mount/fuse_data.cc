@@ -27,6 +27,11 @@ Status SyncAsAsked(fs::client::FileSystem& file_system, const fuse_file_info* in
 }  // namespace
 
 Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arguments) {
+  if (FuseServer::request().caches) {
+    if (const Status known = front_.file_system().CachePages(*lane_, FileOf(arguments.handle)); !known.ok()) {
+      return Status::Error(LoggedErrno(known), "read");
+    }
+  }
   Result<std::span<const std::byte>> data =
       front_.file_system().Read(*lane_, FileOf(arguments.handle), arguments.offset, std::min(arguments.size, kMaxIo));
   if (!data.ok()) {
@@ -39,11 +44,12 @@ Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arg
 void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_t offset, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
   const std::span<const std::byte> bytes = FuseServer::Written(data, size);
+  const RequestFacts& facts = FuseServer::request();
   // What was stored through a mapping has its place, also when it is written back by a file that appends.
   const bool append = (info->flags & O_APPEND) != 0 && info->writepage == 0;
-  Status status =
-      front.file_system().Write(FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), bytes,
-                                {.clears_privileges = FuseServer::request().clears_privileges, .append = append});
+  Status status = front.file_system().Write(
+      FrontEnd::lane(), FileOf(info), static_cast<uint64_t>(offset), bytes,
+      {.clears_privileges = facts.clears_privileges, .append = append, .cached = facts.caches});
   if (status.ok()) {
     status = SyncAsAsked(front.file_system(), info);
   }

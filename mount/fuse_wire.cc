@@ -27,6 +27,16 @@ bool Argument(std::span<const std::byte> request, T& argument) {
   return true;
 }
 
+// What passes the cache by names the owner of its locks; page by page, for mappings, nobody is named.
+bool CachesPages(uint32_t opcode, std::span<const std::byte> request) {
+  if (opcode == FUSE_READ) {
+    fuse_read_in in{};
+    return Argument(request, in) && (in.read_flags & FUSE_READ_LOCKOWNER) == 0;
+  }
+  fuse_write_in in{};
+  return opcode == FUSE_WRITE && Argument(request, in) && (in.write_flags & FUSE_WRITE_LOCKOWNER) == 0;
+}
+
 bool ClearsPrivileges(uint32_t opcode, std::span<const std::byte> request) {
   switch (opcode) {
     case FUSE_WRITE: {
@@ -104,6 +114,7 @@ RequestFacts Examine(std::span<const std::byte> request) {
   facts.unique = header.unique;
   facts.caller = header.pid;
   facts.clears_privileges = ClearsPrivileges(header.opcode, request);
+  facts.caches = CachesPages(header.opcode, request);
   if (header.opcode == FUSE_INTERRUPT) {
     fuse_interrupt_in in{};
     facts.interrupts = Argument(request, in) ? in.unique : 0;

@@ -26,6 +26,7 @@ struct RequestFacts {
   uint64_t unique = 0;
   uint32_t caller = 0;             // thread that waits for the answer; 0: none, or none that we can name
   bool clears_privileges = false;  // of write, setattr, open, create: the caller may not keep set-id bits
+  bool caches = false;             // of read, write: the kernel keeps the pages in its cache
   uint64_t offered = 0;            // of INIT: the kernel's capabilities, both words
   uint64_t interrupts = 0;         // of INTERRUPT: the number of the request that is meant; else 0
   bool takes_ring = false;         // of INIT, set by who answers it: io_uring is taken where it is offered

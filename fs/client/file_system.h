@@ -123,6 +123,8 @@ struct WriteFlags {
   bool clears_privileges = false;
   // Whether the bytes go to the end of the file, wherever that is; absent: as the file was opened.
   std::optional<bool> append = std::nullopt;
+  // The kernel keeps the bytes in its page cache: as after CachePages.
+  bool cached = false;
 };
 
 // Bytes of one file to another, or elsewhere in the same.
@@ -215,6 +217,9 @@ class FileSystem {
   // Up to `size` bytes (at most max_io_bytes) from `offset`: a part of lane.buffer(), valid until the lane's next use;
   // shorter only at the end of the file.
   virtual Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) = 0;
+  // Before a Read whose bytes the kernel keeps in its page cache, until the file is closed: from now on the
+  // KernelCache is told of what others change in it. Handles that it was not called for cost others no such call.
+  virtual Status CachePages(Lane& lane, OpenFile* file) = 0;
   // Begins to read. What is in memory, or no bytes of the file's at all, has been read when it returns: the bytes, as
   // Read's. Nothing: the read is under way, and its result comes from AwaitReads or PollReads, once, whatever else
   // happens in the lane and to the server in the meantime: it is begun again then, and waits for the server as Read

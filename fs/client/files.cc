@@ -27,7 +27,6 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
   wire::OpenT body;
   body.ino = ino;
   body.flags = flags;
-  body.notify = kernel_cache_ != nullptr;
   body.dropped = (flags & O_TRUNC) != 0 ? cache->Drop() : 0;
   const Status opened = [&]() -> Status {
     ASSIGN_OR_RETURN(const CallReply reply,
@@ -57,7 +56,6 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   body.uid = who.uid;
   body.gid = who.gid;
   body.flags = flags;
-  body.notify = kernel_cache_ != nullptr;
   DirectoryChanges::Change change(changes_, parent);
   const auto reply = Call(lane, kFsCreate, Encode<wire::Make>(body), {}, {}, kOnce);
   if (!reply.ok()) {
@@ -83,7 +81,6 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::CreateUnnamed(Lane& lane,
   body.uid = who.uid;
   body.gid = who.gid;
   body.flags = flags;
-  body.notify = kernel_cache_ != nullptr;
   constexpr int kAttempts = 4;  // each lost with its session, before we knew that there was a file
   auto made = Result<std::pair<Attributes, OpenFile*>>(Status::Error(EIO, "no attempt"));
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -122,6 +119,20 @@ Status VolumeClient::CountOpen(Lane& lane, uint64_t ino, const std::shared_ptr<I
     body.notify = kernel_cache_ != nullptr;
     RETURN_IF_ERROR(Call(lane, kFsReopen, Encode<wire::Reopen>(body)).status());
   }
+  return Status::Ok();
+}
+
+Status VolumeClient::CachePages(Lane& lane, OpenFile* file) {
+  // Once for a handle: while it is open the server knows the session as an opener, and a new session reopens the file
+  // as one that caches.
+  if (kernel_cache_ == nullptr || file->caches_pages.load(std::memory_order_acquire)) {
+    return Status::Ok();
+  }
+  RETURN_IF_ERROR(CheckUsable(file));
+  wire::InodeT body;
+  body.ino = file->ino;
+  RETURN_IF_ERROR(Call(lane, kFsCachePages, Encode<wire::Inode>(body)).status());
+  file->caches_pages.store(true, std::memory_order_release);
   return Status::Ok();
 }
 

@@ -41,7 +41,8 @@ class OpenFile {
   const uint64_t ino;
   const int flags;
   const std::shared_ptr<InodeCache> cache;
-  uint32_t told;  // of losses of what was written: WriteHistory's
+  uint32_t told;                          // of losses of what was written: WriteHistory's
+  std::atomic<bool> caches_pages{false};  // the server knows
 
   // Owners that took record locks by this handle, and have not closed it since. Any thread.
   void NoteRecordOwner(uint64_t owner) EXCLUDES(mutex_) {
@@ -103,6 +104,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, WriteFlags flags) override;
   Result<uint64_t> Copy(Lane& lane, const FileCopy& copy) override;
   Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
+  Status CachePages(Lane& lane, OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
   void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) override;

@@ -35,6 +35,9 @@ Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::spa
       (append ? uint32_t{kWriteAppend} : 0) | (how.clears_privileges ? uint32_t{kWriteClearsPrivileges} : 0);
   RETURN_IF_ERROR(CheckUsable(file));
   const VolumeLane::Hold hold(Of(lane));  // `data` may lie in its buffer
+  if (how.cached) {
+    RETURN_IF_ERROR(CachePages(lane, file));
+  }
   for (size_t done = 0; done < data.size();) {
     const size_t length = std::min(data.size() - done, size_t{options_.max_io_bytes});
     RETURN_IF_ERROR(WriteChunk(lane, file, offset + done, data.subspan(done, length), flags));

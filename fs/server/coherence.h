@@ -60,8 +60,8 @@ class Coherence {
 
   // Voids the maps of all sessions but `keep` (0: of all), and freezes the inode. REQUIRES: exclusive in the gate.
   Status Revoke(Inode& inode, uint64_t keep);
-  // Has the kernels of all openers but `writer` drop [offset, offset + length); length 0: to the end.
-  // REQUIRES: not in the gate.
+  // Has the kernels of all openers that cache pages, but `writer`, drop [offset, offset + length); length 0: to the
+  // end. REQUIRES: not in the gate.
   void Invalidate(Inode& inode, uint64_t writer, uint64_t offset, uint64_t length);
 
   // Has the kernels of all sessions but `keep` (0: of all) drop the attributes of `inodes` (0: none) and the `entries`,

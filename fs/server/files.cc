@@ -41,10 +41,10 @@ Result<Bytes> FileService::Open(const Request& request) {
   if (done != 0) {
     coherence_.Recall(request.session.id, {body.ino}, {});
   }
-  return OpenInode(request, body.ino, body.flags & ~done, body.notify);
+  return OpenInode(request, body.ino, body.flags & ~done);
 }
 
-Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int flags, bool notify) {
+Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int flags) {
   const InodeRef inode = inodes_.Get(ino);
   bool ending;
   {
@@ -54,7 +54,6 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
       return Status::Error(EMFILE, "too many open handles of one file");
     }
     ++opener.count;
-    opener.notify |= notify;
     ending = inode->releasing;
   }
   auto attributes = [&]() -> Result<metadata::Attributes> {
@@ -154,7 +153,7 @@ Result<metadata::Attributes> FileService::CreateOpen(const Request& request, con
     const InodeRef inode = inodes_.Get(wanted.ino);
     {
       MutexLock lock(inode->mutex);
-      inode->opens[request.session.id] = {.count = 1, .notify = body.notify};
+      inode->opens[request.session.id] = {.count = 1};
     }
     auto made = make(wanted);
     MutexLock lock(inode->mutex);
@@ -180,6 +179,19 @@ Result<Bytes> FileService::DescribeOpened(const Request& request, const metadata
   BringDirectory(request, parent, reply);
   // No map: the client could not know yet which inode a revocation that overtakes this reply would mean.
   return Encode<wire::Opened>(reply);
+}
+
+// Before its kernel reads: a change that does not find the session here is in what that reads.
+Result<Bytes> FileService::CachePages(const Request& request) {
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Inode>(request.call.body()));
+  ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
+  MutexLock lock(inode->mutex);
+  const auto opener = inode->opens.find(request.session.id);
+  if (opener == inode->opens.end()) {
+    return Status::Error(EBADF, "the session has closed the file");
+  }
+  opener->second.notify = true;
+  return Bytes{};
 }
 
 Result<Bytes> FileService::Reopen(const Request& request) {

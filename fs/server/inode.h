@@ -33,7 +33,7 @@ namespace termfs::fs::server {
 
 struct Opener {
   uint64_t count = 0;
-  bool notify = false;  // it has a kernel whose cache wants invalidation
+  bool notify = false;  // it has a kernel that may cache pages of the file: see FileService::CachePages
 };
 
 // Pages [begin, end); empty when begin >= end.

@@ -114,7 +114,7 @@ Result<Bytes> FileService::Create(const Request& request) {
     return Status::Error(EINVAL, "bad mode");
   }
   if (request.receipt != nullptr && request.receipt->ino != 0) {
-    ASSIGN_OR_RETURN(const auto made, ReopenInode(request, request.receipt->ino, 1, body.notify));
+    ASSIGN_OR_RETURN(const auto made, ReopenInode(request, request.receipt->ino, 1, false));
     Granting nothing(coherence_.grants(), request.session);  // as for what Make has made before
     coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
     return DescribeOpened(request, made, body.parent, nothing);
@@ -142,7 +142,7 @@ Result<Bytes> FileService::Create(const Request& request) {
     if (found.ok() && !SurelyMayOpen(caller, *found, body.flags)) {
       return Status::Error(ESTALE, "another has made the file, and the caller may not be let in");
     }
-    auto opened = found.ok() ? OpenInode(request, found->ino, body.flags, body.notify) : found.status();
+    auto opened = found.ok() ? OpenInode(request, found->ino, body.flags) : found.status();
     if (opened.status().code() != ENOENT && opened.status().code() != ESTALE) {
       return opened;
     }

@@ -69,7 +69,7 @@ FileService::Handler FileService::HandlerOf(uint16_t opcode) {
       &FileService::Grants,      &FileService::Copy,
       &FileService::MakeUnnamed, &FileService::Lock,
       &FileService::TestLock,    &FileService::CancelLock,
-      &FileService::Reclaim,
+      &FileService::Reclaim,     &FileService::CachePages,
   };
   return opcode >= kFsRead && opcode < kFsEnd ? kHandlers[opcode - kFsRead] : nullptr;
 }

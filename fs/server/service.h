@@ -151,7 +151,7 @@ class FileService final : public tlib::server::Service {
   Result<metadata::Attributes> CreateOpen(const Request& request, const wire::MakeT& body, const MakeInode& make);
   Result<Bytes> DescribeOpened(const Request& request, const metadata::Attributes& granted, uint64_t parent,
                                const Granting& granting);
-  Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool notify);
+  Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags);
   Result<metadata::Attributes> LoadOpened(const Request& request, Inode& inode, int flags);
   // For O_PATH: the inode stays while it is open, and that is all.
   static Result<metadata::Attributes> LoadHeld(const Request& request, metadata::Namespace& names, Inode& inode);
@@ -253,6 +253,7 @@ class FileService final : public tlib::server::Service {
   void TellGranted(const LockTable::Tickets& granted) EXCLUDES(locks_mutex_);
   // From any thread; StopBackground waits for it, and nothing begins after that.
   void SpawnBackground(std::function<void()> work);
+  Result<Bytes> CachePages(const Request& request);
   // Attributes change behind the back of every kernel. From any thread.
   void RecallLater(uint64_t ino);
 

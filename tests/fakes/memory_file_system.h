@@ -99,6 +99,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
                fs::client::WriteFlags flags) override;
   Result<uint64_t> Copy(Lane& lane, const fs::client::FileCopy& copy) override;
   Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
+  Status CachePages(Lane&, OpenFile*) override { return Status::Ok(); }
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
   void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) override;

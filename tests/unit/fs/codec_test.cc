@@ -28,14 +28,12 @@ TEST(Codec, Tables_RoundTrip) {
   make.name = "name";
   make.mode = 0644;
   make.flags = -1;
-  make.notify = true;
   const auto decoded = Decode<wire::Make>(Encode<wire::Make>(make));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->parent, make.parent);
   EXPECT_EQ(decoded->name, make.name);
   EXPECT_EQ(decoded->mode, make.mode);
   EXPECT_EQ(decoded->flags, make.flags);
-  EXPECT_EQ(decoded->notify, make.notify);
   EXPECT_EQ(decoded->uid, 0u);
 }
 

@@ -43,6 +43,7 @@ TEST(Coherence, Invalidate_ExpelsWhoDoesNotAnswer) {
   OpenFile* fa = a.Create("f");
   ASSERT_TRUE(a.Write(fa, 0, "1234").ok());
   OpenFile* fb = b.Open("f");
+  ASSERT_TRUE(b.CachePages(fb).ok());
   volume.tlib().Mute(volume.tlib().last_session());
   ASSERT_TRUE(a.Write(fa, 0, "5678").ok());
   EXPECT_EQ(b.Read(fb, 0, 4), "5678");

@@ -525,6 +525,10 @@ TEST_P(Files, KernelCache_IsInvalidatedBeforeWriteReturns) {
   ASSERT_TRUE(a.Write(fa, 0, "alone").ok());
   EXPECT_EQ(cache_b.calls, 0u) << "it has nothing open";
   OpenFile* fb = b.Open("f");
+  ASSERT_TRUE(a.Write(fa, 1, "both").ok());
+  EXPECT_EQ(cache_b.calls, 0u) << "nothing of it is cached";
+  ASSERT_TRUE(b.CachePages(fb).ok());
+  EXPECT_EQ(b.Read(fb, 0, 5), "aboth");
   ASSERT_TRUE(a.Write(fa, 2, "both").ok());
   EXPECT_EQ(cache_b.calls, 1u);
   EXPECT_EQ(cache_b.last_ino, a.InodeOf("f"));

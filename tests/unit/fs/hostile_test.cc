@@ -90,7 +90,7 @@ class Nonsense {
         return Table<wire::Make>([&](auto& m) {
           static constexpr std::array<uint32_t, 7> kTypes = {S_IFREG, S_IFDIR, S_IFLNK, S_IFIFO, S_IFCHR, 0, 0xf000};
           m.parent = Ino(), m.name = Name(), m.mode = kTypes[Below(7)] | 0600, m.rdev = Number32();
-          m.flags = static_cast<int>(Number32()), m.notify = Below(2) != 0;
+          m.flags = static_cast<int>(Number32());
         });
       case kFsLink:
         return Table<wire::Link>([&](auto& m) { m.ino = Ino(), m.parent = Ino(), m.name = Name(); });
@@ -102,9 +102,8 @@ class Nonsense {
         return Table<wire::ReadDirectory>(
             [&](auto& m) { m.ino = Ino(), m.cursor = Number(), m.max_bytes = Number32(), m.plus = Below(2) != 0; });
       case kFsOpen:
-        return Table<wire::Open>([&](auto& m) {
-          m.ino = Ino(), m.flags = static_cast<int>(Number32()), m.notify = Below(2) != 0, m.dropped = Number();
-        });
+        return Table<wire::Open>(
+            [&](auto& m) { m.ino = Ino(), m.flags = static_cast<int>(Number32()), m.dropped = Number(); });
       case kFsRelease:
         return Table<wire::Release>([&](auto& m) {
           m.ino = Ino(), m.dropped = Number();

@@ -77,6 +77,7 @@ class Mount {
     EXPECT_TRUE(opened.ok()) << opened.status().ToString();
     return opened.ok() ? *opened : nullptr;
   }
+  Status CachePages(client::OpenFile* file) { return fs->CachePages(*lane, file); }
   Status Write(client::OpenFile* file, uint64_t offset, std::string_view data) {
     return fs->Write(*lane, file, offset, std::as_bytes(std::span(data)), {});
   }

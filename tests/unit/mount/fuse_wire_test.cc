@@ -50,6 +50,20 @@ TEST(Examine, FindsWhereSetIdBitsMustGo) {
   EXPECT_FALSE(Examine(RequestOf(FUSE_OPENDIR, open)).clears_privileges);
 }
 
+TEST(Examine, FindsWhatTheKernelCaches) {
+  fuse_read_in read{};
+  EXPECT_TRUE(Examine(RequestOf(FUSE_READ, read)).caches);
+  read.read_flags = FUSE_READ_LOCKOWNER;
+  EXPECT_FALSE(Examine(RequestOf(FUSE_READ, read)).caches);
+  EXPECT_FALSE(Examine(RequestOf(FUSE_READDIR, fuse_read_in{})).caches);
+  fuse_write_in write{};
+  EXPECT_TRUE(Examine(RequestOf(FUSE_WRITE, write)).caches);
+  write.write_flags = FUSE_WRITE_CACHE;
+  EXPECT_TRUE(Examine(RequestOf(FUSE_WRITE, write)).caches);
+  write.write_flags = FUSE_WRITE_LOCKOWNER;
+  EXPECT_FALSE(Examine(RequestOf(FUSE_WRITE, write)).caches);
+}
+
 TEST(Examine, TakesNothingFromShortRequests) {
   fuse_write_in write{};
   write.write_flags = FUSE_WRITE_KILL_SUIDGID;
