@@ -262,7 +262,7 @@ TEST_P(Files, Copy_LeavesZerosBehindTheEnd) {
   a.Close(to);
 }
 
-TEST_P(Files, Copy_TellsTheKernelsOfOtherOpeners) {
+TEST_P(Files, Copy_TellsTheKernelsThatCachePages) {
   const auto volume = Make();
   Mount a(*volume);
   RecordingCache cache;
@@ -271,6 +271,7 @@ TEST_P(Files, Copy_TellsTheKernelsOfOtherOpeners) {
   OpenFile* to = a.Create("to");
   ASSERT_TRUE(a.Write(from, 0, "source").ok());
   OpenFile* seen = b.Open("to");
+  ASSERT_TRUE(b.CachePages(seen).ok());
   EXPECT_EQ(*Copy(a, from, 1, to, 5000, 4), 4u);
   EXPECT_EQ(cache.last_ino, b.InodeOf("to"));
   EXPECT_EQ(cache.last_offset, 5000u);
