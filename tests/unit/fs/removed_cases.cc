@@ -58,7 +58,8 @@ TEST_P(Files, CreateUnnamed_GoesWithItsLastHandle) {
     const uint64_t free = a.FreeBytes();
     const auto made = a.fs->CreateUnnamed(*a.lane, {1, 2}, kRootInode, 0640, O_RDWR);
     ASSERT_TRUE(made.ok()) << made.status().ToString();
-    const auto& [attributes, file] = *made;
+    const Attributes attributes = made->first;
+    OpenFile* const file = made->second;
     EXPECT_EQ(attributes.nlink, 0u);
     EXPECT_EQ(attributes.mode, S_IFREG | 0640u);
     EXPECT_EQ(attributes.uid, 1u);
@@ -90,7 +91,8 @@ TEST_P(Files, CreateUnnamed_GetsANameFromWhoHasItOpen) {
     Mount b(*volume);
     const auto made = a.fs->CreateUnnamed(*a.lane, {0, 0}, kRootInode, 0644, O_RDWR);
     ASSERT_TRUE(made.ok());
-    const auto& [attributes, file] = *made;
+    const Attributes attributes = made->first;
+    OpenFile* const file = made->second;
     ASSERT_TRUE(a.Write(file, 0, "kept").ok());
     EXPECT_EQ(b.fs->Link(*b.lane, attributes.ino, kRootInode, "f").status().code(), ENOENT) << "it is not b's";
     a.Close(a.Create("taken"));
