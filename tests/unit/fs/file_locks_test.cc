@@ -176,6 +176,8 @@ TEST_F(FileLocks, Deadlock_BetweenClientsIsRefused) {
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 1, 1), true), EDEADLK);
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
   EXPECT_TRUE(Eventually([&] { return waiter.result == 0; }));
+  a.Close(fa);
+  b.Close(fb);
 }
 
 TEST_F(FileLocks, Restart_NobodyIsQuickerThanWhoHolds) {
@@ -206,6 +208,10 @@ TEST_F(FileLocks, Restart_WhoComesTooLateIsTold) {
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0) << "once the time of the other is over";
   EXPECT_EQ(late.Write(file, 0, "relies on its lock").code(), EIO);
   EXPECT_TRUE(late.Write(other, 0, "does not").ok());
+  late.Close(file);
+  late.Close(other);
+  a.Close(fa);
+  b.Close(fb);
 }
 
 TEST_F(FileLocks, Restart_WhoWaitedGoesOnWaiting) {
@@ -217,6 +223,8 @@ TEST_F(FileLocks, Restart_WhoWaitedGoesOnWaiting) {
   EXPECT_EQ(waiter.result, -1);
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
   EXPECT_TRUE(Eventually([&] { return waiter.result == 0; }));
+  a.Close(fa);
+  b.Close(fb);
 }
 
 // The lock whose reply was lost is asked for again.
@@ -231,15 +239,21 @@ TEST_F(FileLocks, Disconnect_KeepsLocks) {
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 20, 20)), EBUSY);
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0);
+  a.Close(fa);
+  b.Close(fb);
 }
 
 TEST_F(FileLocks, Disconnect_ForGoodEndsThemWhenItsTimeIsOver) {
   volume.SetExpected(1);
   Mount late(volume);
-  EXPECT_EQ(Lock(late, late.Open("f"), Record(1, LockType::kWrite)), 0);
+  OpenFile* const file = late.Open("f");
+  EXPECT_EQ(Lock(late, file, Record(1, LockType::kWrite)), 0);
   late.fs->Abandon("it does not come back");
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), EBUSY) << "it may come back";
   EXPECT_TRUE(Eventually([&] { return Lock(b, fb, Record(1, LockType::kWrite)) == 0; }));
+  late.Close(file);
+  a.Close(fa);
+  b.Close(fb);
 }
 
 TEST(HeldLocks, Note_RepliesInAnyOrder) {
