@@ -103,7 +103,9 @@ class Calls:
 
     def __init__(self):
         self.slots = [None] * SLOTS
-        self.punched = set()  # inodes with a hole that was punched beyond their size
+        # Inodes with a hole that was punched beyond their size, of which kernels free more or less, and those that a
+        # hole was perhaps copied to, for which ext4 takes space.
+        self.vague = set()
 
     def fd(self, slot):
         if self.slots[slot] is None:
@@ -197,12 +199,13 @@ class Calls:
         libc("fallocate", fd, mode, offset, length)
         st = os.fstat(fd)
         if mode & FALLOC_PUNCH_HOLE and offset + length > st.st_size:
-            self.punched.add(st.st_ino)
+            self.vague.add(st.st_ino)
 
     def copy(self, source, at, target, to, length, flags):
         places = ctypes.c_long(at), ctypes.c_long(to)
         count = libc("copy_file_range", self.fd(source), ctypes.byref(places[0]), self.fd(target),
                      ctypes.byref(places[1]), ctypes.c_size_t(length), flags)
+        self.vague.add(os.fstat(self.fd(target)).st_ino)
         return count, places[0].value - at, places[1].value - to
 
     def fsync(self, slot, data_only):
@@ -411,7 +414,7 @@ class Worker:
         os.makedirs(os.path.join(episode, "home"))
         os.chroot(episode)
         os.chdir("/home")
-        self.calls.punched.clear()
+        self.calls.vague.clear()
         outcomes = [self.step(*call) for call in calls]
         opened = [self.describe(fd) if fd is not None else None for fd in self.calls.slots]
         for slot, fd in enumerate(self.calls.slots):
@@ -492,8 +495,8 @@ class Worker:
                     attributes[key] = os.getxattr(path, key, follow_symlinks=False)
                 first = inodes.setdefault(st.st_ino, path)
                 empty = stat.S_ISREG(st.st_mode) and st.st_blocks == 0 and not attributes
-                if st.st_ino in self.calls.punched:
-                    empty = None  # either: of space behind the size, kernels free more or less of what is punched
+                if st.st_ino in self.calls.vague:
+                    empty = None
                 found[path] = Entry(facts(st), content, attributes, first, empty)
         return found
 
