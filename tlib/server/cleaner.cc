@@ -13,10 +13,14 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kBatchPages = 512;
-// Dirty pages at which the cleaner begins, and at which it stops. Of data that fits the tier and is written
-// again and again, only what is old is written back; the rest of the tier is left for reads to evict.
+// Dirty pages at which the cleaner begins, and at which it stops, with those that would have to go next anyhow: what is
+// written again and again gains nothing by being written back in between. Of the others it begins later.
 constexpr uint64_t DirtyHigh(uint64_t frames) { return frames * 8 / 16; }
 constexpr uint64_t DirtyLow(uint64_t frames) { return frames * 6 / 16; }
+constexpr uint64_t HotDirtyHigh(uint64_t frames) { return frames * 14 / 16; }
+constexpr uint64_t HotDirtyLow(uint64_t frames) { return frames * 13 / 16; }
+constexpr uint64_t AfterVainSearch(uint64_t frames) { return frames / 64; }  // more dirty ones, until the next
+constexpr size_t kSearchedPages = 16384;                                     // of the queue, for a batch of cold ones
 constexpr milliseconds kOld{30'000};  // what is dirty for so long is written back in any case; as the kernel does
 constexpr milliseconds kPeriod{500};
 constexpr milliseconds kAfterError{200};
@@ -41,7 +45,7 @@ void Cleaner::NoteDirty(PageIndex page) {
     MutexLock lock(mutex_);
     dirty_.push_back({page, Clock::now()});
   }
-  if (states_.dirty() > DirtyHigh(frames_.limit())) {
+  if (states_.dirty() > kick_at_.load(std::memory_order_relaxed) || supply_.TakePassingDue()) {
     Kick();
   }
 }
@@ -102,14 +106,14 @@ Status Cleaner::WriteBack(std::span<const PageIndex> pages, std::vector<PageInde
   return first_error;
 }
 
-std::vector<PageIndex> Cleaner::TakeOldest(bool only_old) {
+std::vector<PageIndex> Cleaner::Take(Which which) {
   std::vector<PageIndex> pages;
   {
-    const Clock::time_point old = Clock::now() - kOld;
     MutexLock lock(mutex_);
-    while (!dirty_.empty() && pages.size() < kBatchPages && (!only_old || dirty_.front().since <= old)) {
-      pages.push_back(dirty_.front().page);
-      dirty_.pop_front();
+    if (which == Which::kCold) {
+      TakeCold(pages);
+    } else {
+      TakeOldest(which == Which::kOld, pages);
     }
   }
   for (const PageIndex page : pages) {
@@ -119,8 +123,51 @@ std::vector<PageIndex> Cleaner::TakeOldest(bool only_old) {
   return pages;
 }
 
-bool Cleaner::CleanBatch(bool only_old) {
-  const std::vector<PageIndex> pages = TakeOldest(only_old);
+void Cleaner::TakeOldest(bool only_old, std::vector<PageIndex>& pages) {
+  const Clock::time_point old = Clock::now() - kOld;
+  while (!dirty_.empty() && pages.size() < kBatchPages && (!only_old || dirty_.front().since <= old)) {
+    pages.push_back(dirty_.front().page);
+    dirty_.pop_front();
+  }
+}
+
+// Goes on where the last search ended, so that those that stay are not looked at again and again.
+void Cleaner::TakeCold(std::vector<PageIndex>& pages) {
+  hand_ = hand_ < dirty_.size() ? hand_ : 0;
+  const auto begin = dirty_.begin() + static_cast<std::ptrdiff_t>(hand_);
+  const auto end = begin + static_cast<std::ptrdiff_t>(std::min(kSearchedPages, dirty_.size() - hand_));
+  auto kept = begin;
+  auto next = begin;
+  for (; next != end && pages.size() < kBatchPages; ++next) {
+    if (supply_.Deserves(next->page)) {
+      *kept++ = *next;
+    } else {
+      pages.push_back(next->page);
+    }
+  }
+  hand_ = static_cast<size_t>(kept - dirty_.begin());
+  dirty_.erase(kept, next);
+}
+
+bool Cleaner::HasPendingMarks() {
+  MutexLock lock(mutex_);
+  return !pending_marks_.empty();
+}
+
+// What leaves memory because it is cold, or old, need not be durable earlier than the kernel's page cache makes it; but
+// a frame is not given up before its page is marked.
+bool Cleaner::CleanBatch(Which which) { return CleanPages(Take(which), which == Which::kOld); }
+
+void Cleaner::CleanPassing() {
+  bool more = true;
+  for (size_t looked_at = 0; more && looked_at < supply_.passing_capacity() / 2; looked_at += kBatchPages) {
+    std::vector<PageIndex> pages = supply_.NextToPass(kBatchPages);
+    std::sort(pages.begin(), pages.end());
+    more = !background_.stopping() && CleanPages(pages, false);
+  }
+}
+
+bool Cleaner::CleanPages(std::span<const PageIndex> pages, bool commit) {
   if (pages.empty()) {
     return false;
   }
@@ -131,7 +178,7 @@ bool Cleaner::CleanBatch(bool only_old) {
       NoteDirty(page);
     }
   }
-  if (status.ok()) {
+  if (status.ok() && (commit || HasPendingMarks())) {
     status = Commit();
   }
   NoteOutcome(status);
@@ -157,25 +204,39 @@ void Cleaner::PauseAfterError() {
   }
 }
 
-milliseconds Cleaner::Round() {
-  const uint32_t limit = frames_.limit();
-  if (states_.dirty() > DirtyHigh(limit)) {
-    while (!background_.stopping() && states_.dirty() > DirtyLow(limit) && CleanBatch()) {
+void Cleaner::CleanDownTo(uint64_t dirty, Which which) {
+  // A search finds nothing where many hot pages lie in a row; in vain is once round.
+  uint64_t searches = which == Which::kCold ? states_.dirty() / kSearchedPages + 1 : 0;
+  while (!background_.stopping() && states_.dirty() > dirty) {
+    if (CleanBatch(which)) {
       supply_.RefillReserve();
+    } else if (searches-- == 0 || failing_.load(std::memory_order_relaxed)) {
+      return;
+    } else {
+      Task::Yield();
     }
   }
-  while (!background_.stopping() && CleanBatch(true)) {
+}
+
+milliseconds Cleaner::Round() {
+  const uint32_t limit = frames_.limit();
+  CleanPassing();
+  kick_at_.store(DirtyHigh(limit), std::memory_order_relaxed);
+  if (states_.dirty() > DirtyHigh(limit)) {
+    CleanDownTo(DirtyLow(limit), Which::kCold);
+    if (states_.dirty() > HotDirtyHigh(limit)) {
+      CleanDownTo(HotDirtyLow(limit), Which::kOldest);
+    }
+    const uint64_t more = states_.dirty() + AfterVainSearch(limit);
+    kick_at_.store(std::clamp(more, DirtyHigh(limit), HotDirtyHigh(limit)), std::memory_order_relaxed);
   }
-  bool pending = false;
-  {
-    MutexLock lock(mutex_);
-    pending = !pending_marks_.empty();
+  while (!background_.stopping() && CleanBatch(Which::kOld)) {
   }
-  if (pending) {
+  if (HasPendingMarks()) {
     NoteOutcome(Commit());
   }
   while (!background_.stopping() && supply_.ReserveLow()) {
-    if (!supply_.RefillReserve() && !CleanBatch()) {
+    if (!supply_.RefillReserve() && !CleanBatch(Which::kCold) && !CleanBatch()) {
       break;
     }
     Task::Yield();

@@ -51,8 +51,13 @@ class Cleaner {
   Status Flush(std::span<const PageRange> ranges);
   // The device is flushed and all that had reached the SSD is marked.
   Status Commit() { return commit_.Run(); }
-  // Writes back what is oldest in the queue, one batch, and commits. False when nothing was dirty, or that failed.
-  bool CleanBatch(bool only_old = false);
+  enum class Which {
+    kOldest,  // of what is dirty
+    kOld,     // what has been dirty for long
+    kCold,    // the oldest of what does not deserve its frame
+  };
+  // Writes back one batch of the queue, and commits. False when there was none, or that failed.
+  bool CleanBatch(Which which = Which::kOldest);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -62,9 +67,18 @@ class Cleaner {
   };
 
   std::chrono::milliseconds Round();
+  void CleanDownTo(uint64_t dirty, Which which);
   void NoteOutcome(const Status& status);
   void PauseAfterError();
-  std::vector<PageIndex> TakeOldest(bool only_old) EXCLUDES(mutex_);
+  // What is about to leave the passing queue.
+  void CleanPassing();
+  // False: there are none, or an error.
+  bool CleanPages(std::span<const PageIndex> pages, bool commit);
+  // They leave the queue of dirty pages.
+  std::vector<PageIndex> Take(Which which) EXCLUDES(mutex_);
+  void TakeOldest(bool only_old, std::vector<PageIndex>& pages) REQUIRES(mutex_);
+  void TakeCold(std::vector<PageIndex>& pages) REQUIRES(mutex_);
+  bool HasPendingMarks() EXCLUDES(mutex_);
   // Writes back those of `pages` (ascending) that are dirty and not held exclusively, and adds the others to `skipped`.
   // The first error.
   Status WriteBack(std::span<const PageIndex> pages, std::vector<PageIndex>& skipped);
@@ -90,6 +104,8 @@ class Cleaner {
   uint64_t flushed_writes_ = 0;       // CommitOnce only
   Mutex mutex_;
   std::deque<Queued> dirty_ GUARDED_BY(mutex_);  // oldest first
+  size_t hand_ GUARDED_BY(mutex_) = 0;           // where TakeCold goes on
+  std::atomic<uint64_t> kick_at_{0};             // more dirty pages than these wake the cleaner
   std::vector<PageIndex> pending_marks_ GUARDED_BY(mutex_);
 };
 

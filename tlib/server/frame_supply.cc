@@ -10,6 +10,7 @@ constexpr uint32_t kReserveShare = 64;    // 1/64 of the tier is kept free
 constexpr uint32_t kReserveMost = 1024;   // 4 MiB
 constexpr uint32_t kPassingShare = 16;    // of the tier, for what is written or read once
 constexpr uint32_t kMostPassing = 16384;  // 64 MiB
+constexpr uint32_t kPassingTries = 16;    // of the oldest that pass, for one that is clean
 constexpr uint32_t kLongRun = 16;         // pages: written through in one access rather than taken in one by one
 constexpr uint32_t kRefillTries = 256;
 
@@ -79,7 +80,7 @@ std::optional<driver::FrameIndex> FrameSupply::TakeForRead(PageIndex page) {
 }
 
 std::optional<driver::FrameIndex> FrameSupply::TakeForWrite(PageIndex page, uint32_t run) {
-  if (states_.dirty() > frames_.limit() / 2) {
+  if (states_.dirty() > uint64_t{frames_.limit()} * 15 / 16) {
     return std::nullopt;  // the SSD is behind: what more is written goes at its pace
   }
   if (frames_.free() > reserve()) {
@@ -101,23 +102,55 @@ std::optional<driver::FrameIndex> FrameSupply::TakeToPass(PageIndex page) {
 std::optional<driver::FrameIndex> FrameSupply::TakeFromPassing(PageIndex page, bool may_use_reserve) {
   MutexLock lock(mutex_);
   std::optional<driver::FrameIndex> frame;
-  if (passing_.size() >= passing_capacity()) {
-    const Passing oldest = passing_.front();
-    if (Owner(oldest.frame) == oldest.page && !policy_.DeservesFrame(oldest.page)) {
-      frame = Evict(oldest.frame);
-      if (!frame.has_value()) {
-        return std::nullopt;  // not clean yet
-      }
-    }
-    passing_.pop_front();
+  if (passing_.size() >= passing_capacity() && !LeavePassing(frame)) {
+    return std::nullopt;
   }
   if (!frame.has_value()) {
     frame = may_use_reserve ? TakeAny() : EvictLeastWorthy();
   }
   if (frame.has_value()) {
     passing_.push_back({*frame, page});
+    passed_.fetch_add(1, std::memory_order_relaxed);
   }
   return frame;
+}
+
+bool FrameSupply::LeavePassing(std::optional<driver::FrameIndex>& frame) {
+  const size_t tries = std::min<size_t>(kPassingTries, passing_.size());
+  for (size_t i = 0; i < tries; ++i) {
+    const Passing candidate = passing_[i];
+    const bool stays = Owner(candidate.frame) != candidate.page || policy_.DeservesFrame(candidate.page);
+    if (!stays) {
+      frame = Evict(candidate.frame);
+    }
+    if (stays || frame.has_value()) {
+      passing_[i] = passing_.front();
+      passing_.pop_front();
+      return true;
+    }
+  }
+  return false;
+}
+
+bool FrameSupply::TakePassingDue() {
+  if (passed_.load(std::memory_order_relaxed) < passing_capacity() / 4) {
+    return false;
+  }
+  passed_.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+std::vector<PageIndex> FrameSupply::NextToPass(size_t most) {
+  std::vector<PageIndex> pages;
+  MutexLock lock(mutex_);
+  for (size_t i = 0; i < passing_.size() / 2 && pages.size() < most; ++i) {
+    const Passing& next = passing_[i];
+    const PageEntry entry = states_.Peek(next.page);
+    if (entry.state() == PageState::kDirty && entry.frame() == next.frame && !policy_.DeservesFrame(next.page)) {
+      pages.push_back(next.page);
+    }
+  }
+  return pages;
 }
 
 std::optional<driver::FrameIndex> FrameSupply::TakeAny() {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <vector>
 
 #include "base/mutex.h"
 #include "base/page.h"
@@ -44,6 +45,12 @@ class FrameSupply final : private TierView {
   std::optional<driver::FrameIndex> TakeToPass(PageIndex page) EXCLUDES(mutex_);
   // How many pages pass at a time, once the tier is full.
   size_t passing_capacity() const;
+  // Enough pages have come to the passing queue that those ahead of them had better be cleaned. Once, until again.
+  bool TakePassingDue();
+  // At most `most` dirty pages of the older half of the passing queue that are not worth to stay: the next to go.
+  std::vector<PageIndex> NextToPass(size_t most) EXCLUDES(mutex_);
+  // Whether the page would be kept if somebody had to go now.
+  bool Deserves(PageIndex page) const { return policy_.DeservesFrame(page); }
   // For who must have one: any free frame, or the least worthy victim's.
   std::optional<driver::FrameIndex> TakeAny();
   void Give(driver::FrameIndex frame) { frames_.Give(frame); }
@@ -75,6 +82,8 @@ class FrameSupply final : private TierView {
   std::optional<driver::FrameIndex> Evict(std::optional<driver::FrameIndex> victim);
   std::optional<driver::FrameIndex> EvictLeastWorthy();
   std::optional<driver::FrameIndex> TakeFromPassing(PageIndex page, bool may_use_reserve) EXCLUDES(mutex_);
+  // False: none can leave the queue now. Who leaves it for good leaves its frame; who has proved hot keeps it.
+  bool LeavePassing(std::optional<driver::FrameIndex>& frame) REQUIRES(mutex_);
 
   Frames& frames_;
   PageStates& states_;
@@ -84,6 +93,7 @@ class FrameSupply final : private TierView {
   const SparseArray<std::atomic<uint32_t>> owners_;  // page + 1
   Mutex mutex_;
   std::deque<Passing> passing_ GUARDED_BY(mutex_);
+  std::atomic<uint32_t> passed_{0};  // since the last TakePassingDue; stays within the queue's capacity or little above
 };
 
 }  // namespace termfs::tlib::server
