@@ -15,6 +15,11 @@ Result<Attributes> Namespace::SetAttr(InodeNumber ino, const AttributeChange& ch
     Attributes& a = inode->attributes;
     if (change.mode) {
       a.mode = (a.mode & S_IFMT) | (*change.mode & 07777);
+      ASSIGN_OR_RETURN(std::optional<Acl> acl, ReadAcl(op, *inode, kAccessAcl));
+      if (acl.has_value()) {
+        acl->SetMode(a.mode);
+        RETURN_IF_ERROR(WriteAcl(op, *inode, kAccessAcl, &*acl));
+      }
     }
     a.uid = change.uid.value_or(a.uid);
     a.gid = change.gid.value_or(a.gid);

@@ -58,6 +58,24 @@ InodeRecord MakeInode(InodeNumber ino, const NewInode& wanted, const Attributes&
   return inode;
 }
 
+// The directory's default access control list, or else the caller's umask, limits the mode of what is made in it.
+Status InheritAcl(Operation& op, const InodeRecord& dir, uint32_t umask, InodeRecord& made) {
+  Attributes& a = made.attributes;
+  if (a.type() == FileType::kSymlink) {
+    return Status::Ok();
+  }
+  ASSIGN_OR_RETURN(std::optional<Acl> acl, ReadAcl(op, dir, kDefaultAcl));
+  if (!acl.has_value()) {
+    a.mode &= ~(umask & 0777);
+    return Status::Ok();
+  }
+  if (a.is_directory()) {
+    RETURN_IF_ERROR(WriteAcl(op, made, kDefaultAcl, &*acl));
+  }
+  a.mode = acl->Inherit(a.mode);
+  return WriteAcl(op, made, kAccessAcl, acl->IsMinimal() ? nullptr : &*acl);
+}
+
 // Of an orphan.
 Result<bool> IsNameable(Operation& op, InodeNumber ino) {
   ASSIGN_OR_RETURN(const auto value, op.transaction().Get(OrphanKey(ino)));
@@ -85,6 +103,7 @@ Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, 
     }
     InodeRecord record = MakeInode(ino, wanted, dir->attributes, caller, now);
     RETURN_IF_ERROR(op.transaction().Grows());
+    RETURN_IF_ERROR(InheritAcl(op, *dir, caller.umask, record));
     RETURN_IF_ERROR(op.AddDentry(*dir, name, {ino, record.attributes.type()}));
     dir->attributes.mtime = dir->attributes.ctime = now;
     dir->attributes.nlink += record.attributes.is_directory() ? 1 : 0;
@@ -112,6 +131,7 @@ Result<Attributes> Namespace::CreateUnnamed(InodeNumber parent, const NewInode& 
     InodeRecord record = MakeInode(ino, inode, dir->attributes, caller, now);
     record.attributes.nlink = 0;
     RETURN_IF_ERROR(op.transaction().Grows());
+    RETURN_IF_ERROR(InheritAcl(op, *dir, caller.umask, record));
     RETURN_IF_ERROR(op.transaction().Put(OrphanKey(ino), EncodeBytes(nameable ? kNameable : "")));
     created = op.Insert(std::move(record))->attributes;
     return Status::Ok();

@@ -145,8 +145,10 @@ class Namespace {
                                      Nanoseconds ctime, const Stamp* stamp = nullptr, uint64_t offset = 0);
 
   // EEXIST with kCreate, ENODATA with kReplace; E2BIG: value too long; ERANGE: name empty or too long; ENOSPC: list.
+  // An access control list changes the mode with it, and is not kept when that says all of it (see metadata/acl.h);
+  // EINVAL: not one; EACCES: a default one, and no directory. `outside_group`: who sets it is not in the file's group.
   Status SetXattr(InodeNumber ino, std::string_view name, std::string_view value, XattrMode mode, Nanoseconds now,
-                  const Stamp* stamp = nullptr);
+                  const Stamp* stamp = nullptr, bool outside_group = false);
   // ENODATA: no such attribute.
   Result<std::string> GetXattr(InodeNumber ino, std::string_view name);
   Result<std::vector<std::string>> ListXattr(InodeNumber ino);

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "metadata/acl.h"
 #include "metadata/allocator.h"
 #include "metadata/key_value_store.h"
 #include "metadata/name_hash.h"
@@ -24,6 +25,8 @@
 namespace termfs::metadata {
 
 inline constexpr uint8_t kInodeCountShards = 64;
+
+class Operation;
 
 // How many records (extents, xattrs) one transaction frees at most.
 inline constexpr size_t kFreeStep = 512;
@@ -34,6 +37,11 @@ Result<std::optional<Dentry>> ReadDentry(Reader& reader, InodeNumber dir, uint64
 // See "Names" in namespace.h.
 Status CheckName(std::string_view name);
 std::optional<std::string_view> NameOfDentryKey(std::string_view key);
+
+// An inode's access control list of that attribute, if it has one; and sets it, or with null removes it.
+// REQUIRES: claimed, or about to be inserted; Grows was asked before a list is added.
+Result<std::optional<Acl>> ReadAcl(Operation& op, const InodeRecord& inode, std::string_view name);
+Status WriteAcl(Operation& op, InodeRecord& inode, std::string_view name, const Acl* acl);
 
 // The number of inodes is the sum of what is in shards and in the receipts of clients that may come back (which their
 // changes write anyway).

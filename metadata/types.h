@@ -69,6 +69,7 @@ struct Attributes {
 struct Caller {
   uint32_t uid = 0;
   uint32_t gid = 0;
+  uint32_t umask = 0;  // counts where the directory has no default access control list
 };
 
 // What SetAttr changes. `mode` gives the 12 permission bits; its type bits are ignored.

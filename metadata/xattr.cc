@@ -16,13 +16,71 @@ Status CheckXattrName(std::string_view name) {
 
 Status NoData() { return Status::Error(ENODATA, "no such attribute"); }
 
+Status PutXattr(Operation& op, InodeRecord& inode, std::string_view name, std::string_view value, bool present) {
+  if (!present) {
+    if (inode.xattr_bytes + name.size() + 1 > kMaxXattrList) {
+      return Status::Error(ENOSPC, "too many attributes");
+    }
+    inode.xattr_bytes += static_cast<uint32_t>(name.size() + 1);
+  }
+  return op.transaction().Put(XattrKey(inode.attributes.ino, name), EncodeBytes(value));
+}
+
+Status DeleteXattr(Operation& op, InodeRecord& inode, std::string_view name) {
+  inode.xattr_bytes -= static_cast<uint32_t>(name.size() + 1);
+  return op.transaction().Delete(XattrKey(inode.attributes.ino, name));
+}
+
+// `present`: what is stored. ctime moves when anything changes.
+Status SetAccess(Operation& op, InodeRecord& inode, const Acl& acl, std::optional<std::string_view> present,
+                 bool outside_group, Nanoseconds now) {
+  Attributes& a = inode.attributes;
+  const uint32_t kept = outside_group ? a.mode & ~uint32_t{S_ISGID} : a.mode;
+  const uint32_t mode = (kept & ~uint32_t{0777}) | acl.Mode();
+  const auto wanted = acl.IsMinimal() ? std::nullopt : std::optional(EncodeBytes(acl.Encode()));
+  if (mode != a.mode || wanted != present) {
+    a.ctime = now;
+  }
+  a.mode = mode;
+  return WriteAcl(op, inode, kAccessAcl, acl.IsMinimal() ? nullptr : &acl);
+}
+
 }  // namespace
 
+Result<std::optional<Acl>> ReadAcl(Operation& op, const InodeRecord& inode, std::string_view name) {
+  if (inode.xattr_bytes == 0) {
+    return std::optional<Acl>();
+  }
+  ASSIGN_OR_RETURN(const auto present, op.transaction().Get(XattrKey(inode.attributes.ino, name)));
+  if (!present) {
+    return std::optional<Acl>();
+  }
+  ASSIGN_OR_RETURN(const std::string value, DecodeBytes(*present));
+  ASSIGN_OR_RETURN(Acl acl, Acl::Decode(value));
+  return std::optional(std::move(acl));
+}
+
+Status WriteAcl(Operation& op, InodeRecord& inode, std::string_view name, const Acl* acl) {
+  bool present = false;
+  if (inode.xattr_bytes != 0) {
+    ASSIGN_OR_RETURN(const auto value, op.transaction().Get(XattrKey(inode.attributes.ino, name)));
+    present = value.has_value();
+  }
+  if (acl != nullptr) {
+    return PutXattr(op, inode, name, acl->Encode(), present);
+  }
+  return present ? DeleteXattr(op, inode, name) : Status::Ok();
+}
+
 Status Namespace::SetXattr(InodeNumber ino, std::string_view name, std::string_view value, XattrMode mode,
-                           Nanoseconds now, const Stamp* stamp) {
+                           Nanoseconds now, const Stamp* stamp, bool outside_group) {
   RETURN_IF_ERROR(CheckXattrName(name));
   if (value.size() > kMaxXattrValue) {
     return Status::Error(E2BIG, "value of an attribute: more than 64 KiB");
+  }
+  std::optional<Acl> acl;
+  if (name == kAccessAcl || name == kDefaultAcl) {
+    ASSIGN_OR_RETURN(acl, Acl::Decode(value));
   }
   Receipt receipt;
   return Run(stamp, receipt, [&](Operation& op) -> Status {
@@ -35,15 +93,15 @@ Status Namespace::SetXattr(InodeNumber ino, std::string_view name, std::string_v
     if (!present && (mode == XattrMode::kReplace || mode == XattrMode::kBoth)) {
       return NoData();
     }
-    if (!present) {
-      if (inode->xattr_bytes + name.size() + 1 > kMaxXattrList) {
-        return Status::Error(ENOSPC, "too many attributes");
-      }
-      inode->xattr_bytes += static_cast<uint32_t>(name.size() + 1);
-    }
     RETURN_IF_ERROR(op.transaction().Grows());
+    if (acl.has_value() && name == kAccessAcl) {
+      return SetAccess(op, *inode, *acl, present, outside_group, now);
+    }
     inode->attributes.ctime = now;
-    return op.transaction().Put(key, EncodeBytes(value));
+    if (acl.has_value() && !inode->attributes.is_directory()) {
+      return Status::Error(EACCES, "a default access control list of what is no directory");
+    }
+    return PutXattr(op, *inode, name, value, present.has_value());
   });
 }
 
@@ -89,9 +147,8 @@ Status Namespace::RemoveXattr(InodeNumber ino, std::string_view name, Nanosecond
     if (!present) {
       return NoData();
     }
-    inode->xattr_bytes -= static_cast<uint32_t>(name.size() + 1);
     inode->attributes.ctime = now;
-    return op.transaction().Delete(key);
+    return DeleteXattr(op, *inode, name);
   });
 }
 

@@ -65,7 +65,7 @@ fuse_entry_param ToEntry(const fs::Attributes& attributes, const fs::client::Kee
 
 fs::client::Caller CallerOf(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
-  return {.uid = context->uid, .gid = context->gid};
+  return {.uid = context->uid, .gid = context->gid, .umask = context->umask};
 }
 
 void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made) {

@@ -94,7 +94,8 @@ void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, 
                          .to_offset = static_cast<uint64_t>(target_offset),
                          .length = length,
                          // The kernel does not say for this one; root may keep the bits.
-                         .clears_privileges = fuse_req_ctx(request)->uid != 0});
+                         .clears_privileges = fuse_req_ctx(request)->uid != 0,
+                         .append = false});  // the kernel knows, also after a fcntl
   if (!copied.ok()) {
     return Reply(request, copied.status());
   }

@@ -15,6 +15,8 @@ void OnInit(void* userdata, fuse_conn_info* connection) {
   const uint64_t wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS |
                           FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
                           FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS |  // between all mounts
+                          // Access control lists; and umasks come here, as a default list comes before them.
+                          FUSE_CAP_POSIX_ACL | FUSE_CAP_DONT_MASK |
                           // Mapped pages are dropped when the size or the times show that the file changed elsewhere.
                           FUSE_CAP_AUTO_INVAL_DATA;
   // The others are refused: see "What the kernel offers".

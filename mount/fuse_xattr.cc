@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "mount/caller_capabilities.h"
 #include "mount/errno.h"
@@ -11,12 +12,19 @@
 namespace termfs::mount {
 namespace {
 
+constexpr int kMostGroups = 65536;  // that Linux lets a thread be in
 constexpr std::string_view kTrusted = "trusted.";
+constexpr std::string_view kAccessAcl = "system.posix_acl_access";
+constexpr std::string_view kDefaultAcl = "system.posix_acl_default";
+
+bool IsAcl(std::string_view name) { return name == kAccessAcl || name == kDefaultAcl; }
 
 // Names without one of these prefixes have no meaning on Linux. Attributes that promise something to the kernel which
-// termfs does not keep are refused rather than stored: access control lists are not enforced, and file capabilities
-// would survive a write.
+// termfs does not keep are refused rather than stored: file capabilities would survive a write.
 Status Admit(std::string_view name) {
+  if (IsAcl(name)) {
+    return Status::Ok();
+  }
   for (const std::string_view prefix : {std::string_view("user."), kTrusted, std::string_view("security.")}) {
     if (name == prefix) {
       return Status::Error(EINVAL, "extended attribute without a name");
@@ -35,6 +43,23 @@ bool MayListTrusted(fuse_req_t request) {
   return caller.pid != 0 ? IsAdministrator(caller.pid) : caller.uid == 0;
 }
 
+// Whether the caller may not keep the file's set-group-id bit, as the kernel has it: it is neither in the group nor
+// privileged. A file without the bit has nothing to lose.
+Result<bool> LosesGroupId(fuse_req_t request, fuse_ino_t ino) {
+  const fuse_ctx& caller = *fuse_req_ctx(request);
+  if (caller.uid == 0) {
+    return false;
+  }
+  ASSIGN_OR_RETURN(const fs::Attributes file, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
+  if ((file.mode & S_ISGID) == 0 || caller.gid == file.gid) {
+    return false;
+  }
+  std::vector<gid_t> groups(kMostGroups);
+  const int count = fuse_req_getgroups(request, static_cast<int>(groups.size()), groups.data());
+  groups.resize(static_cast<size_t>(std::clamp(count, 0, kMostGroups)));
+  return std::find(groups.begin(), groups.end(), file.gid) == groups.end();
+}
+
 // The value, or how long it is when the caller asks with no room.
 void ReplyValue(fuse_req_t request, const char* value, size_t length, size_t room) {
   if (room == 0) {
@@ -50,11 +75,16 @@ void ReplyValue(fuse_req_t request, const char* value, size_t length, size_t roo
 
 void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char* value, size_t size, int flags) {
   Status status = Admit(name);
-  if (status.ok()) {
-    const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value), size);
-    status = FrontEnd::Of(request).file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags);
+  if (!status.ok()) {
+    return Reply(request, status);
   }
-  Reply(request, status);
+  const auto outside_group = std::string_view(name) == kAccessAcl ? LosesGroupId(request, ino) : Result<bool>(false);
+  if (!outside_group.ok()) {
+    return Reply(request, outside_group.status());
+  }
+  const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value), size);
+  Reply(request,
+        FrontEnd::Of(request).file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags, *outside_group));
 }
 
 void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size) {
@@ -93,6 +123,9 @@ void OnRemoveXattr(fuse_req_t request, fuse_ino_t ino, const char* name) {
   Status status = Admit(name);
   if (status.ok()) {
     status = FrontEnd::Of(request).file_system().RemoveXattr(FrontEnd::lane(), ino, name);
+  }
+  if (status.code() == ENODATA && IsAcl(name)) {
+    status = Status::Ok();  // as Linux has it: there is none now
   }
   Reply(request, status);
 }

@@ -14,11 +14,12 @@ std::vector<std::byte> EncodeInode(uint64_t ino) {
   return Encode<wire::Inode>(body);
 }
 
-std::vector<std::byte> EncodeXattr(uint64_t ino, std::string_view name, int flags) {
+std::vector<std::byte> EncodeXattr(uint64_t ino, std::string_view name, int flags, bool outside_group = false) {
   wire::XattrT body;
   body.ino = ino;
   body.name = name;
   body.flags = flags;
+  body.outside_group = outside_group;
   return Encode<wire::Xattr>(body);
 }
 
@@ -73,14 +74,14 @@ Result<Attributes> VolumeClient::Set(Lane& lane, uint64_t ino, const SetAttribut
 }
 
 Status VolumeClient::SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value,
-                              int flags) {
+                              int flags, bool outside_group) {
   RETURN_IF_ERROR(CheckXattrName(name));
   if (value.size() > kMaxXattr) {
     return Status::Error(E2BIG, "attribute value");
   }
   ASSIGN_OR_RETURN(const auto in, ToBuffer(lane, value));
   const DirectoryChanges::Change change(changes_, ino);
-  Status set = Call(lane, kFsSetXattr, EncodeXattr(ino, name, flags), in, {}, kOnce).status();
+  Status set = Call(lane, kFsSetXattr, EncodeXattr(ino, name, flags, outside_group), in, {}, kOnce).status();
   kept_.NoteOwnChange();
   return set;
 }

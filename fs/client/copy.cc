@@ -18,7 +18,7 @@ constexpr int kMostRequests = 32;
 Result<uint64_t> VolumeClient::Copy(Lane& lane, const FileCopy& copy) {
   RETURN_IF_ERROR(CheckUsable(copy.from));
   RETURN_IF_ERROR(CheckUsable(copy.to));
-  if ((copy.to->flags & O_APPEND) != 0) {
+  if (copy.append.value_or((copy.to->flags & O_APPEND) != 0)) {
     return Status::Error(EBADF, "a copy to a file that appends");
   }
   uint64_t length = copy.length;

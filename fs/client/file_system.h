@@ -77,6 +77,7 @@ struct Keep {
 struct Caller {
   uint32_t uid = 0;
   uint32_t gid = 0;
+  uint32_t umask = 0;  // counts where the directory has no default access control list
 };
 
 struct MountOptions {
@@ -135,6 +136,8 @@ struct FileCopy {
   uint64_t to_offset = 0;
   uint64_t length = 0;
   bool clears_privileges = false;  // as WriteFlags'
+  // Whether `to` appends, which no copy may be made to; absent: as the file was opened.
+  std::optional<bool> append = std::nullopt;
 };
 
 struct SetAttributes {  // what is absent stays
@@ -267,9 +270,10 @@ class FileSystem {
   // mode as fallocate(2); EOPNOTSUPP for what cannot be done.
   virtual Status Allocate(Lane& lane, OpenFile* file, int mode, uint64_t offset, uint64_t length) = 0;
 
-  // Extended attributes. flags: XATTR_CREATE, XATTR_REPLACE.
-  virtual Status SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value,
-                          int flags) = 0;
+  // Extended attributes. flags: XATTR_CREATE, XATTR_REPLACE. Access control lists are among them, and what they say
+  // is in the mode at the same time. outside_group: who sets one may not keep the set-group-id bit.
+  virtual Status SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value, int flags,
+                          bool outside_group) = 0;
   virtual Result<std::vector<std::byte>> GetXattr(Lane& lane, uint64_t ino, std::string_view name) = 0;
   virtual Result<std::vector<std::string>> ListXattr(Lane& lane, uint64_t ino) = 0;
   virtual Status RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) = 0;

@@ -55,6 +55,7 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   body.mode = S_IFREG | (mode & 07777);
   body.uid = who.uid;
   body.gid = who.gid;
+  body.umask = who.umask;
   body.flags = flags;
   DirectoryChanges::Change change(changes_, parent);
   const auto reply = Call(lane, kFsCreate, Encode<wire::Make>(body), {}, {}, kOnce);
@@ -80,6 +81,7 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::CreateUnnamed(Lane& lane,
   body.mode = S_IFREG | (mode & 07777);
   body.uid = who.uid;
   body.gid = who.gid;
+  body.umask = who.umask;
   body.flags = flags;
   constexpr int kAttempts = 4;  // each lost with its session, before we knew that there was a file
   auto made = Result<std::pair<Attributes, OpenFile*>>(Status::Error(EIO, "no attempt"));

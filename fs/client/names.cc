@@ -23,6 +23,7 @@ std::vector<std::byte> EncodeMake(Caller who, uint64_t parent, std::string_view 
   body.rdev = rdev;
   body.uid = who.uid;
   body.gid = who.gid;
+  body.umask = who.umask;
   return Encode<wire::Make>(body);
 }
 

@@ -112,8 +112,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<std::optional<FileLock>> TestLock(Lane& lane, OpenFile* file, const FileLock& lock) override;
   Result<uint64_t> Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) override;
   Status Allocate(Lane& lane, OpenFile* file, int mode, uint64_t offset, uint64_t length) override;
-  Status SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value,
-                  int flags) override;
+  Status SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value, int flags,
+                  bool outside_group) override;
   Result<std::vector<std::byte>> GetXattr(Lane& lane, uint64_t ino, std::string_view name) override;
   Result<std::vector<std::string>> ListXattr(Lane& lane, uint64_t ino) override;
   Status RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) override;

@@ -8,6 +8,7 @@
 #include "fs/proto/codec.h"
 #include "fs/server/ending.h"
 #include "fs/server/service.h"
+#include "metadata/acl.h"
 
 namespace termfs::fs::server {
 
@@ -18,11 +19,11 @@ namespace {
 constexpr uint32_t kModeBits = S_IFMT | 07777;
 
 // Whom the client acts for; only root's and the owner's mounts may say so.
-Result<metadata::Caller> CallerOf(const Request& request, uint32_t uid, uint32_t gid) {
+Result<metadata::Caller> CallerOf(const Request& request, const wire::MakeT& body) {
   if (!request.session.may_name_owners) {
     return Status::Error(EPERM, "this session may not act for others");
   }
-  return metadata::Caller{uid, gid};
+  return metadata::Caller{.uid = body.uid, .gid = body.gid, .umask = body.umask};
 }
 
 // Whether the mode alone lets the caller open the file so, whatever further groups it is in.
@@ -83,7 +84,7 @@ Result<Bytes> FileService::Lookup(const Request& request) {
 
 Result<Bytes> FileService::Make(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Make>(request.call.body()));
-  ASSIGN_OR_RETURN(const auto caller, CallerOf(request, body.uid, body.gid));
+  ASSIGN_OR_RETURN(const auto caller, CallerOf(request, body));
   if ((body.mode & ~kModeBits) != 0 || !KnownType(body.mode)) {
     return Status::Error(EINVAL, "bad mode");
   }
@@ -109,7 +110,7 @@ Result<Bytes> FileService::Make(const Request& request) {
 
 Result<Bytes> FileService::Create(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Make>(request.call.body()));
-  ASSIGN_OR_RETURN(const auto caller, CallerOf(request, body.uid, body.gid));
+  ASSIGN_OR_RETURN(const auto caller, CallerOf(request, body));
   if ((body.mode & ~kModeBits) != 0 || (!S_ISREG(body.mode) && (body.mode & S_IFMT) != 0)) {
     return Status::Error(EINVAL, "bad mode");
   }
@@ -139,7 +140,7 @@ Result<Bytes> FileService::Create(const Request& request) {
     const auto found = request.Blocking([&] { return names_.Lookup(body.parent, body.name); });
     // The kernel found no such name, so it has not checked, nor does it when a create succeeds. At ESTALE it looks the
     // name up again, and decides itself.
-    if (found.ok() && !SurelyMayOpen(caller, *found, body.flags)) {
+    if (found.ok() && (HasAcl(request, found->ino) || !SurelyMayOpen(caller, *found, body.flags))) {
       return Status::Error(ESTALE, "another has made the file, and the caller may not be let in");
     }
     auto opened = found.ok() ? OpenInode(request, found->ino, body.flags) : found.status();
@@ -150,11 +151,16 @@ Result<Bytes> FileService::Create(const Request& request) {
   return Status::Error(EBUSY, "the name comes and goes");
 }
 
+bool FileService::HasAcl(const Request& request, uint64_t ino) {
+  const auto acl = request.Blocking([&] { return names_.GetXattr(ino, metadata::kAccessAcl); });
+  return acl.status().code() != ENODATA;
+}
+
 // Made twice, when the reply was lost, is not worse than once: nobody ever sees the first, and it ends with its
 // session.
 Result<Bytes> FileService::MakeUnnamed(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Make>(request.call.body()));
-  ASSIGN_OR_RETURN(const auto caller, CallerOf(request, body.uid, body.gid));
+  ASSIGN_OR_RETURN(const auto caller, CallerOf(request, body));
   if ((body.mode & ~kModeBits) != 0 || (!S_ISREG(body.mode) && (body.mode & S_IFMT) != 0)) {
     return Status::Error(EINVAL, "bad mode");
   }

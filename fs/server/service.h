@@ -29,6 +29,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 
 #include "base/clock.h"
 #include "base/metrics.h"
@@ -144,6 +145,8 @@ class FileService final : public tlib::server::Service {
   // files.cc
   Result<Bytes> Open(const Request& request);
   Result<Bytes> Create(const Request& request);
+  // Or that is not known.
+  bool HasAcl(const Request& request, uint64_t ino);
   Result<Bytes> Release(const Request& request);
   Result<Bytes> MakeUnnamed(const Request& request);
   // Makes a regular file and opens it, as one.
@@ -233,6 +236,7 @@ class FileService final : public tlib::server::Service {
   Status FlushPages(const Request& request, Inode& inode, uint64_t page, uint64_t end);
   // xattr.cc
   Result<Bytes> SetXattr(const Request& request);
+  Status ChangeMode(const Request& request, uint64_t ino, const std::function<Status()>& change);
   Result<Bytes> GetXattr(const Request& request);
   Result<Bytes> ListXattr(const Request& request);
   Result<Bytes> RemoveXattr(const Request& request);

@@ -3,6 +3,7 @@
 
 #include "fs/proto/codec.h"
 #include "fs/server/service.h"
+#include "metadata/acl.h"
 
 namespace termfs::fs::server {
 
@@ -24,11 +25,27 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
     return Bytes{};
   }
   const Nanoseconds now = Now();
-  RETURN_IF_ERROR(
-      request.Blocking([&] { return names_.SetXattr(body.ino, body.name, value, mode, now, request.stamp); }));
+  const auto set = [&] {
+    return names_.SetXattr(body.ino, body.name, value, mode, now, request.stamp, body.outside_group);
+  };
+  RETURN_IF_ERROR(body.name == metadata::kAccessAcl ? ChangeMode(request, body.ino, set) : request.Blocking(set));
   NoteChanged(body.ino, now);
   coherence_.Recall(request.session.id, {body.ino}, {});
   return Bytes{};
+}
+
+// The gate keeps the mode as it is for those within, who may clear bits of it.
+Status FileService::ChangeMode(const Request& request, uint64_t ino, const std::function<Status()>& change) {
+  const InodeRef inode = inodes_.Get(ino);
+  ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+  ASSIGN_OR_RETURN(const auto attributes, request.Blocking([&]() -> Result<metadata::Attributes> {
+    RETURN_IF_ERROR(change());
+    return names_.GetAttr(ino);
+  }));
+  MutexLock lock(inode->mutex);
+  inode->mode = attributes.mode;
+  inode->mode_known = true;
+  return Status::Ok();
 }
 
 Result<Bytes> FileService::GetXattr(const Request& request) {

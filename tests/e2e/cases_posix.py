@@ -7,7 +7,6 @@ import mmap
 import os
 import socket
 import stat
-import struct
 import threading
 
 from volume import check, eventually
@@ -166,10 +165,6 @@ def case_posix_attributes(site):
     refuses(errno.ENODATA, os.setxattr, m / "f", "user.n", b"", os.XATTR_REPLACE)
     os.removexattr(m / "f", "user.k")
     refuses(errno.ENODATA, os.getxattr, m / "f", "user.k")
-    # owner rw, user 1000 r, group r, mask r, others none
-    entries = ((0x1, 6, 0xFFFFFFFF), (0x2, 4, 1000), (0x4, 4, 0xFFFFFFFF), (0x10, 4, 0xFFFFFFFF), (0x20, 0, 0xFFFFFFFF))
-    access_list = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
-    refuses(errno.EOPNOTSUPP, os.setxattr, m / "f", "system.posix_acl_access", access_list)
 
 
 def case_posix_nodes(site):

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import stat
+import struct
 import time
 
 from parity_calls import (AT_EACCESS, AT_EMPTY_PATH, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, CALLERS, PAGE, SLOTS,
@@ -21,7 +22,11 @@ ODD = (b"", b".", b"..", b"a/", b"d/", b"link/", b"new/", b"a/.", b"a/x", b"d/."
 MODES = (0, 0o400, 0o600, 0o644, 0o700, 0o755, 0o777, 0o1777, 0o2775, 0o4755, 0o6777, 0o6664, 0o2644, 0o070, 0o007)
 IDS = (-1, 0, 1000, 1001, 1002, 2000)
 KEYS = ("user.a", "user.b", "user.a", "trusted.t", "security.s", "system.s", "user.", "user." + "k" * 250,
-        "user." + "k" * 251, "nothing.a", "plain")
+        "user." + "k" * 251, "nothing.a", "plain", "system.posix_acl_access", "system.posix_acl_default")
+# Of access control lists: tags, what has no id, and who is named.
+ACL_USER_OBJ, ACL_USER, ACL_GROUP_OBJ, ACL_GROUP, ACL_MASK, ACL_OTHER = 1, 2, 4, 8, 16, 32
+NO_ID = 0xFFFFFFFF
+NAMED = (1000, 1001, 1002, 2000)
 
 
 class Difference(Exception):
@@ -259,6 +264,26 @@ class Generator:
         value = b"" if flags == 1 and self.random.random() < 0.5 else value
         return self.path(), self.key(), value, flags, self.random.random() < 0.7
 
+    def acl(self):
+        """An access control list; now and then one that says no more than a mode, or means nothing."""
+        def rights():
+            return self.random.choice((0, 4, 5, 6, 7))
+
+        entries = [(ACL_USER_OBJ, rights(), NO_ID)]
+        named = [(ACL_USER, rights(), user) for user in sorted(self.random.sample(NAMED, self.random.randrange(3)))]
+        groups = [(ACL_GROUP, rights(), self.random.choice(NAMED))] if self.random.random() < 0.3 else []
+        entries += [*named, (ACL_GROUP_OBJ, rights(), NO_ID), *groups]
+        if named or groups or self.random.random() < 0.3:
+            entries.append((ACL_MASK, rights(), NO_ID))
+        entries.append((ACL_OTHER, rights(), NO_ID))
+        if self.random.random() < 0.08:
+            del entries[self.random.randrange(len(entries))]
+        return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+    def for_setacl(self):
+        name = "system.posix_acl_" + self.random.choice(("access", "access", "default"))
+        return self.path(), name, self.acl(), 0, self.random.random() < 0.9
+
     def for_getxattr(self):
         return self.path(), self.key(), self.random.random() < 0.7
 
@@ -289,7 +314,7 @@ WEIGHTS = {"open": 30, "close": 5, "read": 4, "pread": 6, "write": 8, "pwrite": 
            "ftruncate": 6, "truncate": 4, "fallocate": 8, "copy": 5, "fsync": 1, "map": 4, "map_read": 2, "publish": 4,
            "mkdir": 10, "mkdir_at": 3, "rmdir": 6, "unlink": 10, "rename": 22, "link": 8, "symlink": 6, "readlink": 2,
            "mknod": 8, "list": 3, "seek_directory": 3, "chmod": 10, "fchmod": 4, "chown": 8, "fchown": 3, "utimens": 6,
-           "access": 4, "stat": 3, "fstat": 2, "statx": 2, "setxattr": 10, "getxattr": 4, "getxattr_short": 2,
+           "access": 4, "stat": 3, "fstat": 2, "statx": 2, "setxattr": 10, "setacl": 10, "getxattr": 4, "getxattr_short": 2,
            "listxattr": 3, "removexattr": 4, "fsetxattr": 3}
 
 

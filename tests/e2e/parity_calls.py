@@ -353,6 +353,8 @@ class Calls:
     def setxattr(self, path, name, value, flags, follow):
         os.setxattr(path, name, value, flags, follow_symlinks=follow)
 
+    setacl = setxattr
+
     def getxattr(self, path, name, follow):
         return os.getxattr(path, name, follow_symlinks=follow)
 

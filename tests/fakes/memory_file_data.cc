@@ -267,7 +267,7 @@ Status MemoryFileSystem::Allocate(Lane&, OpenFile* file, int mode, uint64_t offs
 }
 
 Status MemoryFileSystem::SetXattr(Lane&, uint64_t ino, std::string_view name, std::span<const std::byte> value,
-                                  int flags) {
+                                  int flags, bool) {
   WriterLock lock(volume_.mutex);
   ASSIGN_OR_RETURN(MemoryNode * node, Find(ino));
   if (name == kLoseServerXattr) {

@@ -106,7 +106,7 @@ Result<MemoryNode*> MemoryFileSystem::Make(Caller who, uint64_t parent, std::str
   MemoryNode& node = volume_.nodes[ino];
   directory = &volume_.nodes.at(parent);
   node.attributes.ino = ino;
-  node.attributes.mode = mode;
+  node.attributes.mode = S_ISLNK(mode) ? mode : mode & ~who.umask;
   node.attributes.nlink = 1;
   node.attributes.uid = who.uid;
   node.attributes.gid = who.gid;

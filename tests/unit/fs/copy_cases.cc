@@ -217,6 +217,14 @@ TEST_P(Files, Copy_RefusesWhatLinuxRefuses) {
   OpenFile* appends = a.Create("appends", O_RDWR | O_APPEND);
   OpenFile* to = a.Create("to");
   EXPECT_EQ(Copy(a, from, 0, appends, 0, 6).status().code(), EBADF);
+  const auto no_longer = a.fs->Copy(*a.lane, {.from = from,
+                                              .from_offset = 0,
+                                              .to = appends,
+                                              .to_offset = 0,
+                                              .length = 6,
+                                              .clears_privileges = false,
+                                              .append = false});
+  EXPECT_EQ(*no_longer, 6u);
   EXPECT_EQ(Copy(a, from, 0, to, (uint64_t{1} << 60) - 1, 6).status().code(), EFBIG);
   EXPECT_EQ(Copy(a, from, 0, to, kAll, 6).status().code(), EFBIG);
   EXPECT_EQ(*Copy(a, from, 0, to, (uint64_t{1} << 60) - 3, 6), 2u) << "as far as the largest file goes";

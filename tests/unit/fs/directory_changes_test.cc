@@ -163,7 +163,7 @@ TEST_F(ChangedDirectory, IsAskedForAfterAnotherChange) {
   ASSERT_TRUE(fs.Set(lane, d, mode, nullptr).ok());
   EXPECT_FALSE(Knows(d)) << "chmod";
   change();
-  ASSERT_TRUE(fs.SetXattr(lane, d, "user.a", {}, 0).ok());
+  ASSERT_TRUE(fs.SetXattr(lane, d, "user.a", {}, 0, false).ok());
   EXPECT_FALSE(Knows(d)) << "setxattr";
   change();
   ASSERT_TRUE(fs.RemoveXattr(lane, d, "user.a").ok());

@@ -409,7 +409,7 @@ TEST_P(Files, Xattr_SetGetListRemove) {
   const uint64_t ino = a.InodeOf("f");
   const std::string big(60000, 'v');
   const auto set = [&](std::string_view name, std::string_view value, int flags) {
-    return a.fs->SetXattr(*a.lane, ino, name, std::as_bytes(std::span(value)), flags).code();
+    return a.fs->SetXattr(*a.lane, ino, name, std::as_bytes(std::span(value)), flags, false).code();
   };
   EXPECT_EQ(set("user.big", big, XATTR_CREATE), 0);
   EXPECT_EQ(set("user.big", big, XATTR_CREATE), EEXIST);

@@ -173,10 +173,10 @@ const std::vector<Row>& Rows() {
        [](Tree& t) { return t.fs().Allocate(t.lane(), t.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096); },
        {"d1/f"},
        {}},
-      {"setxattr", [](Tree& t) { return t.fs().SetXattr(t.lane(), t.f, "user.a", {}, 0); }, {"d1/f"}, {}},
+      {"setxattr", [](Tree& t) { return t.fs().SetXattr(t.lane(), t.f, "user.a", {}, 0, false); }, {"d1/f"}, {}},
       {"removexattr",
        [](Tree& t) {
-         RETURN_IF_ERROR(t.fs().SetXattr(t.lane(), t.f, "user.a", {}, 0));
+         RETURN_IF_ERROR(t.fs().SetXattr(t.lane(), t.f, "user.a", {}, 0, false));
          return t.fs().RemoveXattr(t.lane(), t.f, "user.a");
        },
        {"d1/f"},
@@ -330,7 +330,7 @@ TEST(Grants, Keep_NothingAfterAnOwnChangeThatOvertookTheReply) {
     return (*lane)->keep(&*attributes).attributes;
   };
   EXPECT_EQ(kept_after([](Tree& t) { return t.Rename("d1/f", "d2/new"); }), 0.0);
-  EXPECT_EQ(kept_after([](Tree& t) { return t.fs().SetXattr(t.lane(), t.f, "user.a", {}, 0); }), 0.0);
+  EXPECT_EQ(kept_after([](Tree& t) { return t.fs().SetXattr(t.lane(), t.f, "user.a", {}, 0, false); }), 0.0);
   EXPECT_EQ(kept_after([](Tree& t) { return t.fs().RemoveXattr(t.lane(), t.f, "user.a"); }), 0.0);
   EXPECT_EQ(kept_after([](Tree& t) {
               return t.fs().Allocate(t.lane(), t.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096);

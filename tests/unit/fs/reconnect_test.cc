@@ -196,7 +196,7 @@ TEST_P(Once, SetXattr) {
   a.Close(a.Create("f"));
   const uint64_t ino = a.InodeOf("f");
   StrikeAt(kFsSetXattr);
-  const Status set = fs.SetXattr(lane, ino, "user.x", Bytes("1"), XATTR_CREATE);
+  const Status set = fs.SetXattr(lane, ino, "user.x", Bytes("1"), XATTR_CREATE, false);
   EXPECT_TRUE(set.ok()) << set.ToString();
   EXPECT_EQ(fs.GetXattr(lane, ino, "user.x")->size(), 1u);
 }
@@ -204,7 +204,7 @@ TEST_P(Once, SetXattr) {
 TEST_P(Once, RemoveXattr) {
   a.Close(a.Create("f"));
   const uint64_t ino = a.InodeOf("f");
-  ASSERT_TRUE(fs.SetXattr(lane, ino, "user.x", Bytes("1"), 0).ok());
+  ASSERT_TRUE(fs.SetXattr(lane, ino, "user.x", Bytes("1"), 0, false).ok());
   StrikeAt(kFsRemoveXattr);
   const Status removed = fs.RemoveXattr(lane, ino, "user.x");
   EXPECT_TRUE(removed.ok()) << removed.ToString();
