@@ -42,7 +42,7 @@ Status Namespace::SetXattr(InodeNumber ino, std::string_view name, std::string_v
       inode->xattr_bytes += static_cast<uint32_t>(name.size() + 1);
     }
     RETURN_IF_ERROR(op.transaction().Grows());
-    inode->attributes.ctime = now;
+    inode->attributes.Changed(now);
     return op.transaction().Put(key, EncodeBytes(value));
   });
 }
@@ -90,7 +90,7 @@ Status Namespace::RemoveXattr(InodeNumber ino, std::string_view name, Nanosecond
       return NoData();
     }
     inode->xattr_bytes -= static_cast<uint32_t>(name.size() + 1);
-    inode->attributes.ctime = now;
+    inode->attributes.Changed(now);
     return op.transaction().Delete(key);
   });
 }

@@ -150,10 +150,7 @@ Result<metadata::Attributes> FileService::SetInGate(const Request& request, cons
     inode->mode = attributes.mode;
     inode->mode_known = true;
     if (inode->loaded) {
-      inode->mtime = attributes.mtime;
-      inode->ctime = attributes.ctime;
-      inode->times_dirty = false;
-      ++inode->times_sequence;
+      inode->SetTimes({.mtime = attributes.mtime, .ctime = attributes.ctime});
     }
   }
   hold.Leave();
