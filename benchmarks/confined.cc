@@ -21,7 +21,11 @@ int main(int argc, char** argv) {
   app.add_option("--memory", memory, "bytes that it may hold")->transform(CLI::AsSizeValue(false));
   app.add_flag("--sweep", sweep, "remove groups whose names begin with NAME, run nothing");
   app.add_option("COMMAND", command, "what to run, after --");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   if (sweep) {
     ControlGroup::Sweep(name);
     return 0;

@@ -177,7 +177,11 @@ int main(int argc, char** argv) {
   app.add_option("--bitmap", bitmap, "where absent pages are known from")->transform(CLI::CheckedTransformer(modes));
   app.add_flag("--skip-write", settings.skip_write, "the files are there already");
   app.add_flag("--json", settings.json, "print the counters as one JSON object");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   const termfs::Status status = termfs::benchmarks::Run(settings, bitmap);
   if (!status.ok()) {
     std::fprintf(stderr, "demo_client: %s\n", status.ToString().c_str());

@@ -26,6 +26,7 @@
 
 #include "base/page.h"
 #include "base/random.h"
+#include "benchmarks/median.h"
 #include "benchmarks/must.h"
 #include "driver/softnic/page_table.h"
 #include "driver/softnic/softnic.h"
@@ -120,12 +121,6 @@ Mapped FindMapping(const std::string& name) {
     Die(Status::Error(ENOENT, "no mapping of " + name));
   }
   return found;
-}
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 class Bench {
@@ -349,7 +344,11 @@ int Main(int argc, char** argv) {
   app.add_option("--directory", settings.directory, "where the region's file goes");
   app.add_option("--bitmap", settings.bitmap, "live, pulled or off")->check(CLI::IsMember({"live", "pulled", "off"}));
   app.add_option("--spin", settings.spin, "only read for so many seconds");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
 
   std::string directory = settings.directory + "/termfs-read-bench-XXXXXX";
   if (mkdtemp(directory.data()) == nullptr) {

@@ -14,12 +14,15 @@
 #include <vector>
 
 #include "base/random.h"
+#include "benchmarks/median.h"
 #include "driver/nic.h"
 #include "driver/softnic/page_table.h"
 #include "driver/softnic/softnic.h"
 
 namespace termfs::driver {
 namespace {
+
+using benchmarks::Median;
 
 constexpr uint32_t kMaxBatch = 32;
 constexpr uint32_t kReadsPerTurn = 16384;
@@ -144,11 +147,6 @@ struct Bench {
   std::atomic<uint64_t>* const entries;
   std::vector<uint64_t> offsets;
 };
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 void Measure(Bench& bench, uint32_t length, int rounds) {
   const std::vector<uint32_t> batches = {1, 8, 32};

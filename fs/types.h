@@ -57,5 +57,11 @@ constexpr uint32_t WithoutPrivileges(uint32_t mode) {
   }
   return mode & ~(kSetUid | ((mode & kGroupExecutes) != 0 ? kSetGid : 0));
 }
+// The same by the rule for regular files, whatever it is; the permission bits.
+constexpr uint32_t PermissionsWithoutPrivileges(uint32_t mode) {
+  constexpr uint32_t kRegular = 0100000;
+  constexpr uint32_t kPermissions = 07777;
+  return WithoutPrivileges(kRegular | (mode & kPermissions)) & kPermissions;
+}
 
 }  // namespace termfs::fs

@@ -25,7 +25,7 @@ Result<Attributes> Namespace::SetAttr(InodeNumber ino, const AttributeChange& ch
     a.gid = change.gid.value_or(a.gid);
     a.atime = change.atime.value_or(a.atime);
     a.mtime = change.mtime.value_or(a.mtime);
-    a.ctime = now;
+    a.Changed(now);
     result = a;
     return Status::Ok();
   });
@@ -51,7 +51,7 @@ Result<Attributes> Namespace::SetSizeAndTimes(InodeNumber ino, uint64_t size, Si
     }
     a.size = std::max(a.size, size);
     a.mtime = mtime;
-    a.ctime = ctime;
+    a.Changed(ctime);
     result = a;
     return Status::Ok();
   });

@@ -105,7 +105,7 @@ Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, 
     RETURN_IF_ERROR(op.transaction().Grows());
     RETURN_IF_ERROR(InheritAcl(op, *dir, caller.umask, record));
     RETURN_IF_ERROR(op.AddDentry(*dir, name, {ino, record.attributes.type()}));
-    dir->attributes.mtime = dir->attributes.ctime = now;
+    dir->attributes.Modified(now);
     dir->attributes.nlink += record.attributes.is_directory() ? 1 : 0;
     created = op.Insert(std::move(record))->attributes;
     receipt.ino = ino;
@@ -175,8 +175,8 @@ Result<Attributes> Namespace::AddLink(InodeNumber ino, InodeNumber parent, std::
     RETURN_IF_ERROR(op.transaction().Grows());
     RETURN_IF_ERROR(op.AddDentry(*dir, name, {ino, a.type()}));
     ++a.nlink;
-    a.ctime = now;
-    dir->attributes.mtime = dir->attributes.ctime = now;
+    a.Changed(now);
+    dir->attributes.Modified(now);
     linked = a;
     return Status::Ok();
   });

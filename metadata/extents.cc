@@ -147,7 +147,7 @@ Result<std::vector<Extent>> Namespace::AllocateExtents(InodeNumber ino, uint64_t
     ExtentMap extents = old;
     RETURN_IF_ERROR(FillHoles(op, *inode, file_page, end, goal, extents));
     if (extents.size() != old.size()) {
-      inode->attributes.ctime = now;
+      inode->attributes.Changed(now);
       RETURN_IF_ERROR(WriteDifference(op, ino, old, Merge(extents)));
     }
     if (ahead > 0) {

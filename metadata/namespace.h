@@ -136,11 +136,12 @@ class Namespace {
 
   Result<Attributes> GetAttr(InodeNumber ino);
   Result<Attributes> GetAttrInMemory(InodeNumber ino);  // as LookupInMemory
-  // Sets what `change` names, and ctime. The size: Truncate.
+  // Sets what `change` names, and ctime. The size: Truncate. Here and below: `now` does not set ctime back, nor mtime,
+  // unless that was set to what lay ahead.
   Result<Attributes> SetAttr(InodeNumber ino, const AttributeChange& change, Nanoseconds now,
                              const Stamp* stamp = nullptr);
-  // After a write: one small transaction. kExact refuses (EINVAL) to shrink, which is Truncate's. `offset`: for the
-  // receipt.
+  // After a write: one small transaction. mtime is set to what is given, ctime not back. kExact refuses (EINVAL) to
+  // shrink, which is Truncate's. `offset`: for the receipt.
   Result<Attributes> SetSizeAndTimes(InodeNumber ino, uint64_t size, SizeRule rule, Nanoseconds mtime,
                                      Nanoseconds ctime, const Stamp* stamp = nullptr, uint64_t offset = 0);
 

@@ -70,7 +70,7 @@ Status DeleteInode(Operation& op, const InodeRecord& inode) {
 
 Result<Removed> DropLink(Operation& op, InodeRecord& inode, const MayBeOpen& open, Nanoseconds now) {
   Attributes& a = inode.attributes;
-  a.ctime = now;
+  a.Changed(now);
   a.nlink = a.is_directory() ? 0 : a.nlink - 1;
   Removed removed{.ino = a.ino, .type = a.type(), .last_link = a.nlink == 0};
   if (a.nlink != 0) {

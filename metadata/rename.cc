@@ -88,7 +88,7 @@ Result<Removed> Replace(Operation& op, const Place& from, const Place& to, const
     RETURN_IF_ERROR(op.ReplaceDentry(*to.dir, to.name, {from.dentry->ino, from.dentry->type, to.dentry->index}));
   }
   Reparent(*moved, *from.dir, *to.dir);
-  moved->attributes.ctime = now;
+  moved->attributes.Changed(now);
   if (victim == nullptr) {
     return Removed{};
   }
@@ -104,7 +104,8 @@ Status Exchange(Operation& op, const Place& from, const Place& to, Nanoseconds n
   RETURN_IF_ERROR(op.ReplaceDentry(*to.dir, to.name, {from.dentry->ino, from.dentry->type, to.dentry->index}));
   Reparent(*first, *from.dir, *to.dir);
   Reparent(*second, *to.dir, *from.dir);
-  first->attributes.ctime = second->attributes.ctime = now;
+  first->attributes.Changed(now);
+  second->attributes.Changed(now);
   return Status::Ok();
 }
 
@@ -148,8 +149,8 @@ Result<Renamed> Namespace::Rename(InodeNumber old_parent, std::string_view old_n
       ASSIGN_OR_RETURN(result.replaced, Replace(op, from, to, open, now));
     }
     result.ino = from.dentry->ino;
-    from.dir->attributes.mtime = from.dir->attributes.ctime = now;
-    to.dir->attributes.mtime = to.dir->attributes.ctime = now;
+    from.dir->attributes.Modified(now);
+    to.dir->attributes.Modified(now);
     return Status::Ok();
   });
   RETURN_IF_ERROR(status);

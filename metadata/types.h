@@ -7,6 +7,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -62,6 +63,14 @@ struct Attributes {
 
   FileType type() const { return TypeOfMode(mode); }
   bool is_directory() const { return type() == FileType::kDirectory; }
+  // The inode has changed, at `now`. Changes may commit in another order than they looked at the clock; no time goes
+  // back by that.
+  void Changed(Nanoseconds now) { ctime = std::max(ctime, now); }
+  // And with it the data, or the entries. An mtime beyond ctime is somebody's wish, and ends here.
+  void Modified(Nanoseconds now) {
+    mtime = std::max(std::min(mtime, ctime), now);
+    Changed(now);
+  }
   friend bool operator==(const Attributes&, const Attributes&) = default;
 };
 

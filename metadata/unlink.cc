@@ -31,7 +31,7 @@ Result<Removed> Namespace::Unlink(InodeNumber parent, std::string_view name, con
     }
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(dentry.ino));
     RETURN_IF_ERROR(op.DeleteDentry(*dir, name));
-    dir->attributes.mtime = dir->attributes.ctime = now;
+    dir->attributes.Modified(now);
     ASSIGN_OR_RETURN(removed, DropLink(op, *inode, open, now));
     return Status::Ok();
   });
@@ -58,7 +58,7 @@ Result<Removed> Namespace::Rmdir(InodeNumber parent, std::string_view name, cons
       return Status::Error(ENOTEMPTY, "directory not empty");
     }
     RETURN_IF_ERROR(op.DeleteDentry(*dir, name));
-    dir->attributes.mtime = dir->attributes.ctime = now;
+    dir->attributes.Modified(now);
     --dir->attributes.nlink;
     ASSIGN_OR_RETURN(removed, DropLink(op, *victim, open, now));
     return Status::Ok();

@@ -39,7 +39,7 @@ Status SetAccess(Operation& op, InodeRecord& inode, const Acl& acl, std::optiona
   const uint32_t mode = (kept & ~uint32_t{0777}) | acl.Mode();
   const auto wanted = acl.IsMinimal() ? std::nullopt : std::optional(EncodeBytes(acl.Encode()));
   if (mode != a.mode || wanted != present) {
-    a.ctime = now;
+    a.Changed(now);
   }
   a.mode = mode;
   return WriteAcl(op, inode, kAccessAcl, acl.IsMinimal() ? nullptr : &acl);
@@ -97,7 +97,7 @@ Status Namespace::SetXattr(InodeNumber ino, std::string_view name, std::string_v
     if (acl.has_value() && name == kAccessAcl) {
       return SetAccess(op, *inode, *acl, present, outside_group, now);
     }
-    inode->attributes.ctime = now;
+    inode->attributes.Changed(now);
     if (acl.has_value() && !inode->attributes.is_directory()) {
       return Status::Error(EACCES, "a default access control list of what is no directory");
     }
@@ -147,7 +147,7 @@ Status Namespace::RemoveXattr(InodeNumber ino, std::string_view name, Nanosecond
     if (!present) {
       return NoData();
     }
-    inode->attributes.ctime = now;
+    inode->attributes.Changed(now);
     return DeleteXattr(op, *inode, name);
   });
 }

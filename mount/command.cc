@@ -45,6 +45,10 @@ Result<std::string> VolumePath(const std::string& address) {
   }
   const std::string lock = std::string(path.get()) + "/lock";
   if (access(lock.c_str(), F_OK) != 0 && errno == ENOENT) {
+    if (const Result<MountDescription> mount = DescribeMount(address); mount.ok()) {
+      return Status::Error(
+          EINVAL, address + " is where the volume " + mount->address + " is mounted; name the volume's own directory");
+    }
     return Status::Error(EUCLEAN, address + " is not a termfs volume (no file 'lock' in it); termfs format makes one");
   }
   return std::string(path.get());

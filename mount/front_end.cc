@@ -83,12 +83,11 @@ void FrontEnd::Forget(fs::client::Lane& lane, uint64_t ino, uint64_t count) {
 
 Status FrontEnd::ClearPrivileges(uint64_t ino) {
   ASSIGN_OR_RETURN(const fs::Attributes now, file_system_.GetAttributes(lane(), ino));
-  const uint32_t mode = fs::WithoutPrivileges(now.mode);
-  if (mode == now.mode) {
+  if (fs::WithoutPrivileges(now.mode) == now.mode) {
     return Status::Ok();
   }
   fs::client::SetAttributes set;
-  set.mode = mode & 07777;
+  set.clears_privileges = true;
   Status cleared = file_system_.Set(lane(), ino, set, nullptr).status();
   cache_.InvalidateAttributes(ino, std::chrono::steady_clock::now());
   return cleared;

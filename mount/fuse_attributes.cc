@@ -97,18 +97,9 @@ void OnStatx(fuse_req_t request, fuse_ino_t ino, int, int, fuse_file_info*) {
 void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int which, fuse_file_info* info) {
   fs::client::FileSystem& file_system = FrontEnd::Of(request).file_system();
   fs::client::SetAttributes set = ToSetAttributes(*attributes, which);
-  // chown and truncate clear the set-id bits; the kernel says when, and then leaves the mode out.
-  if (FuseServer::request().clears_privileges) {
-    const Result<fs::Attributes> now = file_system.GetAttributes(FrontEnd::lane(), ino);
-    if (!now.ok()) {
-      return Reply(request, now.status());
-    }
-    // By the rule for regular files, whatever it is: of a directory the kernel does not say so.
-    const uint32_t bits = fs::WithoutPrivileges(S_IFREG | (set.mode.value_or(now->mode) & 07777)) & 07777;
-    if (set.mode || bits != (now->mode & 07777)) {
-      set.mode = bits;
-    }
-  }
+  // chown and truncate clear the set-id bits; the kernel says when (of a directory it does not), and then leaves the
+  // mode out.
+  set.clears_privileges = FuseServer::request().clears_privileges;
   ReplyAttributes(request, file_system.Set(FrontEnd::lane(), ino, set, FileOf(info)));
 }
 

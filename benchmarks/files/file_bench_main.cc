@@ -12,6 +12,7 @@
 
 #include "base/page.h"
 #include "benchmarks/files/reader.h"
+#include "benchmarks/median.h"
 #include "benchmarks/must.h"
 
 namespace termfs::benchmarks::files {
@@ -56,12 +57,6 @@ struct Sum {
   DeviceBytes device;
   Latencies latencies;
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 double DaemonSeconds(const Place& place) { return place.daemon > 0 ? term::ProcessorSecondsOf(place.daemon) : 0; }
 

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -187,9 +187,15 @@ class Reader {
     const auto end =
         began + std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(turn.seconds));
     auto now = began;
+    steady_clock::duration drawing{};
     while (now < end) {
       if (next_ == drawn_.size()) [[unlikely]] {
+        tally_->processor_seconds += ProcessorSeconds();
         Draw(pattern);
+        tally_->processor_seconds -= ProcessorSeconds();
+        const auto drawn = steady_clock::now();
+        drawing += drawn - now;
+        now = drawn;
       }
       volume.Access(turn, drawn_[next_++] * uint64_t{turn.bytes});
       const auto after = steady_clock::now();
@@ -198,7 +204,7 @@ class Reader {
       now = after;
     }
     tally_->processor_seconds += ProcessorSeconds();
-    tally_->rate = static_cast<double>(tally_->accesses) / std::chrono::duration<double>(now - began).count();
+    tally_->rate = static_cast<double>(tally_->accesses) / std::chrono::duration<double>(now - began - drawing).count();
     const auto after = volume.PagesAndHits();
     tally_->read_pages = after.first - counted.first;
     tally_->hit_pages = after.second - counted.second;
@@ -210,11 +216,7 @@ class Reader {
     next_ = 0;
   }
 
-  static double ProcessorSeconds() {
-    timespec time{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-  }
+  static double ProcessorSeconds() { return term::ProcessorSecondsOf(getpid()); }
 
   const uint64_t files_;
   const uint32_t process_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "benchmarks/grow/sparse_region.h"
+#include "benchmarks/median.h"
 
 namespace termfs::benchmarks::grow {
 namespace {
@@ -15,11 +16,6 @@ using tlib::client::BitmapMode;
 using tlib::server::RegionOptions;
 
 constexpr std::chrono::milliseconds kSettle{500};  // what was begun has ended
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // `end` ends the server that was started.
 StartCost MedianStart(const Settings& settings, const RegionOptions& options, const std::string& directory,
@@ -104,7 +100,12 @@ Growth Measure(const Settings& settings, uint64_t region_bytes, const std::strin
   growth.make_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   growth.fresh = MedianStart(settings, options, directory, stop);
   {
-    const term::Child marker("what marks pages as written", [&](int) { MarkAllWritten(options); });
+    const term::Child marker("what marks pages as written", [&](int socket) {
+      MarkAllWritten(options);
+      const char done = 0;
+      term::Child::Send(socket, std::as_bytes(std::span(&done, 1)));
+    });
+    marker.Hear<char>();
   }
   growth.full = MedianStart(settings, options, directory, stop);
   MeasureServing(settings, options, directory, growth);

@@ -2,23 +2,18 @@
 #include "benchmarks/grow/server.h"
 
 #include <sys/socket.h>
-#include <time.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 
 #include "benchmarks/must.h"
 #include "benchmarks/term/open_service.h"
+#include "benchmarks/term/process_usage.h"
 #include "driver/softnic/softnic.h"
 
 namespace termfs::benchmarks::grow {
 namespace {
-
-double ProcessorSecondsOfThis() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
 
 template <typename T>
 void Send(int socket, const T& answer) {
@@ -32,10 +27,10 @@ void Serve(const tlib::server::RegionOptions& region, const std::string& directo
   const auto nic = Must(driver::CreateSoftNic());
   term::OpenService service;
   const auto began = std::chrono::steady_clock::now();
-  const double processor_began = ProcessorSecondsOfThis();
+  const double processor_began = term::ProcessorSecondsOf(getpid());
   const auto server = Must(tlib::server::Server::Start(*nic, options, service));
   Send(socket, StartCost{.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(),
-                         .processor_seconds = ProcessorSecondsOfThis() - processor_began});
+                         .processor_seconds = term::ProcessorSecondsOf(getpid()) - processor_began});
   char asked = 0;
   while (recv(socket, &asked, sizeof(asked), 0) == sizeof(asked)) {
     Send(socket, term::CountsOf(*server));

@@ -317,15 +317,6 @@ class Experiment {
 
 }  // namespace
 
-double Median(std::vector<double> values) {
-  if (values.empty()) {
-    return 0;
-  }
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 std::vector<Results> Measure(const std::vector<Settings>& points, const std::string& scratch) {
   Stage stage(points, scratch);
   std::vector<Experiment> experiments;

@@ -10,14 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/median.h"
 #include "benchmarks/term/latencies.h"
 #include "benchmarks/term/load.h"
 #include "benchmarks/term/settings.h"
 #include "benchmarks/term/ssd.h"
 
 namespace termfs::benchmarks::term {
-
-double Median(std::vector<double> values);  // 0 of nothing
 
 struct KindResult {
   std::string name;

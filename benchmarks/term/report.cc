@@ -7,6 +7,8 @@
 #include <cmath>
 #include <string>
 
+#include "benchmarks/median.h"
+
 namespace termfs::benchmarks::term {
 namespace {
 

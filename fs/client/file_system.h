@@ -149,6 +149,8 @@ struct SetAttributes {  // what is absent stays
   std::optional<int64_t> mtime;
   bool atime_now = false;  // by the server's clock
   bool mtime_now = false;
+  // The set-id bits go, of `mode` or of what it is then: as WriteFlags', whatever type it is.
+  bool clears_privileges = false;
 };
 
 // A lock of a file: of bytes, as fcntl has it, or of the whole, as flock has it. The two do not see each other.

@@ -124,7 +124,7 @@ Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, 
 
 Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint64_t ino, uint64_t cursor,
                                                                 size_t max_bytes, bool plus) {
-  const std::span<std::byte> buffer = lane.buffer();
+  const std::span<std::byte> buffer = Of(lane).before_places();
   // On the way an entry may take up to three times what the kernel counts for it.
   constexpr size_t kWireFactor = 3;
   const size_t counted = std::min(max_bytes, size_t{options_.max_io_bytes});

@@ -159,6 +159,10 @@ Result<std::optional<std::span<const std::byte>>> VolumeClient::Begin(VolumeLane
       read.length = plan.length;
       read.pieces = pieces.size();
       read.voids = lane.voids();
+      if (read.generation != lane.generation()) {
+        read.generation = lane.generation();
+        read.since = steady_clock::now();
+      }
       return std::optional<Bytes>();
     }
     if (file->cache->StillValid(plan.epoch)) {
@@ -193,6 +197,7 @@ Status VolumeClient::BeginVoid(VolumeLane& lane, std::vector<ReadDone>& done) {
   std::vector<ReadUnderWay>& reads = lane.reads_under_way().reads;
   const size_t before = done.size();
   uint64_t voids = lane.voids();
+  EndLate(lane, voids, done);
   for (size_t i = 0; i < reads.size() && done.size() == before;) {
     if (reads[i].voids == voids) {
       ++i;
@@ -213,23 +218,32 @@ Status VolumeClient::BeginVoid(VolumeLane& lane, std::vector<ReadDone>& done) {
   return Status::Ok();
 }
 
+// To begin another can take as long as a call may, where nothing is answered.
+void VolumeClient::EndLate(VolumeLane& lane, uint64_t voids, std::vector<ReadDone>& done) {
+  const std::vector<ReadUnderWay>& reads = lane.reads_under_way().reads;
+  for (size_t i = reads.size(); i-- > 0;) {
+    const ReadUnderWay& read = reads[i];
+    if (read.voids != voids && read.generation == lane.generation() &&
+        read.since + options_.session.call_timeout <= steady_clock::now()) {
+      EndRead(lane, i, Status::Error(ETIMEDOUT, "the server does not answer in time"), done);
+    }
+  }
+}
+
 Status VolumeClient::TakePieces(VolumeLane& lane, std::vector<ReadDone>& done, bool wait) {
   auto& [reads, pieces] = lane.reads_under_way();
+  const std::byte* const places = lane.places().data();  // others after a failure
   pieces.clear();
   Status taken = wait ? lane.AwaitReads(pieces) : lane.PollReads(pieces);
   if (taken.code() == EINTR) {
     return taken;
   }
   if (!taken.ok()) {
-    AfterFailedReads(lane, taken, done);
+    AfterFailedReads(lane, taken, places, done);
     return Status::Ok();
   }
-  const std::byte* const places = lane.places().data();
   for (const std::byte* const piece : pieces) {
-    const auto at = static_cast<size_t>(piece - places);
-    const auto read = std::find_if(reads.begin(), reads.end(), [at](const ReadUnderWay& candidate) {
-      return at - candidate.what.place < candidate.what.size;
-    });
+    const auto read = lane.reads_under_way().Of(static_cast<size_t>(piece - places));
     TERMFS_CHECK(read != reads.end());
     if (--read->pieces > 0) {
       continue;
@@ -238,22 +252,29 @@ Status VolumeClient::TakePieces(VolumeLane& lane, std::vector<ReadDone>& done, b
       EndRead(lane, static_cast<size_t>(read - reads.begin()), Bytes(places + read->what.place, read->length), done);
     } else {
       read->voids = ReadUnderWay::kVoid;
+      read->generation = ReadUnderWay::kNoGeneration;
       read->attempts++;
     }
   }
   return Status::Ok();
 }
 
-void VolumeClient::AfterFailedReads(VolumeLane& lane, const Status& why, std::vector<ReadDone>& done) {
-  std::vector<ReadUnderWay>& reads = lane.reads_under_way().reads;
+void VolumeClient::AfterFailedReads(VolumeLane& lane, const Status& why, const std::byte* places,
+                                    std::vector<ReadDone>& done) {
+  auto& [reads, late] = lane.reads_under_way();
   for (ReadUnderWay& read : reads) {
     read.voids = ReadUnderWay::kVoid;
-    if (why.code() != ENOTCONN) {
+    if (why.code() == ENOTCONN) {
+      read.generation = ReadUnderWay::kNoGeneration;
+    } else if (late.empty()) {
       read.attempts = kOneSidedAttempts;  // nobody knows which of them it was: each is read by itself
     }
   }
-  while (why.code() == ETIMEDOUT && !reads.empty()) {
-    EndRead(lane, reads.size() - 1, why, done);
+  for (const std::byte* const piece : late) {
+    const auto read = lane.reads_under_way().Of(static_cast<size_t>(piece - places));
+    if (read != reads.end()) {  // ended already: it had several
+      EndRead(lane, static_cast<size_t>(read - reads.begin()), why, done);
+    }
   }
 }
 

@@ -89,6 +89,8 @@ class VolumeLane final : public Lane {
     channel_->AfterGivenUp(std::move(late));
   }
   std::span<std::byte> buffer() override { return channel_->buffer(); }
+  // What every operation but reads under way may use.
+  std::span<std::byte> before_places() { return channel_->buffer().first(buffer_bytes_); }
   std::span<std::byte> places() override { return channel_->buffer().subspan(buffer_bytes_, place_bytes_); }
   Interruption& interruption() override { return *interruption_; }
   uint64_t generation() const { return generation_; }

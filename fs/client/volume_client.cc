@@ -316,7 +316,7 @@ Result<Attributes> VolumeClient::TakeAttributes(Lane& lane, Opcode opcode, std::
 }
 
 Result<std::span<std::byte>> VolumeClient::ToBuffer(Lane& lane, std::span<const std::byte> value) {
-  const std::span<std::byte> buffer = lane.buffer();
+  const std::span<std::byte> buffer = Of(lane).before_places();
   if (value.size() > buffer.size()) {
     return Status::Error(E2BIG, "too long a value");
   }

@@ -180,8 +180,10 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Status BeginVoid(VolumeLane& lane, std::vector<ReadDone>& done);
   // Ends what has come and is valid. `wait`: until something has come. EINTR.
   Status TakePieces(VolumeLane& lane, std::vector<ReadDone>& done, bool wait);
-  // The channel has failed, and dropped all of them.
-  void AfterFailedReads(VolumeLane& lane, const Status& why, std::vector<ReadDone>& done);
+  // Of the void ones: those that have been under way for as long as a call may take.
+  void EndLate(VolumeLane& lane, uint64_t voids, std::vector<ReadDone>& done);
+  // The channel has failed, and dropped all of them; its pieces are those that were late, `places` where they were.
+  void AfterFailedReads(VolumeLane& lane, const Status& why, const std::byte* places, std::vector<ReadDone>& done);
   Status EndReads(Lane& lane, std::vector<ReadDone>& done, bool wait);
   // Ends the read of that index.
   void EndRead(VolumeLane& lane, size_t index, Result<Bytes> result, std::vector<ReadDone>& done);

@@ -101,7 +101,7 @@ Result<Bytes> FileService::GetAttributes(const Request& request) {
 
 Result<Bytes> FileService::Set(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Set>(request.call.body()));
-  const uint32_t known = (static_cast<uint32_t>(wire::SetField::MtimeNow) << 1) - 1;
+  const uint32_t known = (static_cast<uint32_t>(wire::SetField::ClearPrivileges) << 1) - 1;
   if ((body.what & ~known) != 0 || body.atime < -kNanosecondsPerSecond * (int64_t{1} << 31) ||
       body.mtime < -kNanosecondsPerSecond * (int64_t{1} << 31)) {
     return Status::Error(EINVAL, "bad attributes");
@@ -124,12 +124,29 @@ Result<Bytes> FileService::Set(const Request& request) {
   return ReplyAttributes(*attributes, granting);
 }
 
-Result<metadata::Attributes> FileService::SetInGate(const Request& request, const wire::SetT& body) {
+// Within the gate, which keeps the mode as it is.
+Status FileService::NameMode(const Request& request, wire::SetT& body) {
+  if (!Has(body.what, wire::SetField::ClearPrivileges)) {
+    return Status::Ok();
+  }
+  ASSIGN_OR_RETURN(const auto now, request.Blocking([&] { return names_.GetAttr(body.ino); }));
+  const bool sets_mode = Has(body.what, wire::SetField::Mode);
+  const uint32_t mode = PermissionsWithoutPrivileges(sets_mode ? body.mode : now.mode);
+  if (sets_mode || mode != (now.mode & 07777)) {
+    body.mode = mode;
+    body.what |= static_cast<uint32_t>(wire::SetField::Mode);
+  }
+  body.what &= ~static_cast<uint32_t>(wire::SetField::ClearPrivileges);
+  return Status::Ok();
+}
+
+Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire::SetT body) {
+  const InodeRef inode = inodes_.Get(body.ino);
+  ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+  RETURN_IF_ERROR(NameMode(request, body));
   const bool sets_size = Has(body.what, wire::SetField::Size);
   const bool only_size = body.what == static_cast<uint32_t>(wire::SetField::Size);
   const bool resizes = sets_size && request.receipt == nullptr;
-  const InodeRef inode = inodes_.Get(body.ino);
-  ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
   RETURN_IF_ERROR(request.Blocking([&] { return Reclaimer::WriteTimes(names_, *inode); }));
   uint64_t old_size = 0;
   if (resizes) {
@@ -150,10 +167,7 @@ Result<metadata::Attributes> FileService::SetInGate(const Request& request, cons
     inode->mode = attributes.mode;
     inode->mode_known = true;
     if (inode->loaded) {
-      inode->mtime = attributes.mtime;
-      inode->ctime = attributes.ctime;
-      inode->times_dirty = false;
-      ++inode->times_sequence;
+      inode->SetTimes({.mtime = attributes.mtime, .ctime = attributes.ctime});
     }
   }
   hold.Leave();

@@ -16,10 +16,19 @@ void Inode::Load(const metadata::Attributes& attributes) {
   ctime = attributes.ctime;
 }
 
+Inode::Times Inode::TimesAfterChange(Nanoseconds now) const {
+  return {.mtime = std::max(std::min(mtime, ctime), now), .ctime = std::max(ctime, now)};
+}
+
 void Inode::Touch(Nanoseconds now) {
-  mtime = now;
-  ctime = std::max(ctime, now);
+  SetTimes(TimesAfterChange(now));
   times_dirty = true;
+}
+
+void Inode::SetTimes(const Times& stored) {
+  mtime = stored.mtime;
+  ctime = std::max(ctime, stored.ctime);  // others may have changed it meanwhile
+  times_dirty = false;
   ++times_sequence;
 }
 

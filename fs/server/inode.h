@@ -82,8 +82,16 @@ struct Inode {
   bool releasing GUARDED_BY(mutex) = false;  // the reclaimer frees the orphan: nobody can open it any more
 
   void Load(const metadata::Attributes& attributes) REQUIRES(mutex);
-  // mtime and ctime, by a change of the data.
+  struct Times {
+    Nanoseconds mtime;
+    Nanoseconds ctime;
+  };
+  // After a change of the data; as metadata::Attributes::Modified.
+  Times TimesAfterChange(Nanoseconds now) const REQUIRES(mutex);
+  // The data has changed, and the store does not know the times yet.
   void Touch(Nanoseconds now) REQUIRES(mutex);
+  // The store has these.
+  void SetTimes(const Times& stored) REQUIRES(mutex);
   // What a getattr reports: the store's answer, with what runs ahead of it.
   void Merge(metadata::Attributes& attributes) REQUIRES(mutex);
   // The size or the extents have changed. kGrowth: only pages beyond the old size are new.

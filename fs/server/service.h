@@ -117,7 +117,9 @@ class FileService final : public tlib::server::Service {
   // attributes.cc
   Result<Bytes> GetAttributes(const Request& request);
   Result<Bytes> Set(const Request& request);
-  Result<metadata::Attributes> SetInGate(const Request& request, const wire::SetT& body);
+  Result<metadata::Attributes> SetInGate(const Request& request, wire::SetT body);
+  // What ClearPrivileges makes of the mode.
+  Status NameMode(const Request& request, wire::SetT& body);
   Result<Bytes> Stat(const Request& request);
   Attributes Report(metadata::Attributes attributes);
   // Grants attributes that were read before it was known whose they are; reads them again if they may have changed.

@@ -47,8 +47,10 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
     inode.ahead = {};
     inode.NewVersion(versions_, Inode::Change::kAny);
   }
-  const auto truncated =
-      request.Blocking([&] { return names_.Truncate(inode.ino, size, Now(), request.stamp, partly); });
+  const auto truncated = request.Blocking([&]() -> Result<metadata::Namespace::Truncated> {
+    RETURN_IF_ERROR(Reclaimer::WriteTimes(names_, inode));  // or its mtime could be before one that was seen
+    return names_.Truncate(inode.ino, size, Now(), request.stamp, partly);
+  });
   reclaimer_.NoteChange();
   if (!truncated.ok()) {
     MutexLock lock(inode.mutex);
@@ -61,10 +63,7 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
   {
     MutexLock lock(inode.mutex);
     inode.size = size;
-    inode.mtime = truncated->attributes.mtime;
-    inode.ctime = truncated->attributes.ctime;
-    inode.times_dirty = false;
-    ++inode.times_sequence;
+    inode.SetTimes({.mtime = truncated->attributes.mtime, .ctime = truncated->attributes.ctime});
     inode.NewVersion(versions_, Inode::Change::kAny);
   }
   if (size < old_size) {

@@ -337,8 +337,12 @@ Status ServedVolume::ChangeRatio(const std::string& value) {
     return Status::Error(EINVAL, "dram-ratio must be from 0.01 to 1");
   }
   RETURN_IF_ERROR(CheckSettings(changed));
-  RETURN_IF_ERROR(server_->SetDramRatio(changed.dram_ratio));
-  return Keep(changed);
+  Status set = server_->SetDramRatio(changed.dram_ratio);
+  if (!set.ok() && set.code() != ETIMEDOUT) {
+    return set;
+  }
+  RETURN_IF_ERROR(Keep(changed));
+  return set;
 }
 
 Status ServedVolume::ChangePromoter(const std::string& value) {

@@ -187,19 +187,21 @@ Status FileService::Apply(const Request& request, Inode& inode, const WriteWork&
 }
 
 Status FileService::CommitSize(const Request& request, Inode& inode, uint64_t size, uint64_t offset, Nanoseconds now) {
+  Inode::Times times;
+  {
+    MutexLock lock(inode.mutex);
+    times = inode.TimesAfterChange(now);
+  }
   RETURN_IF_ERROR(request
                       .Blocking([&] {
-                        return names_.SetSizeAndTimes(inode.ino, size, metadata::SizeRule::kIfLarger, now, now,
-                                                      request.stamp, offset);
+                        return names_.SetSizeAndTimes(inode.ino, size, metadata::SizeRule::kIfLarger, times.mtime,
+                                                      times.ctime, request.stamp, offset);
                       })
                       .status());
   reclaimer_.NoteChange();
   MutexLock lock(inode.mutex);
   inode.size = size;
-  inode.mtime = now;
-  inode.ctime = now;
-  inode.times_dirty = false;
-  ++inode.times_sequence;
+  inode.SetTimes(times);
   inode.NewVersion(versions_, Inode::Change::kGrowth);
   return Status::Ok();
 }

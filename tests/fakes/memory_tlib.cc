@@ -130,6 +130,7 @@ class MemoryCall final : public tlib::server::Call {
       return Status::Error(ERANGE, "bulk does not fit");
     }
     std::copy(from.begin(), from.end(), request_.out.begin());
+    std::fill(request_.out.begin() + static_cast<ptrdiff_t>(from.size()), request_.out.end(), std::byte{0xee});
     out_bytes = static_cast<uint32_t>(from.size());
     return Status::Ok();
   }
@@ -198,6 +199,9 @@ class MemoryChannel final : public tlib::client::Channel {
     const int failure = under_way_.empty() ? 0 : server_.reads_failure_.exchange(0);
     if (failure == EINTR) {
       return Status::Error(EINTR, "injected: interrupted");
+    }
+    if (failure == ETIMEDOUT) {
+      done.push_back(under_way_.front().destination);
     }
     if (failure != 0 || session_->lost) {
       VoidUnderWay();

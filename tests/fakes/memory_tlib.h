@@ -46,7 +46,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   // BeginRead leaves its reads under way until AnswerReads, which reads what is there then.
   void HoldReads() { holding_ = true; }
   void AnswerReads();
-  // AwaitReads and PollReads of channels with reads under way fail so, once.
+  // AwaitReads and PollReads of channels with reads under way fail so, once. ETIMEDOUT: the first of them is late.
   void FailReads(int code) { reads_failure_ = code; }
   // Every session is lost, as by the death of the server: the service hears nothing of it, and nobody can connect until
   // the next Serve. Waits for the requests that are under way.

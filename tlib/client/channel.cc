@@ -74,9 +74,7 @@ void ChannelImpl::AfterGivenUp(LateReply late) {
 void ChannelImpl::Detach() {
   TERMFS_CHECK(core_->patterns().lost());
   reader_.reset();
-  under_way_.clear();
-  ended_.clear();
-  voids_++;
+  ForgetUnderWay();
   bound_port_.reset();
   port_.reset();
 }
@@ -197,10 +195,10 @@ Status ChannelImpl::BeginRead(std::span<const ReadRequest> reads, std::vector<st
 
 Status ChannelImpl::BeginFetches(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way) {
   Deadline deadline(core_->call_timeout());
-  const auto begin = steady_clock::now();
   for (const MissingPages& pages : missing_) {
     const ReadRequest& read = reads[pages.read];
     RETURN_IF_ERROR(MakeRoom(FetchPort(), deadline));
+    const auto begin = steady_clock::now();
     ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, BeginFetch(read, pages, deadline));
     under_way_.push_back({.read = read, .pages = pages, .ticket = ticket, .begin = begin});
     under_way.push_back(read.destination);
@@ -213,10 +211,13 @@ Status ChannelImpl::AwaitReads(std::vector<std::byte*>& done) {
     return core_->why_lost();
   }
   if (ended_.empty() && read_failed_.ok() && !under_way_.empty()) {
-    Deadline deadline(core_->call_timeout());
+    Deadline deadline(OldestBegin() + core_->call_timeout());
     Status answered = FetchPort().AwaitAny(deadline);
-    if (!answered.ok()) {
-      return answered.code() == EINTR ? answered : VoidUnderWay(std::move(answered));
+    if (answered.code() == EINTR) {
+      return answered;
+    }
+    if (!answered.ok() && answered.code() != ETIMEDOUT) {
+      return VoidUnderWay(std::move(answered));
     }
   }
   return NameEnded(done);
@@ -243,9 +244,34 @@ Status ChannelImpl::NameEnded(std::vector<std::byte*>& done) {
   if (!read_failed_.ok()) {
     return VoidUnderWay(std::exchange(read_failed_, Status::Ok()));
   }
+  const size_t before = done.size();
+  NameLate(done);  // first: the others may go on for ever
+  if (done.size() != before) {
+    return VoidUnderWay(Status::Error(ETIMEDOUT, "the server does not answer in time"));
+  }
   done.insert(done.end(), ended_.begin(), ended_.end());
   ended_.clear();
   return Status::Ok();
+}
+
+void ChannelImpl::NameLate(std::vector<std::byte*>& late) {
+  const auto begun_before = steady_clock::now() - core_->call_timeout();
+  if (under_way_.empty() || OldestBegin() > begun_before) {
+    return;
+  }
+  FetchPort().PollReplies();
+  EndAnswered();
+  for (const UnderWay& read : under_way_) {
+    if (read.begin <= begun_before) {
+      late.push_back(read.read.destination);
+    }
+  }
+}
+
+ChannelImpl::TimePoint ChannelImpl::OldestBegin() const {
+  const auto oldest = std::min_element(under_way_.begin(), under_way_.end(),
+                                       [](const UnderWay& a, const UnderWay& b) { return a.begin < b.begin; });
+  return oldest->begin;
 }
 
 Status ChannelImpl::WhyNoAnswers() {
@@ -255,10 +281,7 @@ Status ChannelImpl::WhyNoAnswers() {
   if (FetchPort().broken()) {
     return FetchPort().why_broken();
   }
-  const auto begun_before = steady_clock::now() - core_->call_timeout();
-  const bool late = std::any_of(under_way_.begin(), under_way_.end(),
-                                [&](const UnderWay& read) { return read.begin < begun_before; });
-  return late ? Status::Error(ETIMEDOUT, "the server does not answer in time") : Status::Ok();
+  return Status::Ok();
 }
 
 bool ChannelImpl::ArmReads(ReadsFds& fds) {

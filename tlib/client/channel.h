@@ -54,9 +54,12 @@ class ChannelImpl final : public Channel {
   Status BeginFetches(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way);
   // Takes those that are answered out of under_way_.
   void EndAnswered();
-  // Says which have ended, or that one failed.
+  // Says which have ended, or that one failed, or which are late.
   Status NameEnded(std::vector<std::byte*>& done);
-  // Why answers will not come, or have not come in time.
+  // Those of under_way_ that have been for as long as a call may take. Polls for their answers once more.
+  void NameLate(std::vector<std::byte*>& late);
+  TimePoint OldestBegin() const;  // REQUIRES: some are under way
+  // Why answers will not come.
   Status WhyNoAnswers();
   // Until `port` has a credit, as far as what is under way has them all.
   Status MakeRoom(RpcPort& port, Deadline& deadline);
@@ -91,7 +94,7 @@ class ChannelImpl final : public Channel {
     ReadRequest read;
     MissingPages pages;
     RpcPort::Ticket ticket;
-    TimePoint begin;
+    TimePoint begin;  // when it was sent
   };
   void ForgetUnderWay();
   // After an error. The server may still write to where they were to be read.

@@ -21,14 +21,15 @@
 
 namespace termfs::tlib::client {
 
-// When the waits of one call end: so long after the first of them that has to sleep. What is answered before needs no
-// clock.
+// When the waits of one call end: so long after the first of them that has to sleep, or at a given time. What is
+// answered before needs no clock.
 //
 // Thread-safety: the channel's thread.
 class Deadline {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   explicit Deadline(std::chrono::nanoseconds timeout) : timeout_(timeout) {}
+  explicit Deadline(TimePoint at) : timeout_(0), at_(at) {}
   // From the first call on the time runs.
   TimePoint At() {
     if (at_ == TimePoint{}) {

@@ -35,11 +35,15 @@ enum class BitmapMode : uint8_t {
   kOff,     // never: detection by the pattern alone
 };
 
+// Whose bits one READ can pull: of 4 TiB.
+inline constexpr uint64_t kMaxPullPages = uint64_t{1} << 30;
+
 struct SessionOptions {
   std::string program = "client";  // shown by `status`
   BitmapMode bitmap = BitmapMode::kLive;
   std::chrono::milliseconds pull_period{1000};
-  uint64_t pull_pages = uint64_t{4} << 20;  // a bit each; of a region of no more than 16 GiB that is all, every time
+  // A bit each; of a region of no more than 16 GiB that is all, every time. No more than kMaxPullPages count.
+  uint64_t pull_pages = uint64_t{4} << 20;
   std::chrono::milliseconds heat_period{1000};  // how often access counts are summed and exported; 0: not at all
   std::chrono::milliseconds call_timeout{30000};
   std::chrono::milliseconds hello_timeout{30000};  // for the server to welcome us
@@ -105,15 +109,18 @@ class Channel {
   // with EINTR, which ends the wait and nothing else), all that is under way is void, and the channel has a new buffer.
   virtual Status BeginRead(std::span<const ReadRequest> reads, std::vector<std::byte*>& under_way) = 0;
   // Waits until one of those under way has been read, if there is any, and appends the destinations of all that have.
+  // ETIMEDOUT: some have been under way for as long as a call may take; what is appended are their destinations, in the
+  // buffer of before. That is said however many others have been read meanwhile. Nothing is appended with other errors,
+  // nor with that one where the server said it.
   virtual Status AwaitReads(std::vector<std::byte*>& done) = 0;
-  // The same without waiting. ETIMEDOUT: one of them has been under way for as long as a call may take.
+  // The same without waiting.
   virtual Status PollReads(std::vector<std::byte*>& done) = 0;
   // For waiting together with something else: true: PollReads has nothing to say before one of `fds` is readable, which
   // are for poll and epoll only, and hold until DisarmReads; false: it has now. DisarmReads comes after the wait,
   // before the channel's next use.
   virtual bool ArmReads(ReadsFds& fds) = 0;
   virtual void DisarmReads() = 0;
-  // How often what was under way has become void.
+  // Grows whenever what was under way has become void, and may when nothing was.
   virtual uint64_t voids() const = 0;
   // Raw write of bytes in buffer() to the region, where the server's service allows it.
   virtual Status Write(RegionOffset offset, std::span<const std::byte> data) = 0;

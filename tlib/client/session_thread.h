@@ -37,7 +37,11 @@ class SessionThread {
         waiter_(*core_),
         pulls_(core_->metrics().counter("bitmap_pulls_total")),
         pulled_bytes_(core_->metrics().counter("bitmap_pulled_bytes_total")),
-        piece_words_(std::max<uint64_t>(core_->options().pull_pages / 64, 1)) {}
+        piece_words_(PieceWords(core_->options().pull_pages, core_->pulled_bitmap().size())) {}
+  // Of the bitmap's `words`.
+  static uint64_t PieceWords(uint64_t pull_pages, uint64_t words) {
+    return std::clamp<uint64_t>(std::min(pull_pages, kMaxPullPages) / 64, 1, std::max<uint64_t>(words, 1));
+  }
   Status Init();
   void Run();
   // False: time to end.

@@ -197,11 +197,15 @@ void Cleaner::NoteOutcome(const Status& status) {
 }
 
 // Kicks do not cut it short: whoever dirties pages kicks, all the time.
-void Cleaner::PauseAfterError() {
+bool Cleaner::PauseAfterError() {
+  if (!failing_.load(std::memory_order_relaxed)) {
+    return false;
+  }
   const Clock::time_point end = Clock::now() + kAfterError;
   while (!background_.stopping() && Clock::now() < end) {
     Task::ParkUntil(end);
   }
+  return true;
 }
 
 void Cleaner::CleanDownTo(uint64_t dirty, Which which) {
@@ -241,9 +245,7 @@ milliseconds Cleaner::Round() {
     }
     Task::Yield();
   }
-  if (failing_.load(std::memory_order_relaxed)) {
-    PauseAfterError();
-  }
+  PauseAfterError();
   return kPeriod;
 }
 

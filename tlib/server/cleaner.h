@@ -58,6 +58,8 @@ class Cleaner {
   };
   // Writes back one batch of the queue, and commits. False when there was none, or that failed.
   bool CleanBatch(Which which = Which::kOldest);
+  // Waits for a while when the device refused the last time, so that nobody asks it without end. False: it did not.
+  bool PauseAfterError();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -69,7 +71,6 @@ class Cleaner {
   std::chrono::milliseconds Round();
   void CleanDownTo(uint64_t dirty, Which which);
   void NoteOutcome(const Status& status);
-  void PauseAfterError();
   // What is about to leave the passing queue.
   void CleanPassing();
   // False: there are none, or an error.
@@ -100,7 +101,7 @@ class Cleaner {
   // Counts writes that have ended on the SSD; release in NoteSsdWrite pairs with acquire in CommitOnce. One more than
   // were flushed, to begin with: those of a process that was killed may be in the device's cache only.
   std::atomic<uint64_t> ssd_writes_{1};
-  std::atomic<bool> failing_{false};  // the last write-back or commit in the background
+  std::atomic<bool> failing_{false};  // the last write-back or commit that nobody was told of
   uint64_t flushed_writes_ = 0;       // CommitOnce only
   Mutex mutex_;
   std::deque<Queued> dirty_ GUARDED_BY(mutex_);  // oldest first

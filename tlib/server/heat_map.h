@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HeatMap: how often each page of a region was accessed, aged; 4 bytes per page accessed. Ageing walks over no pages:
-// an access counts with a weight that grows, so what was counted earlier counts less by comparison. A histogram of
-// heats over logarithmic buckets is kept along, so that the heat of the D-th hottest page is known without sorting.
+// HeatMap: how often each page of a region was accessed, aged. Nobody walks over all pages for that: an access counts
+// with a weight that grows, so what was counted earlier counts less by comparison. A histogram of heats over
+// logarithmic buckets is kept along, so that the heat of the D-th hottest page is known without sorting.
 //
 // The weight grows through a float's range in a turn of about a hundred half-lives and then begins anew, 2^kTurnOctaves
 // lower. The cell of a page says in which of two turns, this one or the one before, it was stored: what an earlier turn
-// stored counts 2^-kTurnOctaves of that. So that two are enough, each turn's ageing brings every cell into it, a share
-// of them with each half-life; nobody ever waits for a walk over all pages.
+// stored counts 2^-kTurnOctaves of that. So that two are enough, a turn's calls of Age bring every cell into it, each
+// its share of them.
 //
-// Thread-safety: any thread. Heats and buckets are atomic, each by itself.
+// Thread-safety: any thread. Heats and buckets are atomic, each by itself: while others add, Threshold and Dispersion
+//                are of no single moment.
+// Ownership:     4 bytes of address space per page of max_pages; memory for where pages were accessed.
+// Errors:        none.
 // Units:         Heat() and Threshold() in accesses, as if they had happened just now.
 #pragma once
 

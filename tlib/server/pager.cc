@@ -163,7 +163,7 @@ Status Pager::Shrink(uint32_t old_limit, uint32_t limit) {
   const Clock::time_point deadline = Clock::now() + kShrinkTimeout;
   uint32_t futile = 0;
   for (uint32_t i = 0; frames_.used() > limit; i++) {  // the least worthy go
-    if (supply_.EvictOne() || cleaner_.CleanBatch()) {
+    if (supply_.EvictOne() || cleaner_.CleanBatch() || cleaner_.PauseAfterError()) {
       futile = 0;
     } else if (++futile >= old_limit) {  // it was not for the few frames that it looked at
       Task::ParkUntil(Clock::now() + kRetry);

@@ -364,9 +364,11 @@ Status StorageRegion::SetDramRatio(double ratio) {
                                      " has no DRAM tier to resize");
   }
   ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(kind_, states_.pages(), ratio));
-  RETURN_IF_ERROR(SetBudget(states_.pages(), frames));
-  ratio_.store(ratio);
-  return Status::Ok();
+  Status status = SetBudget(states_.pages(), frames);
+  if (status.ok() || status.code() == ETIMEDOUT) {  // that is in force, too, though pages are beyond it for now
+    ratio_.store(ratio);
+  }
+  return status;
 }
 
 // What cannot be had is refused before anything changes; where that was too hopeful, what was had goes back.

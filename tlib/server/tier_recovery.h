@@ -11,7 +11,10 @@
 //   not on the SSD, marked   the mark is cleared in the log: the page was dropped, and that was on its way
 //
 // Thread-safety: one task, before anybody else uses the parts.
-// Errors:        EUCLEAN: words that no server stored (two pages in one frame, a frame beyond the pool).
+// Ownership:     refers to the parts during the call only.
+// Errors:        EUCLEAN: words that no server stored (two pages in one frame, a frame beyond the pool). Some of the
+//                parts may have been changed then: the tier is not to be used.
+// Units:         pages and frames, of 4 KiB each.
 #pragma once
 
 #include <cstdint>

@@ -93,6 +93,39 @@ TEST_P(Files, Write_ClearsSetIdBitsWhenToldTo) {
   b.Close(other);
 }
 
+// As chown and truncate ask for it: of the mode that it is when it is carried out.
+TEST_P(Files, Set_ClearsSetIdBitsWhenToldTo) {
+  const auto volume = Make();
+  Mount a(*volume);
+  Mount b(*volume);
+  OpenFile* file = a.Create("f");
+  const uint64_t ino = a.InodeOf("f");
+  const auto set_mode = [&](uint32_t mode) {
+    client::SetAttributes set;
+    set.mode = mode;
+    ASSERT_TRUE(b.fs->Set(*b.lane, ino, set, nullptr).ok());
+  };
+  for (const auto& [mode, after] : {std::pair{06775U, 0775U}, {06765U, 02765U}, {0644U, 0644U}}) {
+    client::SetAttributes owner;
+    owner.uid = 0;
+    owner.clears_privileges = true;
+    set_mode(mode);
+    EXPECT_EQ(a.fs->Set(*a.lane, ino, owner, nullptr)->mode & 07777, after);
+    client::SetAttributes size;
+    size.size = mode;
+    size.clears_privileges = true;
+    set_mode(mode);
+    EXPECT_EQ(a.fs->Set(*a.lane, ino, size, file)->mode & 07777, after);
+    EXPECT_EQ(b.Stat(ino).size, mode);
+    client::SetAttributes named;
+    named.mode = mode;
+    named.clears_privileges = true;
+    EXPECT_EQ(a.fs->Set(*a.lane, ino, named, nullptr)->mode & 07777, after);
+    EXPECT_EQ(b.Stat(ino).mode & 07777, after);
+  }
+  a.Close(file);
+}
+
 TEST_P(Files, Write_IntoHoleRevokesCachedHole) {
   const auto volume = Make();
   Mount a(*volume);

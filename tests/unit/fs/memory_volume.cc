@@ -75,6 +75,7 @@ std::vector<std::string> MemoryVolume::Check() {
 std::unique_ptr<client::FileSystem> MemoryVolume::Connect(client::KernelCache* cache) {
   client::MountOptions options;
   options.session.reconnect = reconnect_;
+  options.session.call_timeout = call_timeout_;
   const uint64_t number = reconnect_.count() > 0 ? ++clients_ : 0;
   auto connected = client::VolumeClient::Create(
       [this, number, expected = expected_seconds_](tlib::client::CallbackHandler* handler) {

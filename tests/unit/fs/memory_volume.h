@@ -27,6 +27,7 @@ class MemoryVolume final : public TestVolume {
   void LoseMemory();
   // Of clients to come.
   void SetReconnect(std::chrono::seconds reconnect) { reconnect_ = reconnect; }
+  void SetCallTimeout(std::chrono::milliseconds timeout) { call_timeout_ = timeout; }
   // So long the server expects them back, whatever they do themselves.
   void SetExpected(uint32_t seconds) { expected_seconds_ = seconds; }
 
@@ -40,6 +41,7 @@ class MemoryVolume final : public TestVolume {
   uint64_t starts_ = 0;
   uint64_t kept_since_ = 1;
   std::chrono::seconds reconnect_{60};
+  std::chrono::milliseconds call_timeout_ = tlib::client::SessionOptions().call_timeout;
   uint32_t expected_seconds_ = 60;
   std::atomic<uint64_t> clients_{0};
 

@@ -138,10 +138,10 @@ TEST_F(ExtentsTest, Truncate_UpKeepsSpaceAndDownChecksKind) {
 }
 
 TEST_F(ExtentsTest, SetSizeAndTimes_GrowsOnly) {
-  EXPECT_EQ(ns().SetSizeAndTimes(file_, 100, SizeRule::kIfLarger, Nanoseconds(1), Nanoseconds(2))->size, 100u);
-  EXPECT_EQ(ns().SetSizeAndTimes(file_, 50, SizeRule::kIfLarger, Nanoseconds(3), Nanoseconds(4))->size, 100u);
-  EXPECT_EQ(Get(file_).mtime, Nanoseconds(3));
-  EXPECT_EQ(Get(file_).ctime, Nanoseconds(4));
+  EXPECT_EQ(ns().SetSizeAndTimes(file_, 100, SizeRule::kIfLarger, Nanoseconds(5001), Nanoseconds(5002))->size, 100u);
+  EXPECT_EQ(ns().SetSizeAndTimes(file_, 50, SizeRule::kIfLarger, Nanoseconds(5003), Nanoseconds(5004))->size, 100u);
+  EXPECT_EQ(Get(file_).mtime, Nanoseconds(5003));
+  EXPECT_EQ(Get(file_).ctime, Nanoseconds(5004));
   EXPECT_EQ(ns().SetSizeAndTimes(file_, 50, SizeRule::kExact, Tick(), Tick()).status().code(), EINVAL);
   EXPECT_EQ(ns().SetSizeAndTimes(file_, 150, SizeRule::kExact, Tick(), Tick())->size, 150u);
 }

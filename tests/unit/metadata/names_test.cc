@@ -223,6 +223,58 @@ TEST_F(NamesTest, Rmdir_OpenDirectoryTakesNoNewNames) {
   EXPECT_TRUE(ns().ReleaseOrphan(dir).ok());
 }
 
+// They have looked at the clock before others that were carried out before them.
+TEST_F(NamesTest, ChangesInAnotherOrderThanTheirTimes_NoTimeGoesBack) {
+  const Nanoseconds late(90000);
+  const Nanoseconds early(50000);
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  const InodeNumber file = Make(dir, "f");
+  ASSERT_TRUE(ns().Create(dir, "new", {}, {}, late).ok());
+  ASSERT_TRUE(ns().SetXattr(file, "user.a", "", XattrMode::kEither, late).ok());
+  ASSERT_TRUE(ns().SetSizeAndTimes(file, 10, SizeRule::kIfLarger, late, late).ok());
+  const auto expect_late = [&](InodeNumber ino) {
+    EXPECT_EQ(Get(ino).mtime, late);
+    EXPECT_EQ(Get(ino).ctime, late);
+  };
+  const auto expect_both = [&](const Status& status, const char* what) {
+    SCOPED_TRACE(what);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    expect_late(dir);
+    expect_late(file);
+  };
+  expect_both(ns().Create(dir, "newer", {}, {}, early).status(), "create");
+  expect_both(ns().Link(file, dir, "g", early).status(), "link");
+  expect_both(ns().Unlink(dir, "g", kNotOpen, early).status(), "unlink");
+  expect_both(ns().Rename(dir, "f", dir, "h", RenameMode::kReplace, kNotOpen, early).status(), "rename");
+  expect_both(ns().Rename(dir, "h", dir, "new", RenameMode::kExchange, kNotOpen, early).status(), "exchange");
+  expect_both(ns().SetXattr(file, "user.b", "", XattrMode::kEither, early), "set attribute");
+  expect_both(ns().RemoveXattr(file, "user.b", early), "remove attribute");
+  expect_both(ns().AllocateExtents(file, 0, 4, std::nullopt, early).status(), "allocate");
+  expect_both(ns().PunchExtents(file, 0, 2, early).status(), "punch");
+  expect_both(ns().Truncate(file, 5, early).status(), "truncate");
+  AttributeChange change;
+  change.mode = 0600;
+  expect_both(ns().SetAttr(file, change, early).status(), "set mode");
+  ASSERT_TRUE(MakeDir(dir, "sub") != 0);
+  expect_both(ns().Rmdir(dir, "sub", kNotOpen, early).status(), "remove directory");
+}
+
+TEST_F(NamesTest, MtimeThatIsWishedFor_LastsUntilTheNextChange) {
+  const InodeNumber file = Make(kRootInode, "f");
+  for (const Nanoseconds wished : {Nanoseconds(5), Nanoseconds(1000000)}) {
+    AttributeChange wish;
+    wish.mtime = wished;
+    ASSERT_TRUE(ns().SetAttr(file, wish, Nanoseconds(60000)).ok());
+    EXPECT_EQ(Get(file).mtime, wished);
+    AttributeChange other;
+    other.mode = 0600;
+    ASSERT_TRUE(ns().SetAttr(file, other, Nanoseconds(61000)).ok());
+    EXPECT_EQ(Get(file).mtime, wished);
+    ASSERT_TRUE(ns().Truncate(file, 5, Nanoseconds(62000)).ok());
+    EXPECT_EQ(Get(file).mtime, Nanoseconds(62000));
+  }
+}
+
 TEST_F(NamesTest, SetAttr_ChangesWhatIsNamedOnly) {
   const InodeNumber file = Make(kRootInode, "f");
   const Attributes before = Get(file);

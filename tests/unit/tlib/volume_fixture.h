@@ -47,6 +47,7 @@ enum TestOpcode : uint16_t {
   kBlock,                       // waits on a blocking thread until `withheld` is false
   kWithhold,                    // waits until `withheld` is false, then fills bulk out with 0xee
   kCallBack,                    // calls the client that asks: the body goes there and comes back
+  kHoldPage,                    // of which the body is the index: nobody gets at it until `withheld` is false; EPERM
 };
 
 class TestService final : public server::Service {
@@ -70,16 +71,23 @@ class TestService final : public server::Service {
         });
         return body;
       case kWithhold: {
-        withholding++;
-        while (withheld) {
-          server::Task::ParkUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(1));
-        }
-        withholding--;
+        WaitWithheld();
         RETURN_IF_ERROR(call.PushBulk(std::vector<std::byte>(call.out().length, std::byte{0xee})));
         return body;
       }
       case kCallBack:
         return server->CallClient(call.session(), kEcho, body, std::chrono::milliseconds(callback_timeout));
+      case kHoldPage: {
+        uint32_t page = 0;
+        std::memcpy(&page, body.data(), sizeof(page));
+        return server->region()
+            .WriteFrom(call, {page * kPageSize}, 0, 1,
+                       [this] {
+                         WaitWithheld();
+                         return Status::Error(EPERM, "as asked");
+                       })
+            .WithContext("held");
+      }
       default:
         return Status::Error(ENOSYS, "unknown");
     }
@@ -96,6 +104,14 @@ class TestService final : public server::Service {
   }
   void SessionClosed(server::SessionId, const server::SessionEnd&) override { closed++; }
   bool AllowsRawWrites() const override { return allow_writes; }
+
+  void WaitWithheld() {
+    withholding++;
+    while (withheld) {
+      server::Task::ParkUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(1));
+    }
+    withholding--;
+  }
 
   server::Server* server = nullptr;
   std::atomic<int> callback_timeout{60'000};

@@ -56,6 +56,33 @@ class ReadsUnderWayTest : public testing::Test {
   TestClient client_;
 };
 
+// What is not in memory is never taken in, and the server does not answer for one page of it.
+class LateReadTest : public ReadsUnderWayTest {
+ protected:
+  static constexpr uint64_t kHeldPage = kPages - 1;
+
+  LateReadTest() { volume_.options().region.choice = server::FrameChoice::kStatic; }
+  void SetUp() override {
+    ReadsUnderWayTest::SetUp();
+    ASSERT_TRUE(client_.Connect(volume_.path(), {.call_timeout = std::chrono::milliseconds(300)}).ok());
+    ASSERT_TRUE(holder_.Connect(volume_.path()).ok());
+    holding_ = std::thread([this] {
+      const auto body = BytesOf(kHeldPage);
+      const auto reply = holder_.channel->Call(
+          {.opcode = kHoldPage, .body = body, .in = holder_.channel->buffer().first(1), .out = {}});
+      EXPECT_EQ(reply.status().code(), EPERM) << reply.status().ToString();
+    });
+    ASSERT_TRUE(Eventually([this] { return volume_.service().withholding == 1; }));
+  }
+  void TearDown() override {
+    volume_.service().withheld = false;
+    holding_.join();
+  }
+
+  TestClient holder_;
+  std::thread holding_;
+};
+
 TEST_F(ReadsUnderWayTest, EveryReadIsDoneAtOnceOrNamedOnce) {
   constexpr uint64_t kPlaces = 200;  // more than there are credits
   for (uint64_t first = 0; first + kPlaces <= kPages; first += kPlaces) {
@@ -136,6 +163,34 @@ TEST_F(ReadsUnderWayTest, ACallGivenUp_VoidsThemAndIsAnsweredLate) {
     return late.has_value();
   }));
   EXPECT_EQ(*late, body);
+}
+
+// Whose page somebody holds at the server, while others are read all the time.
+TEST_F(LateReadTest, OthersAreAnswered_ItIsNamedInTime) {
+  for (const auto take : {&client::Channel::AwaitReads, &client::Channel::PollReads}) {
+    const std::byte* const buffer = client_.channel->buffer().data();
+    std::vector<std::byte*> under_way;
+    client::ReadRequest held = ReadOf(kHeldPage, 0);
+    ASSERT_TRUE(client_.channel->BeginRead({&held, 1}, under_way).ok());
+    ASSERT_EQ(under_way, std::vector<std::byte*>{held.destination}) << "or it shows nothing";
+    std::vector<std::byte*> done;
+    Status status;
+    uint64_t answered = 0;
+    const uint64_t voids = client_.channel->voids();
+    EXPECT_TRUE(Eventually([&] {
+      const client::ReadRequest other = ReadOf(kHeldPage - 1 - answered % 512, 1);
+      EXPECT_TRUE(client_.channel->BeginRead({&other, 1}, under_way).ok());
+      done.clear();
+      status = ((*client_.channel).*take)(done);
+      answered += status.ok() ? done.size() : 0;
+      return !status.ok();
+    }));
+    EXPECT_EQ(status.code(), ETIMEDOUT);
+    EXPECT_EQ(done, std::vector<std::byte*>{held.destination});
+    EXPECT_GT(answered, 0u) << "or it shows nothing";
+    EXPECT_GT(client_.channel->voids(), voids);
+    EXPECT_NE(client_.channel->buffer().data(), buffer);
+  }
 }
 
 TEST_F(ReadsUnderWayTest, OfNothing_AwaitReturns) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 
 #include "tests/unit/tlib/server_storage/region_fixture.h"
@@ -238,6 +240,28 @@ TEST(Region, SetDramRatio_DownAndUp_KeepsEveryByteAndGivesMemoryBack) {
     EXPECT_GT(fixture.Gauge("pages_present"), 1900U);
     EXPECT_EQ(region.SetDramRatio(1.5).code(), EINVAL);
   });
+}
+
+// It asks again now and then, not all the time.
+TEST(Region, SetDramRatio_TheDeviceRefusesForAWhile_IsAskedNowAndThen) {
+  RegionFixture fixture({.pages = 64, .dram_ratio = 1});
+  std::atomic<uint64_t> refused{0};
+  fixture.Run([&](Region& region) {
+    for (uint64_t page = 0; page < 24; page++) {
+      EXPECT_TRUE(region.Write({page * kPageSize}, Bytes(100, 1)).ok());
+    }
+    const auto recovers = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+    fixture.device().InjectFault([&, recovers](const BlockIo& io) {
+      const bool refuses = io.kind == BlockIo::Kind::kWrite && std::chrono::steady_clock::now() < recovers;
+      refused += refuses ? 1 : 0;
+      return refuses ? EIO : 0;
+    });
+    const Status lowered = region.SetDramRatio(0);
+    EXPECT_TRUE(lowered.ok()) << lowered.ToString();
+    ExpectRead(region, {23 * kPageSize}, Bytes(100, 1));
+  });
+  EXPECT_GT(refused, 0U) << "or it shows nothing";
+  EXPECT_LT(refused, 64U);
 }
 
 TEST(Region, SetDramRatio_MemoryRunsOut_StaysAsItWas) {
