@@ -205,6 +205,10 @@ class Site:
         self.parity_seconds = 15
         self.parity_seed = None
         self.new_parity_seed = random.randrange(1 << 32)  # the same when a case is run once more
+        self.coherence_seconds = 15
+        self.coherence_seed = None
+        self.coherence_all = False
+        self.new_coherence_seed = random.randrange(1 << 32)
         self.fuse = fuse  # what mounts get their requests over: io_uring or device
         self.volumes = []
         self.number = 0

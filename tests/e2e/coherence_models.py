@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the objects of a volume are and do, for linearize.py: pages, small files, sizes, attributes, names."""
+from linearize import REFUSED, Failed, overlapping
+
+UNBORN = "inode of a call that did not tell"  # of a create whose outcome is not known
+
+
+class Model:
+    """Of an object that is looked at and changed as a whole."""
+    CACHED = IDLE = ()
+
+    def touched(self, _):
+        return {0}
+
+
+class Page(Model):
+    """A part of a file that is read and written at once, in `parts`; the state is what is in each of them.
+
+    write(((part, value), ...)) -> None; read((part, ...)), load((part, ...)) -> ((part, value), ...); load reads from a
+    mapping."""
+    READS, CACHED = ("read", "load"), ("load",)
+
+    def __init__(self, values):
+        self.initial = tuple(values)
+
+    def step(self, state, call):
+        if call.name in self.READS:
+            return state if all(state[part] == value for part, value in call.result) else REFUSED
+        after = list(state)
+        for part, value in call.arguments:
+            after[part] = value
+        return tuple(after)
+
+
+class Small(Model):
+    """A file of less than a page: its bytes.
+
+    append(bytes), cut(size), put(offset, bytes) -> None; content() -> bytes; size() -> bytes' number. A put across the
+    end is two changes, as on other file systems: put_inside(offset, bytes) of what is there, and then the rest."""
+    READS = CACHED = ("content", "size")  # where it ends is in a mount's map, which the mount's own appends leave alone
+
+    def __init__(self, content=b""):
+        self.initial = content
+
+    def step(self, state, call):
+        if call.name == "content":
+            return state if call.result == state else REFUSED
+        if call.name == "size":
+            return state if call.result == len(state) else REFUSED
+        if call.name == "append":
+            return state + call.arguments[0]
+        if call.name == "cut":
+            return state[:call.arguments[0]].ljust(call.arguments[0], b"\0")
+        offset, data = call.arguments
+        after = state[:offset].ljust(offset, b"\0") + data + state[offset + len(data):]
+        return after[:len(state)] if call.name == "put_inside" else after
+
+
+class Size(Model):
+    """A file's size: append(length), cut(size), put(offset, length) -> None; size() -> size."""
+    READS = CACHED = ("size",)
+
+    def __init__(self, size=0):
+        self.initial = size
+
+    def step(self, state, call):
+        if call.name == "size":
+            return state if call.result == state else REFUSED
+        if call.name == "append":
+            return state + call.arguments[0]
+        if call.name == "cut":
+            return call.arguments[0]
+        return max(state, sum(call.arguments))
+
+
+class Attributes(Model):
+    """Named values that are set one by one and read at once: set(name, value) -> None; get() -> ((name, value), ...)."""
+    READS = CACHED = ("get",)
+
+    def __init__(self, values):
+        self.initial = tuple(sorted(values.items()))
+
+    def step(self, state, call):
+        if call.name == "get":
+            return state if set(call.result) <= set(state) else REFUSED
+        return tuple(sorted({**dict(state), call.arguments[0]: call.arguments[1]}.items()))
+
+
+class Names(Model):
+    """The names in some directories, and which inode each of them is. A name is directory/name.
+
+    create(name): an inode or EEXIST. look(name), with stat or open: an inode or ENOENT.
+    unlink(name); rename(old, new), exchange(old, new), link(inode, new) -> None or an errno; list(directory): the names in
+    it.
+
+    Linux looks up both names of a rename before it asks for it. If by then another rename has made the one name the other's
+    inode, both are the same and nothing is done: so a rename beside one is a rename_or_not, an exchange likewise."""
+    READS, CACHED = ("look", "list"), ("look",)
+    IDLE = ("rename_or_not", "exchange_or_not")
+
+    def __init__(self):
+        self.initial = frozenset()
+
+    def touched(self, call):
+        """Of a call that failed: the name that it failed for. Which one it was an exchange does not tell."""
+        if not isinstance(call.result, Failed):
+            return set(call.arguments)
+        if call.name == "exchange":
+            return set()
+        return {call.arguments[-1 if call.name == "link" and call.result.errno == "EEXIST" else 0]}
+
+    @staticmethod
+    def with_doubts(calls):
+        """The history, with those named that may have done nothing."""
+
+        def doubtful(call):
+            return call.name in ("rename", "exchange") and call.result is None and all(
+                any(other.name in ("rename", "exchange", "link") and not isinstance(other.result, Failed) and
+                    name in other.arguments for other in overlapping(call, calls)) for name in call.arguments)
+
+        return [call._replace(name=call.name + "_or_not") if doubtful(call) else call for call in calls]
+
+    def step(self, state, call):
+        return getattr(self, call.name.removesuffix("_or_not"))(state, dict(state), call)
+
+    @staticmethod
+    def done(call, outcome, names):
+        """The state when the call ends with this outcome."""
+        return frozenset(names.items()) if call.ended is None and outcome is None or call.result == outcome else REFUSED
+
+    @staticmethod
+    def same(state, names, name, inode):
+        """The state, if this may be the inode of the name."""
+        if names[name] == inode:
+            return state
+        if not isinstance(names[name], tuple) or inode in names.values():
+            return REFUSED
+        return frozenset((other, inode if number == names[name] else number) for other, number in state)
+
+    def create(self, state, names, call):
+        name = call.arguments[0]
+        if name in names:
+            return state if call.result == Failed("EEXIST") else REFUSED
+        if call.ended is None:
+            return state | {(name, (UNBORN, call.process, call.began))}
+        return REFUSED if isinstance(call.result, Failed) or call.result in names.values() else state | {(name, call.result)}
+
+    def look(self, state, names, call):
+        name = call.arguments[0]
+        if isinstance(call.result, Failed) or name not in names:
+            return state if call.result == Failed("ENOENT") and name not in names else REFUSED
+        return self.same(state, names, name, call.result)
+
+    def list(self, state, _, call):
+        begin = call.arguments[0] + "/"
+        there = {name[len(begin):] for name, _ in state if name.startswith(begin)}
+        return state if set(call.result) == there and len(call.result) == len(there) else REFUSED
+
+    def unlink(self, state, names, call):
+        if names.pop(call.arguments[0], None) is None:
+            return self.done(call, Failed("ENOENT"), names)
+        return self.done(call, None, names)
+
+    def rename(self, state, names, call):
+        old, new = call.arguments
+        if old not in names:
+            return self.done(call, Failed("ENOENT"), names)
+        if names[old] != names.get(new):  # two names of the same inode stay
+            names[new] = names.pop(old)
+        return self.done(call, None, names)
+
+    def exchange(self, state, names, call):
+        old, new = call.arguments
+        if old not in names or new not in names:
+            return self.done(call, Failed("ENOENT"), names)
+        names[old], names[new] = names[new], names[old]
+        return self.done(call, None, names)
+
+    def link(self, state, names, call):
+        inode, new = call.arguments
+        if new in names:
+            return self.done(call, Failed("EEXIST"), names)
+        if inode not in names.values():
+            return self.done(call, Failed("ENOENT"), names)
+        names[new] = inode
+        return self.done(call, None, names)
