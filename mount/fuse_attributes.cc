@@ -3,6 +3,9 @@
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "base/page.h"
 #include "mount/convert.h"
 #include "mount/errno.h"
@@ -11,6 +14,8 @@
 
 namespace termfs::mount {
 namespace {
+
+constexpr int kMostGroups = 65536;  // that Linux lets a thread be in
 
 void ReplyAttributes(fuse_req_t request, const Result<fs::Attributes>& attributes) {
   if (!attributes.ok()) {
@@ -78,6 +83,22 @@ struct statx ToStatx(const fs::Attributes& attributes) {
 
 }  // namespace
 
+Result<std::optional<uint32_t>> ModeWithoutGroupId(fuse_req_t request, fuse_ino_t ino) {
+  const fuse_ctx& caller = *fuse_req_ctx(request);
+  if (caller.uid == 0) {
+    return std::optional<uint32_t>();
+  }
+  ASSIGN_OR_RETURN(const fs::Attributes file, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
+  if ((file.mode & S_ISGID) == 0 || caller.gid == file.gid) {
+    return std::optional<uint32_t>();
+  }
+  std::vector<gid_t> groups(kMostGroups);
+  const int count = fuse_req_getgroups(request, static_cast<int>(groups.size()), groups.data());
+  groups.resize(static_cast<size_t>(std::clamp(count, 0, kMostGroups)));
+  const bool member = std::find(groups.begin(), groups.end(), file.gid) != groups.end();
+  return member ? std::nullopt : std::optional(file.mode & 07777 & ~uint32_t{S_ISGID});
+}
+
 void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
   ReplyAttributes(request, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
 }
@@ -100,6 +121,14 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
   // chown and truncate clear the set-id bits; the kernel says when (of a directory it does not), and then leaves the
   // mode out.
   set.clears_privileges = FuseServer::request().clears_privileges;
+  const bool new_owner = set.uid.has_value() || set.gid.has_value();
+  if (new_owner && set.clears_privileges && !set.mode.has_value()) {  // also where the group may not execute
+    const auto without = ModeWithoutGroupId(request, ino);
+    if (!without.ok()) {
+      return Reply(request, without.status());
+    }
+    set.mode = *without;
+  }
   ReplyAttributes(request, file_system.Set(FrontEnd::lane(), ino, set, FileOf(info)));
 }
 

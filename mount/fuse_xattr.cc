@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "mount/caller_capabilities.h"
 #include "mount/errno.h"
@@ -12,7 +11,6 @@
 namespace termfs::mount {
 namespace {
 
-constexpr int kMostGroups = 65536;  // that Linux lets a thread be in
 constexpr std::string_view kTrusted = "trusted.";
 constexpr std::string_view kAccessAcl = "system.posix_acl_access";
 constexpr std::string_view kDefaultAcl = "system.posix_acl_default";
@@ -43,23 +41,6 @@ bool MayListTrusted(fuse_req_t request) {
   return caller.pid != 0 ? IsAdministrator(caller.pid) : caller.uid == 0;
 }
 
-// Whether the caller may not keep the file's set-group-id bit, as the kernel has it: it is neither in the group nor
-// privileged. A file without the bit has nothing to lose.
-Result<bool> LosesGroupId(fuse_req_t request, fuse_ino_t ino) {
-  const fuse_ctx& caller = *fuse_req_ctx(request);
-  if (caller.uid == 0) {
-    return false;
-  }
-  ASSIGN_OR_RETURN(const fs::Attributes file, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
-  if ((file.mode & S_ISGID) == 0 || caller.gid == file.gid) {
-    return false;
-  }
-  std::vector<gid_t> groups(kMostGroups);
-  const int count = fuse_req_getgroups(request, static_cast<int>(groups.size()), groups.data());
-  groups.resize(static_cast<size_t>(std::clamp(count, 0, kMostGroups)));
-  return std::find(groups.begin(), groups.end(), file.gid) == groups.end();
-}
-
 // The value, or how long it is when the caller asks with no room.
 void ReplyValue(fuse_req_t request, const char* value, size_t length, size_t room) {
   if (room == 0) {
@@ -78,13 +59,14 @@ void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char
   if (!status.ok()) {
     return Reply(request, status);
   }
-  const auto outside_group = std::string_view(name) == kAccessAcl ? LosesGroupId(request, ino) : Result<bool>(false);
-  if (!outside_group.ok()) {
-    return Reply(request, outside_group.status());
+  const auto without = std::string_view(name) == kAccessAcl ? ModeWithoutGroupId(request, ino)
+                                                            : Result<std::optional<uint32_t>>(std::nullopt);
+  if (!without.ok()) {
+    return Reply(request, without.status());
   }
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value), size);
   Reply(request,
-        FrontEnd::Of(request).file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags, *outside_group));
+        FrontEnd::Of(request).file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags, without->has_value()));
 }
 
 void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size) {

@@ -53,10 +53,15 @@ bool InodeCache::Look(uint64_t offset, uint64_t length, Plan& plan) const {
 }
 
 void InodeCache::Install(const Map& map, uint64_t generation) {
+  SpinHold hold(lock_);
   if (map.version == 0) {
+    // Somebody else is changing the file. What this client has changed is in no map that it has, and none that is on
+    // its way: the server spared it when it revoked them.
+    if (generation == generation_ && map.base > void_up_to_) {
+      Void(map.base);
+    }
     return;
   }
-  SpinHold hold(lock_);
   if (generation != generation_ || doubts_ != 0 || map.version <= void_up_to_ || map.version < version_) {
     return;
   }

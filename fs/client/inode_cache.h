@@ -67,7 +67,8 @@ class InodeCache {
     std::atomic_thread_fence(std::memory_order_acquire);
     return epoch_.load(std::memory_order_relaxed) == epoch;
   }
-  // Takes over what the server has granted in a session of that generation, unless it is void or out of date.
+  // Takes over what the server has granted in a session of that generation, unless it is void or out of date. Of no
+  // map: older ones are void.
   void Install(const Map& map, uint64_t generation) EXCLUDES(lock_);
   // Maps up to `version` are void.
   void Revoke(uint64_t version) EXCLUDES(lock_);

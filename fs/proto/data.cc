@@ -68,7 +68,8 @@ Result<Map> DecodeMap(std::span<const std::byte> bytes, uint64_t region_pages) {
   if (header.count > kMaxMapSegments || bytes.size() != sizeof(header) + header.count * sizeof(Segment)) {
     return Status::Error(EBADMSG, "map of a wrong length");
   }
-  if (header.size > kMaxFileBytes || header.base > header.version) {
+  const bool none = header.version == 0 && header.size == 0 && header.count == 0;
+  if (header.size > kMaxFileBytes || (header.base > header.version && !none)) {
     return Status::Error(EBADMSG, "map with a bad header");
   }
   Map map{header.version, header.base, header.size, std::vector<Segment>(header.count)};

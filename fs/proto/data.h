@@ -66,7 +66,7 @@ inline constexpr uint32_t kMaxMapSegments = 128;
 
 struct Map {
   uint64_t version = 0;  // 0: none granted
-  uint64_t base = 0;
+  uint64_t base = 0;     // of none: the inode's version; maps up to it may be out of date
   uint64_t size = 0;
   std::vector<Segment> segments;  // ascending, disjoint, below PagesFor(size); at most kMaxMapSegments
 };

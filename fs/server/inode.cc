@@ -63,7 +63,7 @@ void Inode::ForgetExtents() {
 
 Map Inode::Grant(uint64_t session, uint64_t page, std::atomic<uint64_t>& counter) {
   if (frozen || !loaded || !opens.contains(session)) {
-    return {};
+    return {.version = 0, .base = version, .size = 0, .segments = {}};
   }
   const auto [grant, is_new] = grants.try_emplace(session, 0);
   if (is_new || version == 0) {

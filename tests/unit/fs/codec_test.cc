@@ -118,6 +118,9 @@ TEST(Map, RoundTrips) {
   EXPECT_EQ(decoded->size, 10 * kPageSize + 5);
   EXPECT_EQ(decoded->segments, SampleMap().segments);
   EXPECT_EQ(DecodeMap({}, 1)->version, 0u);
+  const auto none = DecodeMap(Encoded({.version = 0, .base = 7, .size = 0, .segments = {}}), 1);
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none->base, 7u);
 }
 
 TEST(Map, Decode_RefusesWhatCannotBe) {

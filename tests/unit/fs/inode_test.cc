@@ -59,7 +59,10 @@ TEST_F(InodeTest, Grant_NotWhileFrozenNorToStrangers) {
   MutexLock lock(inode.mutex);
   EXPECT_EQ(inode.Grant(3, 0, counter).version, 0u);
   inode.frozen = true;
-  EXPECT_EQ(inode.Grant(1, 0, counter).version, 0u);
+  inode.version = 7;
+  const Map none = inode.Grant(1, 0, counter);
+  EXPECT_EQ(none.version, 0u);
+  EXPECT_EQ(none.base, 7u) << "who has changed the file gives up what it knew of it";
   EXPECT_TRUE(inode.grants.empty());
 }
 
@@ -193,6 +196,26 @@ TEST(InodeCache, Drop_RefusesWhatWasDropped) {
   cache.Install(MapOf(5, 0, 8, {{0, 8, 50}}), 0);
   EXPECT_FALSE(cache.Look(0, 10, plan));
   cache.Install(MapOf(6, 0, 8, {{0, 8, 50}}), 0);
+  EXPECT_TRUE(cache.Look(0, 10, plan));
+}
+
+TEST(InodeCache, Install_OfNone_VoidsWhatIsOlder) {
+  InodeCache cache;
+  Plan plan;
+  cache.Install(MapOf(5, 0, 8, {{0, 8, 50}}), 0);
+  ASSERT_TRUE(cache.Look(0, 10, plan));
+  cache.Install({}, 0);
+  EXPECT_TRUE(cache.StillValid(plan.epoch)) << "as the reply to a write that changed no map";
+  cache.Install(MapOf(0, 4, 0, {}), 0);
+  EXPECT_TRUE(cache.Look(0, 10, plan));
+  cache.Install(MapOf(0, 6, 0, {}), 1);
+  EXPECT_TRUE(cache.Look(0, 10, plan)) << "of another session";
+  cache.Install(MapOf(0, 6, 0, {}), 0);
+  EXPECT_FALSE(cache.StillValid(plan.epoch));
+  EXPECT_FALSE(cache.Look(0, 10, plan));
+  cache.Install(MapOf(6, 0, 8, {{0, 8, 50}}), 0);  // granted to a read that this has overtaken
+  EXPECT_FALSE(cache.Look(0, 10, plan));
+  cache.Install(MapOf(7, 0, 8, {{0, 8, 50}}), 0);
   EXPECT_TRUE(cache.Look(0, 10, plan));
 }
 
