@@ -153,7 +153,8 @@ Result<Bytes> FileService::Create(const Request& request) {
 
 bool FileService::HasAcl(const Request& request, uint64_t ino) {
   const auto acl = request.Blocking([&] { return names_.GetXattr(ino, metadata::kAccessAcl); });
-  return acl.status().code() != ENODATA;
+  const int code = acl.status().code();
+  return code != ENODATA && code != ESTALE;  // the latter: it has just been removed
 }
 
 // Made twice, when the reply was lost, is not worse than once: nobody ever sees the first, and it ends with its
