@@ -40,7 +40,9 @@ Result<Acl> Acl::Decode(std::string_view value) {
     const Entry entry{.tag = le16toh(raw.e_tag), .permissions = le16toh(raw.e_perm), .id = le32toh(raw.e_id)};
     // The tags' numbers are in the order in which entries come; only named ones come more than once.
     const uint16_t last = acl.entries_.empty() ? 0 : acl.entries_.back().tag;
-    if (!IsTag(entry.tag) || entry.permissions > kBits || entry.tag < last || (entry.tag == last && !Names(last))) {
+    const bool nobody = Names(entry.tag) && entry.id == ~uint32_t{0};
+    if (!IsTag(entry.tag) || nobody || entry.permissions > kBits || entry.tag < last ||
+        (entry.tag == last && !Names(last))) {
       return NoList();
     }
     acl.entries_.push_back(entry);

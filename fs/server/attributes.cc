@@ -119,6 +119,9 @@ Result<Bytes> FileService::Set(const Request& request) {
   const auto attributes = request.receipt != nullptr && !request.receipt->partly
                               ? request.Blocking([&] { return names_.GetAttr(body.ino); })
                               : SetInGate(request, body);
+  if (Has(body.what, wire::SetField::Mode) && HasAcl(request, body.ino)) {
+    coherence_.CountAllAsHolders(body.ino);
+  }
   coherence_.Recall(request.session.id, {body.ino}, {});  // also when it failed: part of it may be done
   RETURN_IF_ERROR(attributes.status());
   return ReplyAttributes(*attributes, granting);

@@ -75,6 +75,9 @@ class Coherence {
   // For a change that nobody waits for: of those of an earlier start each sees it when its time is over.
   void RecallWithoutWait(uint64_t keep, std::initializer_list<uint64_t> inodes,
                          std::initializer_list<EntryName> entries);
+  // Every session whose kernel caches counts as a holder of these attributes from now on: for what kernels keep beside
+  // attributes without being granted it, and without a time, which is access control lists.
+  void CountAllAsHolders(uint64_t ino);
   GrantTable& grants() { return grants_; }
   std::chrono::milliseconds longest_grant() const { return timeouts_.lease + timeouts_.drift; }
 

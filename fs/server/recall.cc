@@ -77,6 +77,12 @@ void Coherence::RecallWithoutWait(uint64_t keep, std::initializer_list<uint64_t>
   TERMFS_CHECK(done.ok());
 }
 
+void Coherence::CountAllAsHolders(uint64_t ino) {
+  for (const uint64_t session : sessions_.Caching()) {
+    grants_.AddAlways(GrantKey::Attributes(ino), session);
+  }
+}
+
 void Coherence::RecallOne(uint64_t session, Recalled& recalled) {
   recalls_.Add();
   const auto encode = [&recalled](uint64_t ticket) {

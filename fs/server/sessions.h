@@ -8,6 +8,7 @@
 #include <atomic>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "base/mutex.h"
 #include "base/result.h"
@@ -42,6 +43,17 @@ class SessionTable {
     MutexLock lock(mutex_);
     const auto found = sessions_.find(id);
     return found == sessions_.end() ? nullptr : found->second;
+  }
+  // Those whose kernels cache.
+  std::vector<uint64_t> Caching() {
+    std::vector<uint64_t> ids;
+    MutexLock lock(mutex_);
+    for (const auto& [id, session] : sessions_) {
+      if (session->caches.load(std::memory_order_relaxed)) {
+        ids.push_back(id);
+      }
+    }
+    return ids;
   }
   // Returns when the session holds nothing any more; ETIMEDOUT.
   Status WaitUntilGone(uint64_t id, Deadline deadline) {

@@ -7,6 +7,12 @@
 
 namespace termfs::fs::server {
 
+namespace {
+
+bool IsAcl(const std::string& name) { return name == metadata::kAccessAcl || name == metadata::kDefaultAcl; }
+
+}  // namespace
+
 Result<Bytes> FileService::SetXattr(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Xattr>(request.call.body()));
   auto mode = metadata::XattrMode::kEither;
@@ -28,8 +34,15 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
   const auto set = [&] {
     return names_.SetXattr(body.ino, body.name, value, mode, now, request.stamp, body.outside_group);
   };
-  RETURN_IF_ERROR(body.name == metadata::kAccessAcl ? ChangeMode(request, body.ino, set) : request.Blocking(set));
-  NoteChanged(body.ino, now);
+  if (body.name == metadata::kAccessAcl) {
+    RETURN_IF_ERROR(ChangeMode(request, body.ino, set));
+  } else {
+    RETURN_IF_ERROR(request.Blocking(set));
+    NoteChanged(body.ino, now);
+  }
+  if (IsAcl(body.name)) {
+    coherence_.CountAllAsHolders(body.ino);
+  }
   coherence_.Recall(request.session.id, {body.ino}, {});
   return Bytes{};
 }
@@ -42,6 +55,7 @@ Status FileService::ChangeMode(const Request& request, uint64_t ino, const std::
     RETURN_IF_ERROR(change());
     return names_.GetAttr(ino);
   }));
+  NoteChanged(ino, attributes.ctime);
   MutexLock lock(inode->mutex);
   inode->mode = attributes.mode;
   inode->mode_known = true;
@@ -80,6 +94,9 @@ Result<Bytes> FileService::RemoveXattr(const Request& request) {
   const Nanoseconds now = Now();
   RETURN_IF_ERROR(request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, now, request.stamp); }));
   NoteChanged(body.ino, now);
+  if (IsAcl(body.name)) {
+    coherence_.CountAllAsHolders(body.ino);
+  }
   coherence_.Recall(request.session.id, {body.ino}, {});
   return Bytes{};
 }

@@ -70,6 +70,25 @@ def case_acl_lets_in_and_keeps_out(site):
     check(mode(b / "f") == 0o640 and os.listxattr(b / "f") == [], "a list that is a mode is a mode")
 
 
+def case_acl_of_an_open_file(site):
+    """A kernel keeps a list without a time: also one that it was given when it held nothing else of the file."""
+    volume = site.volume("64M")
+    a, b = volume.mount(), volume.mount()
+    write_file(a / "f", b"")
+    fd = os.open(b / "f", os.O_RDONLY)
+    for rights in (4, 6, 2, 7):
+        wanted = acl(("user", 6), ("named user", rights, ANN), ("group", 4), ("mask", 7), ("other", 4))
+        os.setxattr(a / "f", ACCESS, wanted)
+        check(os.getxattr(fd, ACCESS) == wanted, f"rights of {rights}")
+        check(os.getxattr(fd, ACCESS) == wanted, f"rights of {rights}, again")
+    os.chmod(a / "f", 0o640)
+    check(os.getxattr(fd, ACCESS) ==
+          acl(("user", 6), ("named user", 7, ANN), ("group", 4), ("mask", 4), ("other", 0)), "chmod changes it")
+    os.removexattr(a / "f", ACCESS)
+    refuses(errno.ENODATA, os.getxattr, fd, ACCESS)
+    os.close(fd)
+
+
 def case_acl_is_inherited(site):
     volume = site.volume("64M")
     a, b = volume.mount(), volume.mount()

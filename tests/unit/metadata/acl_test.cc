@@ -52,6 +52,7 @@ TEST(Acl, Decode_WhatMeansNothing_IsInvalid) {
            List({{ACL_USER_OBJ, 6}, {ACL_USER_OBJ, 6}, {ACL_GROUP_OBJ, 4}, {ACL_OTHER, 0}}),
            List({{ACL_USER_OBJ, 6}, {ACL_USER, 6, 1000}, {ACL_GROUP_OBJ, 4}, {ACL_OTHER, 0}}),
            List({{ACL_USER_OBJ, 6}, {3, 6}, {ACL_GROUP_OBJ, 4}, {ACL_OTHER, 0}}),
+           List({{ACL_USER_OBJ, 6}, {ACL_USER, 6}, {ACL_GROUP_OBJ, 4}, {ACL_MASK, 4}, {ACL_OTHER, 0}}),
        }) {
     EXPECT_EQ(Acl::Decode(bad).status().code(), EINVAL) << ::testing::PrintToString(bad);
   }
