@@ -42,7 +42,10 @@ Status SetAccess(Operation& op, InodeRecord& inode, const Acl& acl, std::optiona
     a.Changed(now);
   }
   a.mode = mode;
-  return WriteAcl(op, inode, kAccessAcl, acl.IsMinimal() ? nullptr : &acl);
+  if (!acl.IsMinimal()) {
+    return PutXattr(op, inode, kAccessAcl, acl.Encode(), present.has_value());
+  }
+  return present.has_value() ? DeleteXattr(op, inode, kAccessAcl) : Status::Ok();
 }
 
 }  // namespace

@@ -83,20 +83,19 @@ struct statx ToStatx(const fs::Attributes& attributes) {
 
 }  // namespace
 
-Result<std::optional<uint32_t>> ModeWithoutGroupId(fuse_req_t request, fuse_ino_t ino) {
+Result<bool> LosesGroupId(fuse_req_t request, fuse_ino_t ino) {
   const fuse_ctx& caller = *fuse_req_ctx(request);
   if (caller.uid == 0) {
-    return std::optional<uint32_t>();
+    return false;
   }
   ASSIGN_OR_RETURN(const fs::Attributes file, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
   if ((file.mode & S_ISGID) == 0 || caller.gid == file.gid) {
-    return std::optional<uint32_t>();
+    return false;
   }
   std::vector<gid_t> groups(kMostGroups);
   const int count = fuse_req_getgroups(request, static_cast<int>(groups.size()), groups.data());
   groups.resize(static_cast<size_t>(std::clamp(count, 0, kMostGroups)));
-  const bool member = std::find(groups.begin(), groups.end(), file.gid) != groups.end();
-  return member ? std::nullopt : std::optional(file.mode & 07777 & ~uint32_t{S_ISGID});
+  return std::find(groups.begin(), groups.end(), file.gid) == groups.end();
 }
 
 void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
@@ -121,13 +120,12 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
   // chown and truncate clear the set-id bits; the kernel says when (of a directory it does not), and then leaves the
   // mode out.
   set.clears_privileges = FuseServer::request().clears_privileges;
-  const bool new_owner = set.uid.has_value() || set.gid.has_value();
-  if (new_owner && set.clears_privileges && !set.mode.has_value()) {  // also where the group may not execute
-    const auto without = ModeWithoutGroupId(request, ino);
-    if (!without.ok()) {
-      return Reply(request, without.status());
+  if (set.clears_privileges && (set.uid.has_value() || set.gid.has_value())) {
+    const auto loses = LosesGroupId(request, ino);
+    if (!loses.ok()) {
+      return Reply(request, loses.status());
     }
-    set.mode = *without;
+    set.clears_group_id = *loses;
   }
   ReplyAttributes(request, file_system.Set(FrontEnd::lane(), ino, set, FileOf(info)));
 }

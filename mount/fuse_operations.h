@@ -5,9 +5,6 @@
 
 #include <fuse_lowlevel.h>
 
-#include <cstdint>
-#include <optional>
-
 #include "base/result.h"
 
 namespace termfs::mount {
@@ -26,9 +23,9 @@ void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
 void OnStatx(fuse_req_t request, fuse_ino_t ino, int flags, int mask, fuse_file_info* info);
 void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int which, fuse_file_info* info);
 void OnStatFs(fuse_req_t request, fuse_ino_t ino);
-// No callback: the permission bits without set-group-id, when the caller may not keep that bit, as the kernel has it:
-// neither privileged nor in the file's group. Absent: there is none, or it may.
-Result<std::optional<uint32_t>> ModeWithoutGroupId(fuse_req_t request, fuse_ino_t ino);
+// No callback: whether the caller may not keep the file's set-group-id bit, as the kernel has it: it is neither
+// privileged nor in the file's group. A file without the bit has nothing to lose.
+Result<bool> LosesGroupId(fuse_req_t request, fuse_ino_t ino);
 
 // fuse_make.cc
 void OnCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info);

@@ -59,14 +59,12 @@ void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char
   if (!status.ok()) {
     return Reply(request, status);
   }
-  const auto without = std::string_view(name) == kAccessAcl ? ModeWithoutGroupId(request, ino)
-                                                            : Result<std::optional<uint32_t>>(std::nullopt);
-  if (!without.ok()) {
-    return Reply(request, without.status());
+  const auto loses = std::string_view(name) == kAccessAcl ? LosesGroupId(request, ino) : Result<bool>(false);
+  if (!loses.ok()) {
+    return Reply(request, loses.status());
   }
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value), size);
-  Reply(request,
-        FrontEnd::Of(request).file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags, without->has_value()));
+  Reply(request, FrontEnd::Of(request).file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags, *loses));
 }
 
 void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size) {

@@ -36,6 +36,7 @@ wire::SetT ToWire(uint64_t ino, const SetAttributes& what) {
   set(what.atime_now, wire::SetField::AtimeNow);
   set(what.mtime_now, wire::SetField::MtimeNow);
   set(what.clears_privileges, wire::SetField::ClearPrivileges);
+  set(what.clears_group_id, wire::SetField::ClearGroupId);
   body.mode = what.mode.value_or(0);
   body.uid = what.uid.value_or(0);
   body.gid = what.gid.value_or(0);

@@ -151,6 +151,7 @@ struct SetAttributes {  // what is absent stays
   bool mtime_now = false;
   // The set-id bits go, of `mode` or of what it is then: as WriteFlags', whatever type it is.
   bool clears_privileges = false;
+  bool clears_group_id = false;  // so does the set-group-id bit alone, also where the group may not execute
 };
 
 // A lock of a file: of bytes, as fcntl has it, or of the whole, as flock has it. The two do not see each other.

@@ -101,7 +101,7 @@ Result<Bytes> FileService::GetAttributes(const Request& request) {
 
 Result<Bytes> FileService::Set(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Set>(request.call.body()));
-  const uint32_t known = (static_cast<uint32_t>(wire::SetField::ClearPrivileges) << 1) - 1;
+  const uint32_t known = (static_cast<uint32_t>(wire::SetField::ClearGroupId) << 1) - 1;
   if ((body.what & ~known) != 0 || body.atime < -kNanosecondsPerSecond * (int64_t{1} << 31) ||
       body.mtime < -kNanosecondsPerSecond * (int64_t{1} << 31)) {
     return Status::Error(EINVAL, "bad attributes");
@@ -116,10 +116,13 @@ Result<Bytes> FileService::Set(const Request& request) {
   }
   Granting granting(coherence_.grants(), request.session);
   granting.Attributes(body.ino);
-  const auto attributes = request.receipt != nullptr && !request.receipt->partly
-                              ? request.Blocking([&] { return names_.GetAttr(body.ino); })
-                              : SetInGate(request, body);
-  if (Has(body.what, wire::SetField::Mode) && HasAcl(request, body.ino)) {
+  bool has_acl = false;
+  const auto attributes = request.receipt != nullptr && !request.receipt->partly ? request.Blocking([&] {
+    has_acl = HasAcl(body.ino);
+    return names_.GetAttr(body.ino);
+  })
+                                                                                 : SetInGate(request, body, has_acl);
+  if (Has(body.what, wire::SetField::Mode) && has_acl) {
     coherence_.CountAllAsHolders(body.ino);
   }
   coherence_.Recall(request.session.id, {body.ino}, {});  // also when it failed: part of it may be done
@@ -129,21 +132,25 @@ Result<Bytes> FileService::Set(const Request& request) {
 
 // Within the gate, which keeps the mode as it is.
 Status FileService::NameMode(const Request& request, wire::SetT& body) {
-  if (!Has(body.what, wire::SetField::ClearPrivileges)) {
+  const bool clears_all = Has(body.what, wire::SetField::ClearPrivileges);
+  const bool clears_group_id = Has(body.what, wire::SetField::ClearGroupId);
+  if (!clears_all && !clears_group_id) {
     return Status::Ok();
   }
   ASSIGN_OR_RETURN(const auto now, request.Blocking([&] { return names_.GetAttr(body.ino); }));
   const bool sets_mode = Has(body.what, wire::SetField::Mode);
-  const uint32_t mode = PermissionsWithoutPrivileges(sets_mode ? body.mode : now.mode);
+  const uint32_t before = (sets_mode ? body.mode : now.mode) & 07777;
+  const uint32_t cleared = clears_all ? PermissionsWithoutPrivileges(before) : before;
+  const uint32_t mode = clears_group_id ? cleared & ~uint32_t{S_ISGID} : cleared;
   if (sets_mode || mode != (now.mode & 07777)) {
     body.mode = mode;
     body.what |= static_cast<uint32_t>(wire::SetField::Mode);
   }
-  body.what &= ~static_cast<uint32_t>(wire::SetField::ClearPrivileges);
+  body.what &= ~static_cast<uint32_t>(wire::SetField::ClearPrivileges | wire::SetField::ClearGroupId);
   return Status::Ok();
 }
 
-Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire::SetT body) {
+Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire::SetT body, bool& has_acl) {
   const InodeRef inode = inodes_.Get(body.ino);
   ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
   RETURN_IF_ERROR(NameMode(request, body));
@@ -163,6 +170,7 @@ Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire
   }
   ASSIGN_OR_RETURN(const auto attributes, request.Blocking([&] {
     const Nanoseconds now = Now();
+    has_acl = Has(body.what, wire::SetField::Mode) && HasAcl(body.ino);
     return only_size ? names_.GetAttr(body.ino) : names_.SetAttr(body.ino, ChangeOf(body, now), now, request.stamp);
   }));
   {

@@ -8,7 +8,6 @@
 #include "fs/proto/codec.h"
 #include "fs/server/ending.h"
 #include "fs/server/service.h"
-#include "metadata/acl.h"
 
 namespace termfs::fs::server {
 
@@ -137,10 +136,15 @@ Result<Bytes> FileService::Create(const Request& request) {
     if (made.status().code() != EEXIST || (body.flags & O_EXCL) != 0) {
       return made.status();
     }
-    const auto found = request.Blocking([&] { return names_.Lookup(body.parent, body.name); });
+    bool has_acl = false;
+    const auto found = request.Blocking([&] {
+      auto looked_up = names_.Lookup(body.parent, body.name);
+      has_acl = looked_up.ok() && HasAcl(looked_up->ino);
+      return looked_up;
+    });
     // The kernel found no such name, so it has not checked, nor does it when a create succeeds. At ESTALE it looks the
     // name up again, and decides itself.
-    if (found.ok() && (HasAcl(request, found->ino) || !SurelyMayOpen(caller, *found, body.flags))) {
+    if (found.ok() && (has_acl || !SurelyMayOpen(caller, *found, body.flags))) {
       return Status::Error(ESTALE, "another has made the file, and the caller may not be let in");
     }
     auto opened = found.ok() ? OpenInode(request, found->ino, body.flags) : found.status();
@@ -149,12 +153,6 @@ Result<Bytes> FileService::Create(const Request& request) {
     }
   }
   return Status::Error(EBUSY, "the name comes and goes");
-}
-
-bool FileService::HasAcl(const Request& request, uint64_t ino) {
-  const auto acl = request.Blocking([&] { return names_.GetXattr(ino, metadata::kAccessAcl); });
-  const int code = acl.status().code();
-  return code != ENODATA && code != ESTALE;  // the latter: it has just been removed
 }
 
 // Made twice, when the reply was lost, is not worse than once: nobody ever sees the first, and it ends with its

@@ -117,7 +117,8 @@ class FileService final : public tlib::server::Service {
   // attributes.cc
   Result<Bytes> GetAttributes(const Request& request);
   Result<Bytes> Set(const Request& request);
-  Result<metadata::Attributes> SetInGate(const Request& request, wire::SetT body);
+  // `has_acl`: the mode was changed, and an access control list with it.
+  Result<metadata::Attributes> SetInGate(const Request& request, wire::SetT body, bool& has_acl);
   // What ClearPrivileges makes of the mode.
   Status NameMode(const Request& request, wire::SetT& body);
   Result<Bytes> Stat(const Request& request);
@@ -147,8 +148,6 @@ class FileService final : public tlib::server::Service {
   // files.cc
   Result<Bytes> Open(const Request& request);
   Result<Bytes> Create(const Request& request);
-  // Or that is not known.
-  bool HasAcl(const Request& request, uint64_t ino);
   Result<Bytes> Release(const Request& request);
   Result<Bytes> MakeUnnamed(const Request& request);
   // Makes a regular file and opens it, as one.
@@ -238,6 +237,9 @@ class FileService final : public tlib::server::Service {
   Status FlushPages(const Request& request, Inode& inode, uint64_t page, uint64_t end);
   // xattr.cc
   Result<Bytes> SetXattr(const Request& request);
+  void RecallXattr(const Request& request, const wire::XattrT& body);
+  // Or that is not known. REQUIRES: a thread that may block.
+  bool HasAcl(uint64_t ino);
   Status ChangeMode(const Request& request, uint64_t ino, const std::function<Status()>& change);
   Result<Bytes> GetXattr(const Request& request);
   Result<Bytes> ListXattr(const Request& request);

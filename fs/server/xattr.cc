@@ -7,12 +7,6 @@
 
 namespace termfs::fs::server {
 
-namespace {
-
-bool IsAcl(const std::string& name) { return name == metadata::kAccessAcl || name == metadata::kDefaultAcl; }
-
-}  // namespace
-
 Result<Bytes> FileService::SetXattr(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Xattr>(request.call.body()));
   auto mode = metadata::XattrMode::kEither;
@@ -27,7 +21,7 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
   }
   ASSIGN_OR_RETURN(const std::string value, PullString(request, kMaxXattr));
   if (request.receipt != nullptr) {
-    coherence_.Recall(request.session.id, {body.ino}, {});
+    RecallXattr(request, body);
     return Bytes{};
   }
   const Nanoseconds now = Now();
@@ -40,11 +34,20 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
     RETURN_IF_ERROR(request.Blocking(set));
     NoteChanged(body.ino, now);
   }
-  if (IsAcl(body.name)) {
+  RecallXattr(request, body);
+  return Bytes{};
+}
+
+void FileService::RecallXattr(const Request& request, const wire::XattrT& body) {
+  if (body.name == metadata::kAccessAcl || body.name == metadata::kDefaultAcl) {
     coherence_.CountAllAsHolders(body.ino);
   }
   coherence_.Recall(request.session.id, {body.ino}, {});
-  return Bytes{};
+}
+
+bool FileService::HasAcl(uint64_t ino) {
+  const int code = names_.GetXattr(ino, metadata::kAccessAcl).status().code();
+  return code != ENODATA && code != ESTALE;  // the latter: it has just been removed
 }
 
 // The gate keeps the mode as it is for those within, who may clear bits of it.
@@ -88,16 +91,13 @@ Result<Bytes> FileService::ListXattr(const Request& request) {
 Result<Bytes> FileService::RemoveXattr(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Xattr>(request.call.body()));
   if (request.receipt != nullptr) {
-    coherence_.Recall(request.session.id, {body.ino}, {});
+    RecallXattr(request, body);
     return Bytes{};
   }
   const Nanoseconds now = Now();
   RETURN_IF_ERROR(request.Blocking([&] { return names_.RemoveXattr(body.ino, body.name, now, request.stamp); }));
   NoteChanged(body.ino, now);
-  if (IsAcl(body.name)) {
-    coherence_.CountAllAsHolders(body.ino);
-  }
-  coherence_.Recall(request.session.id, {body.ino}, {});
+  RecallXattr(request, body);
   return Bytes{};
 }
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""POSIX access control lists: who is let in, what new files inherit, and what other mounts see."""
+"""POSIX access control lists: who is let in, what new files inherit, and what other mounts see; and who may keep a file's
+set-group-id bit."""
 import errno
 import os
 import stat
@@ -149,6 +150,18 @@ def case_acl_takes_the_group_id_bit(site):
         wanted = acl(("user", 7), ("named user", 5, BOB), ("group", 5), ("mask", 5), ("other", 5))
         check(error_as(ANN, m, os.setxattr, name, ACCESS, wanted) == 0, "its owner sets it")
         check(bool(os.stat(m / name).st_mode & stat.S_ISGID) == kept, f"{name}: {os.stat(m / name).st_mode:o}")
+
+
+def case_posix_group_id_at_chown(site):
+    """Who is outside of a file's group cannot keep its set-group-id bit, not even where the group may not execute."""
+    m = site.mounted("64M")
+    for name, bits, group, after in (("theirs", 0o2644, BOB, 0o644), ("mine", 0o2644, ANN, 0o2644),
+                                     ("program", 0o6755, ANN, 0o755)):
+        write_file(m / name, b"")
+        os.chown(m / name, ANN, group)
+        os.chmod(m / name, bits)
+        check(error_as(ANN, m, os.chown, name, -1, ANN) == 0, "its owner gives it to a group of his")
+        check(mode(m / name) == after, f"{name}: {mode(m / name):o}")
 
 
 def case_acl_survives_and_is_copied(site):

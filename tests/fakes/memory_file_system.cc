@@ -161,6 +161,9 @@ Result<fs::Attributes> MemoryFileSystem::Set(Lane&, uint64_t ino, const SetAttri
     if (what.clears_privileges) {
       now.mode = (now.mode & S_IFMT) | fs::PermissionsWithoutPrivileges(now.mode);
     }
+    if (what.clears_group_id) {
+      now.mode &= ~static_cast<uint32_t>(S_ISGID);
+    }
     now.uid = what.uid.value_or(now.uid);
     now.gid = what.gid.value_or(now.gid);
     now.atime = what.atime_now ? Now() : what.atime.value_or(now.atime);
