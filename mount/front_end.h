@@ -44,14 +44,16 @@ class FrontEndThread : public FuseThread {
 
 class FrontEnd {
  public:
-  FrontEnd(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, std::string address)
-      : file_system_(file_system), cache_(cache), address_(std::move(address)) {}
+  // `acl`: the kernel is to enforce access control lists; else there are none for it.
+  FrontEnd(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, std::string address, bool acl = true)
+      : file_system_(file_system), cache_(cache), address_(std::move(address)), acl_(acl) {}
 
   // The callback table; their userdata is the FrontEnd.
   static fuse_lowlevel_ops Operations();
 
   fs::client::FileSystem& file_system() { return file_system_; }
   KernelCacheNotifier& cache() { return cache_; }
+  bool acl() const { return acl_; }
   // How long the kernel may use what the thread's last operation returned: `attributes`, if any.
   static fs::client::Keep Keep(const fs::Attributes* attributes) { return lane().keep(attributes); }
   // The lane of the serving thread that calls.
@@ -94,6 +96,7 @@ class FrontEnd {
   fs::client::FileSystem& file_system_;
   KernelCacheNotifier& cache_;
   const std::string address_;
+  const bool acl_;
   const FuseServer* server_ = nullptr;
   MetricsRegistry metrics_;
   Histogram& read_latency_ = metrics_.histogram("fuse_read");

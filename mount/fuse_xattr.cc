@@ -19,8 +19,8 @@ bool IsAcl(std::string_view name) { return name == kAccessAcl || name == kDefaul
 
 // Names without one of these prefixes have no meaning on Linux. Attributes that promise something to the kernel which
 // termfs does not keep are refused rather than stored: file capabilities would survive a write.
-Status Admit(std::string_view name) {
-  if (IsAcl(name)) {
+Status Admit(fuse_req_t request, std::string_view name) {
+  if (IsAcl(name) && FrontEnd::Of(request).acl()) {
     return Status::Ok();
   }
   for (const std::string_view prefix : {std::string_view("user."), kTrusted, std::string_view("security.")}) {
@@ -55,7 +55,7 @@ void ReplyValue(fuse_req_t request, const char* value, size_t length, size_t roo
 }  // namespace
 
 void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char* value, size_t size, int flags) {
-  Status status = Admit(name);
+  Status status = Admit(request, name);
   if (!status.ok()) {
     return Reply(request, status);
   }
@@ -73,7 +73,7 @@ void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t siz
     const std::string text = front.Describe();
     return ReplyValue(request, text.data(), text.size(), size);
   }
-  if (const Status admitted = Admit(name); !admitted.ok()) {
+  if (const Status admitted = Admit(request, name); !admitted.ok()) {
     return Reply(request, admitted);
   }
   const auto value = front.file_system().GetXattr(FrontEnd::lane(), ino, name);
@@ -100,7 +100,7 @@ void OnListXattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
 }
 
 void OnRemoveXattr(fuse_req_t request, fuse_ino_t ino, const char* name) {
-  Status status = Admit(name);
+  Status status = Admit(request, name);
   if (status.ok()) {
     status = FrontEnd::Of(request).file_system().RemoveXattr(FrontEnd::lane(), ino, name);
   }

@@ -59,6 +59,10 @@ Status ApplyOne(std::string_view option, MountConfig& config) {
   if (equals == std::string_view::npos && Contains(kForOthers, name)) {
     return Status::Ok();
   }
+  if (equals == std::string_view::npos && (name == "acl" || name == "noacl")) {
+    config.acl = name == "acl";
+    return Status::Ok();
+  }
   if (name.starts_with("x-") || name == "comment") {
     return Status::Ok();  // remarks for other programs
   }
@@ -113,6 +117,11 @@ std::string MountOptionsHelp() {
          "  cache=granted|none      attributes and names that the kernel may use without asking: what the server\n"
          "                          grants until it changes (the default), or none; none, too, with reconnect below "
          "12\n"
+         "  acl, noacl              POSIX access control lists are enforced (the default), or modes alone. With them "
+         "each\n"
+         "                          path that somebody other than the owner of the mount's root takes through it is "
+         "one\n"
+         "                          more question of the kernel\n"
          "  threads=N               requests answered at the same time (default 16)\n"
          "  fuse=auto|io_uring|device\n"
          "                          how requests come from the kernel: over io_uring where it offers that (the "

@@ -23,6 +23,7 @@ struct MountConfig {
   std::chrono::seconds timeout{30};    // of a call to the server
   std::chrono::seconds reconnect{60};  // for so long a lost server is waited for
   bool grants = true;                  // the kernel may cache attributes and entries that the server grants
+  bool acl = true;                     // access control lists are enforced, and can be seen and set
   std::vector<std::string> kernel;     // what the kernel or libfuse understands, in the order given
 };
 

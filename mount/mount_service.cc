@@ -179,7 +179,7 @@ fs::client::MountOptions ToClientOptions(const MountConfig& config) {
 Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, const MountRequest& request,
                        const UniqueFd& signals, Readiness& readiness) {
   ASSIGN_OR_RETURN(const std::unique_ptr<fs::client::Lane> last_lane, file_system.OpenLane());
-  FrontEnd front(file_system, cache, request.address);
+  FrontEnd front(file_system, cache, request.address, request.config.acl);
   const auto make_thread = [&front]() -> Result<std::unique_ptr<FuseThread>> {
     ASSIGN_OR_RETURN(auto lane, front.file_system().OpenLane());
     return std::unique_ptr<FuseThread>(std::make_unique<FrontEndThread>(front, std::move(lane)));

@@ -90,6 +90,24 @@ def case_acl_of_an_open_file(site):
     os.close(fd)
 
 
+def case_acl_not_wanted(site):
+    """A mount with noacl goes by modes, and keeps no lists; those of other mounts are as they were."""
+    volume = site.volume("64M")
+    a, b = volume.mount(), volume.mount("noacl")
+    write_file(a / "f", b"")
+    wanted = acl(("user", 6), ("named user", 4, ANN), ("group", 0), ("mask", 4), ("other", 0))
+    os.setxattr(a / "f", ACCESS, wanted)
+    check(opens(a, "f", ANN) and not opens(b, "f", ANN), "only the list lets her in")
+    refuses(errno.EOPNOTSUPP, os.getxattr, b / "f", ACCESS)
+    refuses(errno.EOPNOTSUPP, os.setxattr, b / "f", ACCESS, wanted)
+    umask = os.umask(0o027)
+    try:
+        write_file(b / "g", b"")
+    finally:
+        os.umask(umask)
+    check(mode(b / "g") == 0o640 and os.getxattr(a / "f", ACCESS) == wanted, "umasks count")
+
+
 def case_acl_is_inherited(site):
     volume = site.volume("64M")
     a, b = volume.mount(), volume.mount()

@@ -20,6 +20,9 @@ TEST(ApplyMountOptions, TakesOursAndHandsOnTheKernels) {
   EXPECT_EQ(config.timeout, std::chrono::seconds(7));
   EXPECT_EQ(config.reconnect, std::chrono::seconds(0));
   EXPECT_EQ(config.fuse, FuseTransport::kDevice);
+  EXPECT_TRUE(config.acl);
+  ASSERT_TRUE(ApplyMountOptions("noacl", config).ok());
+  EXPECT_FALSE(config.acl);
   EXPECT_THAT(config.kernel, ElementsAre("ro", "dev", "suid", "noatime"));
 }
 
@@ -41,7 +44,7 @@ TEST(ApplyMountOptions, AcceptsWhatFstabBrings) {
 TEST(ApplyMountOptions, RefusesTheUnknownByName) {
   for (const char* option :
        {"wombat", "bitmap=sometimes", "bitmap", "fuse", "fuse=carrier-pigeon", "threads=0", "threads=9999", "threads",
-        "timeout=-1", "reconnect=soon", "ro=1", "fsname=x", "subtype=x", "fd=3"}) {
+        "timeout=-1", "reconnect=soon", "ro=1", "acl=1", "fsname=x", "subtype=x", "fd=3"}) {
     MountConfig config;
     const Status status = ApplyMountOptions(std::string("rw,") + option, config);
     EXPECT_EQ(status.code(), EINVAL) << option;
