@@ -15,8 +15,6 @@ namespace termfs::fs {
 
 using client::OpenFile;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-
 TEST_P(Files, Write_ClearsSetIdBitsWhenToldTo) {
   const auto volume = Make();
   Mount a(*volume);
