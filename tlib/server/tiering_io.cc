@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/streaming_copy.h"
 #include "tlib/server/page_runs.h"
 #include "tlib/server/read_window.h"
 
@@ -11,6 +12,7 @@ namespace termfs::tlib::server {
 namespace {
 
 constexpr uint64_t kPagesPerTurn = 1024;  // zeroed before other tasks get their turn
+constexpr size_t kBigWrite = 64 << 10;    // bytes; from here on past the processor's caches
 
 bool IsPageAligned(const std::byte* data) { return reinterpret_cast<uintptr_t>(data) % kPageSize == 0; }
 
@@ -64,9 +66,11 @@ Status TieringIo::ReadPages(RegionOffset offset, uint64_t length, std::span<cons
 
 Status TieringIo::Write(RegionOffset offset, std::span<const std::byte> from, const Region::Check& check) {
   RETURN_IF_ERROR(CheckRange(offset, from.size()));
+  const bool big = from.size() >= kBigWrite;
   while (!from.empty()) {
     const uint64_t begin = offset.in_page();
-    const Part part{.page = offset.page(), .begin = begin, .end = std::min(kPageSize, begin + from.size())};
+    const Part part{
+        .page = offset.page(), .begin = begin, .end = std::min(kPageSize, begin + from.size()), .of_big_write = big};
     const uint32_t run = part.whole() ? AbsentRun(part.page, from.size() / kPageSize) : 0;
     bool written = false;
     RETURN_IF_ERROR(WritePage(part, from.data(), run, check, written));
@@ -125,6 +129,15 @@ Status TieringIo::WritePage(const Part& part, const std::byte* from, uint32_t ru
   return status;
 }
 
+void TieringIo::CopyInto(driver::FrameIndex frame, const Part& part, const std::byte* from) const {
+  std::byte* const bytes = p_.frames.data(frame);
+  if (part.of_big_write && part.whole()) {
+    CopyPageStreaming(bytes, from);
+  } else {
+    std::memcpy(bytes + part.begin, from, part.length());
+  }
+}
+
 Status TieringIo::WritePresent(const Part& part, driver::FrameIndex frame, const std::byte* from,
                                const Region::Check& check) {
   if (check) {
@@ -134,7 +147,7 @@ Status TieringIo::WritePresent(const Part& part, driver::FrameIndex frame, const
     p_.cleaner.NoteDirty(part.page);
   }
   p_.term.BeginWrite(part.page);
-  std::memcpy(p_.frames.data(frame) + part.begin, from, part.length());
+  CopyInto(frame, part, from);
   p_.term.Publish(part.page, frame);
   return Status::Ok();
 }
@@ -151,7 +164,7 @@ Status TieringIo::WriteIntoNew(const Part& part, driver::FrameIndex frame, bool 
   if (check) {
     RETURN_IF_ERROR(check());
   }
-  std::memcpy(bytes + part.begin, from, part.length());
+  CopyInto(frame, part, from);
   p_.supply.SetOwner(frame, part.page);
   if (p_.states.Install(part.page, frame)) {
     p_.cleaner.NoteDirty(part.page);

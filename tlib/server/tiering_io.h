@@ -65,6 +65,7 @@ class TieringIo {
     PageIndex page;
     uint64_t begin = 0;  // in the page
     uint64_t end = kPageSize;
+    bool of_big_write = false;
     uint64_t length() const { return end - begin; }
     bool whole() const { return length() == kPageSize; }
   };
@@ -72,6 +73,7 @@ class TieringIo {
   Status CheckRange(RegionOffset offset, uint64_t length) const;
   // `run`: absent whole pages from here on. `written` stays false when it is to be written through.
   Status WritePage(const Part& part, const std::byte* from, uint32_t run, const Region::Check& check, bool& written);
+  void CopyInto(driver::FrameIndex frame, const Part& part, const std::byte* from) const;
   Status WritePresent(const Part& part, driver::FrameIndex frame, const std::byte* from, const Region::Check& check);
   Status WriteIntoNew(const Part& part, driver::FrameIndex frame, bool on_ssd, const std::byte* from,
                       const Region::Check& check);

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "base/streaming_copy.h"
 #include "driver/softnic/page_table.h"
 #include "tests/unit/driver/softnic/connection.h"
 
@@ -26,11 +27,16 @@ Pattern LineOf(int value) {
   return pattern;
 }
 
-// Fills a frame without the thread sanitizer's memcpy: a reader may be copying from it, and finds out.
+// Fills a frame in both ways that a region's owner has, without the thread sanitizer's memcpy: a reader may be copying
+// from it, and finds out.
 void FillFrame(std::byte* frame, uint64_t value) {
   std::array<uint64_t, kPageSize / 8> bytes;
   bytes.fill(value);
-  softnic::RacyCopy(frame, bytes.data(), kPageSize);
+  if ((value >> 8) % 2 == 0) {
+    softnic::RacyCopy(frame, bytes.data(), kPageSize);
+  } else {
+    CopyPageStreaming(frame, reinterpret_cast<const std::byte*>(bytes.data()));
+  }
 }
 
 // Rewrites, moves and hides pages. Every word of version v of page p is v << 8 | p.
