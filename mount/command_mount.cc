@@ -2,6 +2,8 @@
 #include <getopt.h>
 #include <unistd.h>
 
+#include <memory>
+
 #include "base/log.h"
 #include "mount/command.h"
 #include "mount/mount_service.h"
@@ -22,13 +24,24 @@ Result<std::string> LogPath(const MountArguments& arguments) {
   return std::string(geteuid() == 0 ? kDefaultLog : "/dev/null");
 }
 
+// Null when there is none; the mount works without.
+std::unique_ptr<MountGuard> StartGuard() {
+  Result<std::unique_ptr<MountGuard>> guard = MountGuard::Start();
+  if (!guard.ok()) {
+    LOG_WARNING("should this process be killed, programs may hang: {}", guard.status().ToString());
+    return nullptr;
+  }
+  return std::move(*guard);
+}
+
 Status Serve(const Program& program, const MountRequest& request, Readiness& readiness) {
   ASSIGN_OR_RETURN(const UniqueFd signals, BlockEndSignals());  // before any thread
+  const std::unique_ptr<MountGuard> guard = StartGuard();
   ASSIGN_OR_RETURN(const auto nic, program.open_nic());
   KernelCacheNotifier cache;
   ASSIGN_OR_RETURN(const auto file_system,
                    fs::client::FileSystem::Connect(*nic, request.address, ToClientOptions(request.config), &cache));
-  return ServeFileSystem(*file_system, cache, request, signals, readiness);
+  return ServeFileSystem(*file_system, cache, guard.get(), request, signals, readiness);
 }
 
 // The directory's absolute path, without asking a file system that may be mounted on it.

@@ -109,9 +109,21 @@ bool WaitForEnd(int ended, int signals) {
   }
 }
 
+void Watch(MountGuard* guard, const FuseServer& server, const std::string& mountpoint) {
+  if (guard == nullptr) {
+    return;
+  }
+  if (const Status watched = guard->Watch(fuse_session_fd(server.session()), mountpoint); !watched.ok()) {
+    LOG_WARNING("should this process be killed, programs on {} may hang until umount -f: {}", mountpoint,
+                watched.ToString());
+  }
+}
+
 Status Run(fs::client::FileSystem& file_system, FuseServer& server, const FuseServer::ThreadFactory& make_thread,
-           KernelCacheNotifier& cache, const MountRequest& request, const UniqueFd& signals, Readiness& readiness) {
+           KernelCacheNotifier& cache, MountGuard* guard, const MountRequest& request, const UniqueFd& signals,
+           Readiness& readiness) {
   RETURN_IF_ERROR(server.Mount());
+  Watch(guard, server, request.mountpoint);
   Status status = server.Start(make_thread);
   if (status.ok()) {
     cache.Attach(server.session(), request.mountpoint);
@@ -176,8 +188,8 @@ fs::client::MountOptions ToClientOptions(const MountConfig& config) {
   return options;
 }
 
-Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, const MountRequest& request,
-                       const UniqueFd& signals, Readiness& readiness) {
+Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, MountGuard* guard,
+                       const MountRequest& request, const UniqueFd& signals, Readiness& readiness) {
   ASSIGN_OR_RETURN(const std::unique_ptr<fs::client::Lane> last_lane, file_system.OpenLane());
   FrontEnd front(file_system, cache, request.address, request.config.acl);
   const auto make_thread = [&front]() -> Result<std::unique_ptr<FuseThread>> {
@@ -188,7 +200,7 @@ Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier&
   {
     ASSIGN_OR_RETURN(const auto server, FuseServer::Create(FrontEnd::Operations(), &front, ToServerOptions(request)));
     front.CountRequests(server.get());
-    status = Run(file_system, *server, make_thread, cache, request, signals, readiness);
+    status = Run(file_system, *server, make_thread, cache, guard, request, signals, readiness);
   }
   front.ReleaseAll(*last_lane);
   return status;

@@ -12,6 +12,7 @@
 #include "base/unique_fd.h"
 #include "fs/client/file_system.h"
 #include "mount/daemon.h"
+#include "mount/guard.h"
 #include "mount/kernel_cache.h"
 #include "mount/mount_config.h"
 
@@ -29,8 +30,9 @@ Status CheckMountPoint(const std::string& path);
 fs::client::MountOptions ToClientOptions(const MountConfig& config);
 
 // Mounts `file_system`, tells `readiness` once a request has gone all the way through, and answers until it is
-// unmounted or `signals` (BlockEndSignals) has something. `cache` is what `file_system` was connected with.
-Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, const MountRequest& request,
-                       const UniqueFd& signals, Readiness& readiness);
+// unmounted or `signals` (BlockEndSignals) has something. `cache` is what `file_system` was connected with. `guard`, if
+// there is one, has the mount end when this process is killed.
+Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, MountGuard* guard,
+                       const MountRequest& request, const UniqueFd& signals, Readiness& readiness);
 
 }  // namespace termfs::mount

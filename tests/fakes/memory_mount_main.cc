@@ -23,7 +23,7 @@ termfs::Status Run(const std::string& mountpoint, const std::string& options) {
   fakes::MemoryVolume volume(kCapacity);
   fakes::MemoryFileSystem file_system(volume, &cache);
   mount::Readiness nobody;
-  return mount::ServeFileSystem(file_system, cache, request, signals, nobody);
+  return mount::ServeFileSystem(file_system, cache, nullptr, request, signals, nobody);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ int Host(const std::vector<std::string>& roots, const std::string& options, int 
   }
   for (auto& mount : mounts) {
     mount->thread = std::thread([&mount = *mount, &signals, &announce] {
-      mount.end = ServeFileSystem(mount.file_system, mount.cache, mount.request, *signals, announce);
+      mount.end = ServeFileSystem(mount.file_system, mount.cache, nullptr, mount.request, *signals, announce);
     });
   }
   bool clean = true;
