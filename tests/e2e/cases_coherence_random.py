@@ -2,7 +2,6 @@
 """Random calls on three mounts of one volume, and whether they could have happened one by one. See docs/posix.md."""
 import os
 import signal
-import subprocess
 import time
 
 from coherence import CALLS, Episodes, Violation, pause, seconds_of
@@ -33,17 +32,6 @@ def case_coherence_random(site):
         finish(episodes, "coherence_random")
 
 
-def abort_if_it_hangs(mount):
-    """A thread of a dead mount that was telling its kernel to drop a name may wait for the lock of a directory, which a call
-    holds that waits for the mount: then the kernel ends neither before it is told to give the mount up."""
-    deadline = time.monotonic() + 10
-    while not ended(mount.pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    if not ended(mount.pid):
-        print(f"     coherence_killed_mount: {mount.path} hangs, its kernel is told to give it up", flush=True)
-        subprocess.run(["umount", "-f", mount.path], stderr=subprocess.DEVNULL, check=False)
-
-
 def case_coherence_killed_mount(site):
     """What a mount that is killed had begun may have happened or not, and nothing else is otherwise."""
     seed, seconds, left_out = begin(site, "coherence_killed_mount", 0.25)
@@ -57,7 +45,7 @@ def case_coherence_killed_mount(site):
                 pause(seed + episodes.number, 0.2)
                 os.kill(lost.pid, signal.SIGKILL)
                 since = time.monotonic_ns()
-                abort_if_it_hangs(lost)
+                eventually(lambda: ended(lost.pid), "the mount's process ends")
                 return since
 
             episodes.run(kill, lost)

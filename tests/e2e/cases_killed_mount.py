@@ -4,18 +4,24 @@ else."""
 import errno
 import os
 import signal
-import subprocess
 import time
 
 from cases_coherence import two_mounts
-from cases_posix import write_file
-from volume import check, ended, eventually
+from cases_posix import refuses, write_file
+from volume import check, ended, eventually, run
 
 GUARD = "termfs-guard"
 ENDS = 30  # seconds; usually it takes some milliseconds
 
-# Calls until the mount is dead: prints the error.
-LOOK = "import os, sys\ntry:\n  os.stat(sys.argv[1])\nexcept OSError as e:\n  print(e.errno)"
+# Says that it is about to call, and what came of it.
+CALL = """
+import os, sys
+print("calls", flush=True)
+try:
+    getattr(os, sys.argv[1])(sys.argv[2])
+except OSError as error:
+    print(error.errno)
+"""
 
 
 def guard_of(pid):
@@ -29,13 +35,27 @@ def guard_of(pid):
     return None
 
 
-def thread_state(pid, name):
+def states(pid):
+    """Of the threads of a process, with their names."""
+    found = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/stat", encoding="utf-8") as stat:
-            text = stat.read()
-        if f"({name})" in text:
-            return text.rsplit(")", 1)[1].split()[0]
-    return None
+            name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
+        found.append((name, rest.split()[0]))
+    return found
+
+
+def stopped(pid):
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: all(state in "Tt" for _, state in states(pid)), "a process stops")
+
+
+def begin_call(site, name, path):
+    """A process that waits in a call."""
+    child = site.start("python3", "-c", CALL, name, path)
+    check(child.stdout.readline() == "calls\n", "a caller starts")
+    eventually(lambda: states(child.pid)[0][1] in "SD", "a caller waits")
+    return child
 
 
 def stick(site, a, b, number):
@@ -46,13 +66,13 @@ def stick(site, a, b, number):
     os.mkdir(a / folder)
     write_file(a / folder + "/x", b"x")
     os.stat(a / folder + "/x")
-    os.kill(a.pid, signal.SIGSTOP)
-    look = site.start("python3", "-c", LOOK, a / folder + "/missing")
-    change = site.start("python3", "-c", "import os, sys; os.unlink(sys.argv[1])", b / folder + "/x")
-    time.sleep(0.7)  # both have got as far as they get; after three seconds the mount would be expelled
-    os.kill(server, signal.SIGSTOP)
+    stopped(a.pid)
+    look = begin_call(site, "stat", a / folder + "/missing")
+    change = begin_call(site, "unlink", b / folder + "/x")
+    time.sleep(1)  # it has got to the stopped mount; that one would be expelled after three seconds
+    stopped(server)
     os.kill(a.pid, signal.SIGCONT)
-    eventually(lambda: thread_state(a.pid, "termfs-entries") == "D", "a thread waits for the directory", 10)
+    eventually(lambda: ("termfs-entries", "D") in states(a.pid), "a thread waits for the directory")
     return look, change
 
 
@@ -70,5 +90,87 @@ def case_killed_mount_lets_go(site):
         print(f"     killed_mount_lets_go: after {(time.monotonic() - began) * 1000:.0f} ms", flush=True)
     finally:
         os.kill(server, signal.SIGCONT)
-    check(change.wait(timeout=120) == 0, "the other mount goes on")
+    changed, _ = change.communicate(timeout=120)
+    check(changed == "", f"the other mount goes on: {changed}")
     site.volumes[0].abandon(a)
+
+
+def control_of(guard):
+    """The file with which a guard would end its mount."""
+    for fd in os.listdir(f"/proc/{guard}/fd"):
+        if os.readlink(f"/proc/{guard}/fd/{fd}").endswith("/abort"):
+            return f"/proc/{guard}/fd/{fd}"
+    raise AssertionError(f"guard {guard} has nothing to end its mount with")
+
+
+def orphans():
+    """Guards whose mount is gone."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat", encoding="utf-8") as stat:
+                name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
+            if name == GUARD and int(rest.split()[1]) == 1:
+                found.append(entry)
+        except OSError:
+            continue
+    return found
+
+
+def case_guard_of_a_mount(site):
+    """A guard has nothing of the mount's, does not look like it, and ends with it. Without it the mount goes on."""
+    volume = site.volume()
+    for way in ("umount", "SIGTERM", "guard killed", "guard stopped", "killed"):
+        mount = volume.mount()
+        guard = guard_of(mount.pid)
+        check(guard is not None, "a mount has a guard")
+        with open(f"/proc/{guard}/cmdline", encoding="utf-8") as line:
+            check(line.read().strip("\0") == GUARD, "its command line")
+        links = [os.readlink(f"/proc/{guard}/fd/{fd}") for fd in os.listdir(f"/proc/{guard}/fd")]
+        check(len(links) == 6 and links.count("/dev/null") == 3, f"what it has open: {links}")
+        check(os.getsid(guard) == guard, "its session")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            os.kill(guard, number)
+        write_file(mount / "f", b"x")
+        if way == "guard stopped":
+            os.kill(guard, signal.SIGSTOP)
+        elif way == "guard killed":
+            os.kill(guard, signal.SIGKILL)
+            eventually(lambda guard=guard: ended(guard), "the guard ends")
+            write_file(mount / "f", b"y")
+        check(way == "guard killed" or not ended(guard), f"{way}: the guard has ended")
+        if way in ("SIGTERM", "killed"):
+            os.kill(mount.pid, signal.SIGTERM if way == "SIGTERM" else signal.SIGKILL)
+            eventually(lambda mount=mount: ended(mount.pid), f"{way}: the mount ends")
+            volume.abandon(mount)
+        else:
+            volume.umount(mount)
+        eventually(lambda guard=guard: ended(guard), f"{way}: the guard ends")
+    nowhere = os.path.join(site.scratch, "nowhere")
+    os.mkdir(nowhere)
+    volume.stop()
+    run(site.termfs, "mount", volume.path, nowhere, code=1)
+    eventually(lambda: not orphans(), f"guards without a mount: {orphans()}")
+
+
+def case_guard_of_a_mount_that_is_gone(site):
+    """What a guard has open means one connection for ever, not a later one of the same number."""
+    volume = site.volume()
+    first = volume.mount()
+    number = os.stat(first.path).st_dev
+    control = os.open(control_of(guard_of(first.pid)), os.O_WRONLY)
+    try:
+        volume.umount(first)
+        second = volume.mount()
+        check(os.stat(second.path).st_dev == number, f"no number twice: {number}, {os.stat(second.path).st_dev}")
+        os.write(control, b"1")
+        write_file(second / "f", b"x")
+    finally:
+        os.close(control)
+    control = os.open(control_of(guard_of(second.pid)), os.O_WRONLY)  # so it is this that ends a mount
+    try:
+        os.write(control, b"1")
+        refuses(errno.ENOTCONN, os.stat, second / "f2")
+    finally:
+        os.close(control)
+    volume.abandon(second)
