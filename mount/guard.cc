@@ -136,7 +136,7 @@ Status MountGuard::StartProcess(UniqueFd from_mount) {
   }
   process_.Reset(static_cast<int>(syscall(SYS_pidfd_open, child_, 0)));
   if (!process_.valid()) {
-    const Status failed = ErrnoStatus("watch the process that guards the mount");
+    Status failed = ErrnoStatus("watch the process that guards the mount");
     kill(child_, SIGKILL);
     return failed;
   }
