@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <linux/fs.h>
+
 #include "mount/errno.h"
 #include "mount/front_end.h"
 #include "mount/fuse_operations.h"
@@ -22,6 +24,7 @@ void OnRename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_
   FrontEnd& front = FrontEnd::Of(request);
   const KernelCacheNotifier::Change change(front.cache(), parent);
   const KernelCacheNotifier::Change other_change(front.cache(), new_parent);
+  front.cache().Moves({parent, name}, {new_parent, new_name}, (flags & RENAME_EXCHANGE) != 0);
   Reply(request, front.file_system().Rename(FrontEnd::lane(), parent, name, new_parent, new_name, flags));
 }
 

@@ -141,25 +141,69 @@ bool KernelCacheNotifier::InvalidateEntry(uint64_t parent, std::string_view name
     return true;  // the kernel asks for every entry
   }
   const auto begin = steady_clock::now();
-  if (Notified(parent, name, true, begin + kEntryPatience) || NewEpoch()) {
-    return true;
+  const auto deadline = std::min(begin + kEntryPatienceAboveMounts, EntriesEnd());
+  const Entry entry{.parent = parent, .name = std::string(name)};
+  if (!Notified(entry, true, begin + kEntryPatience)) {
+    if (NewEpoch()) {
+      return true;
+    }
+    if (!Notified(entry, false, deadline)) {
+      return steady_clock::now() >= EntriesEnd();
+    }
   }
-  return Notified(parent, name, false, std::min(begin + kEntryPatienceAboveMounts, EntriesEnd())) ||
-         steady_clock::now() >= EntriesEnd();
+  return DropMoved(parent, name, deadline) || steady_clock::now() >= EntriesEnd();
 }
 
-bool KernelCacheNotifier::Notified(uint64_t parent, std::string_view name, bool gives_up_early,
-                                   steady_clock::time_point deadline) {
+bool KernelCacheNotifier::DropMoved(uint64_t parent, std::string_view name, steady_clock::time_point deadline) {
+  std::vector<MovedNames::Name> dropped;
+  while (true) {
+    std::optional<std::vector<MovedNames::Name>> names;
+    {
+      MutexLock lock(mutex_);
+      names = moved_.Where(parent, name, steady_clock::now());
+    }
+    const auto is_left = [&](const MovedNames::Name& one) {
+      return std::find(dropped.begin(), dropped.end(), one) == dropped.end();
+    };
+    if (names.has_value() && std::none_of(names->begin(), names->end(), is_left)) {
+      return true;
+    }
+    if (NewEpoch()) {
+      return true;
+    }
+    if (!names.has_value()) {
+      return false;
+    }
+    for (const MovedNames::Name& one : *names) {
+      if (is_left(one)) {
+        if (!Notified({.parent = one.parent, .name = one.name, .expires = true}, false, deadline)) {
+          return false;
+        }
+        dropped.push_back(one);
+      }
+    }
+  }
+}
+
+void KernelCacheNotifier::Moves(MovedNames::Name from, MovedNames::Name to, bool exchange) {
+  const auto until = EntriesEnd();
+  if (has_epochs() && steady_clock::now() < until) {
+    MutexLock lock(mutex_);
+    moved_.Add(std::move(from), std::move(to), exchange, until);
+  }
+}
+
+bool KernelCacheNotifier::Notified(const Entry& entry, bool gives_up_early, steady_clock::time_point deadline) {
   MutexLock lock(mutex_);
   if (session_ == nullptr) {
     return true;
   }
-  const auto held_up = [&]() REQUIRES(mutex_) { return gives_up_early && IsChanging(parent); };
+  const auto held_up = [&]() REQUIRES(mutex_) { return gives_up_early && IsChanging(entry.parent); };
   if (held_up() || (gives_up_early && entries_.done < entries_.queued)) {
     return false;
   }
   const uint64_t number = ++entries_.queued;
-  entries_.items.push_back({parent, std::string(name)});
+  entries_.items.push_back(entry);
   changed_.NotifyAll();
   while (entries_.done < number && !held_up() && changed_.WaitUntil(mutex_, deadline)) {
   }
@@ -285,7 +329,8 @@ int KernelCacheNotifier::NotifyAttributes(fuse_session* session, uint64_t ino) {
 }
 
 void KernelCacheNotifier::NotifyEntry(fuse_session* session, const Entry& entry) {
-  const int error = fuse_lowlevel_notify_inval_entry(session, entry.parent, entry.name.data(), entry.name.size());
+  const auto notify = entry.expires ? &fuse_lowlevel_notify_expire_entry : &fuse_lowlevel_notify_inval_entry;
+  const int error = notify(session, entry.parent, entry.name.data(), entry.name.size());
   if (!Expected(error) && error != -ENOTDIR) {
     LOG_WARNING("the kernel did not drop an entry of directory {}: {}", entry.parent, std::strerror(-error));
   }
@@ -298,6 +343,11 @@ bool KernelCacheNotifier::NewEpoch() {
   const Use use(*this);
   if (use.session() == nullptr) {
     return true;
+  }
+  {
+    // Before the epoch: what is noted from here on may have been looked up in the new one.
+    MutexLock lock(mutex_);
+    moved_.Clear();
   }
   // By hand: libfuse 3.14 has no name for it.
   const fuse_out_header header{.len = sizeof(header), .error = kNotifyNewEpoch, .unique = 0};

@@ -11,7 +11,8 @@
 //               thread. Who asks waits until that is done, or until this mount is seen changing the directory itself:
 //               then all entries of the mount are made void by a new epoch, which waits for nothing. But a kernel
 //               unmounts what is mounted below a void entry. So while anything is, there are no new epochs: who asks
-//               waits longer, or until the time of the entries is over, and no more are given.
+//               waits longer, or until the time of the entries is over, and no more are given. An entry that a rename
+//               of this mount may have moved away is dropped wherever it went, by a new epoch, too.
 //
 // Thread-safety: any thread.
 // Ownership:     the libfuse session outlives Attach to Detach.
@@ -33,6 +34,7 @@
 
 #include "base/mutex.h"
 #include "fs/client/file_system.h"
+#include "mount/moved_names.h"
 
 namespace termfs::mount {
 
@@ -46,6 +48,8 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   static constexpr std::chrono::milliseconds kEntryPatienceAboveMounts{2000};
   // How much longer than it was told the kernel is thought to use an entry: it counts from when it gets the reply.
   static constexpr std::chrono::milliseconds kEntryMargin{1000};
+  // Renames that are remembered; they matter for as long as an entry lasts.
+  static constexpr size_t kMostMoves = 4096;
   // How long the kernel is thought to take from a reply to the inode that it makes of it.
   static constexpr std::chrono::milliseconds kMaking{100};
 
@@ -66,6 +70,9 @@ class KernelCacheNotifier : public fs::client::KernelCache {
 
   // The kernel understands epochs, so it may be given entries for longer than the moment.
   void HasEpochs() { epochs_.store(true, std::memory_order_relaxed); }
+
+  // The kernel waits for a rename; when that succeeds, it moves the entry that it knew before it asked.
+  void Moves(MovedNames::Name from, MovedNames::Name to, bool exchange) EXCLUDES(mutex_);
 
   // As long as it lives, the kernel waits for a request that changes the directory.
   class Change {
@@ -89,6 +96,7 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   struct Entry {
     uint64_t parent;
     std::string name;
+    bool expires = false;  // it is looked up again, instead of dropped with what is mounted below it
   };
   // What a thread does in the order of arrival.
   template <typename Item>
@@ -112,8 +120,11 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   bool IsChanging(uint64_t directory) const REQUIRES(mutex_);
   // Queues a notification, unless this mount itself is changing the directory, or the thread is held up by another one.
   // Whether it was carried out before the deadline.
-  bool Notified(uint64_t parent, std::string_view name, bool gives_up_early,
-                std::chrono::steady_clock::time_point deadline) EXCLUDES(mutex_);
+  bool Notified(const Entry& entry, bool gives_up_early, std::chrono::steady_clock::time_point deadline)
+      EXCLUDES(mutex_);
+  // The name has been dropped: so is what the kernel had by that name before and has moved.
+  bool DropMoved(uint64_t parent, std::string_view name, std::chrono::steady_clock::time_point deadline)
+      EXCLUDES(mutex_);
   // Looks whether anything is mounted below this mount.
   bool HasMountsBelow() EXCLUDES(mutex_);
   // When the kernel uses no entry any more that it has been given so far.
@@ -131,7 +142,8 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   Line<Pages> pages_ GUARDED_BY(mutex_);
   Line<Entry> entries_ GUARDED_BY(mutex_);
   std::vector<uint64_t> changing_ GUARDED_BY(mutex_);  // directories, once for each request
-  unsigned in_kernel_ GUARDED_BY(mutex_) = 0;          // calls
+  MovedNames moved_ GUARDED_BY(mutex_){kMostMoves};
+  unsigned in_kernel_ GUARDED_BY(mutex_) = 0;  // calls
   bool ending_ GUARDED_BY(mutex_) = false;
   dev_t device_ GUARDED_BY(mutex_) = 0;  // of this mount; 0: not known
   fuse_session* session_ GUARDED_BY(mutex_) = nullptr;

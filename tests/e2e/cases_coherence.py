@@ -4,8 +4,9 @@ import mmap
 import os
 import random
 import threading
+import time
 
-from cases_posix import MIB, read_file, refuses, write_file
+from cases_posix import MIB, RENAME_EXCHANGE, read_file, refuses, renameat2, write_file
 from volume import check, run
 
 
@@ -261,6 +262,32 @@ def case_two_mounts_same_directory(site):
     check(os.listdir(a / "d") == os.listdir(b / "d") == [], "nothing is left")
     expelled = site.volumes[0].metrics()["fs_expulsions_total"]
     check(expelled == 0, f"{expelled} sessions were expelled")
+
+
+def case_two_mounts_rename_the_same(site):
+    """One moves the name that the other one has just replaced: what its kernel moves is not what the server moves."""
+    a, b = two_mounts(site)
+    numbers = random.Random(5)
+    wrong = []
+    rounds = site.size(400, 100)
+    for number in range(rounds):
+        for name in ("old", "other", "new"):
+            write_file(b / name, b"")
+        os.link(b / "old", b / "kept")  # or its inode is found to be gone, and the name looked up again
+        for name in ("old", "other"):
+            os.stat(a / name)
+        replacing = threading.Thread(target=os.rename, args=(b / "new", b / "old"))
+        replacing.start()
+        time.sleep(numbers.uniform(0, 0.0005))
+        renameat2(a / "old", a / "other", RENAME_EXCHANGE if number % 2 else 0)
+        replacing.join()
+        seen, there = ([os.path.exists(m / name) and os.stat(m / name).st_ino for name in ("old", "other")] for m in (a, b))
+        if seen != there:
+            wrong.append((number, seen, there))
+        for name in ("old", "other", "kept"):
+            if os.path.exists(b / name):
+                os.unlink(b / name)
+    check(not wrong, f"{len(wrong)} of {rounds} were seen wrong: {wrong[:3]}")
 
 
 def case_two_mounts_random(site):
