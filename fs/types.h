@@ -37,6 +37,9 @@ struct DirectoryEntry {
   Attributes attributes;  // of readdirplus, else zeros
 };
 
+// The quota of a directory tree, as an extended attribute of each inode in it: fs/client/quota.h. ENODATA: none.
+inline constexpr char kQuotaXattr[] = "system.termfs.quota";
+
 struct FileSystemStatus {
   uint64_t capacity_bytes = 0;
   uint64_t free_bytes = 0;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <map>
+
 #include "metadata/check_state.h"
 #include "metadata/keys.h"
 
@@ -7,7 +9,7 @@ namespace termfs::metadata {
 namespace {
 
 Status CheckKeyTypes(CheckState& state) {
-  static constexpr std::string_view kTypes = "SNCRIDEXOTAGPLQ";
+  static constexpr std::string_view kTypes = "SNCRIDEXOTAGPLQU";
   for (int byte = 0; byte < 255; ++byte) {
     const char type = static_cast<char>(byte);
     if (kTypes.find(type) == kTypes.npos) {
@@ -34,6 +36,42 @@ Status CheckClients(CheckState& state) {
     }
     state.inodes_in_receipts += static_cast<uint64_t>(receipt->inodes);
   });
+}
+
+Status CheckQuotas(CheckState& state) {
+  std::map<ProjectNumber, Quota> found;
+  for (const auto& [ino, inode] : state.inodes) {
+    if (inode.project != 0) {
+      Quota& quota = found[inode.project];
+      quota.pages += inode.blocks;
+      ++quota.inodes;
+    }
+  }
+  if (!found.empty() && (state.superblock.incompatible & kQuotas) == 0) {
+    state.Problem("quotas: there are some, but the superblock does not say so");
+  }
+  RETURN_IF_ERROR(ForEachOfType(state.reader, 'U', [&](const KeyValue& pair) {
+    std::string_view number = std::string_view(pair.key).substr(1);
+    const ProjectNumber project = Decoder(number).U64();
+    const Result<Quota> quota = DecodeQuota(project, pair.value);
+    if (pair.key.size() != QuotaKey(0).size() || !quota.ok()) {
+      state.Problem("quota of directory {}: damaged record", project);
+      return;
+    }
+    const Quota& sums = found[project];
+    if (quota->pages != sums.pages || quota->inodes != sums.inodes) {
+      state.Problem("quota of directory {}: {} pages and {} inodes are counted, but there are {} and {}", project,
+                    quota->pages, quota->inodes, sums.pages, sums.inodes);
+    }
+    if (sums.inodes == 0) {
+      state.Problem("quota of directory {}: nothing is left of the tree", project);
+    }
+    found.erase(project);
+  }));
+  for (const auto& [project, sums] : found) {
+    state.Problem("quota of directory {}: {} inodes count to it, but it is missing", project, sums.inodes);
+  }
+  return Status::Ok();
 }
 
 Status CheckCounters(CheckState& state) {
@@ -92,6 +130,7 @@ Result<CheckReport> Check(KeyValueStore& store, const CheckOptions& options) {
   RETURN_IF_ERROR(CompareSpace(state));
   RETURN_IF_ERROR(CheckClients(state));
   RETURN_IF_ERROR(CheckCounters(state));
+  RETURN_IF_ERROR(CheckQuotas(state));
   return std::move(state.report);
 }
 

@@ -30,6 +30,7 @@ struct CheckedInode {
   InodeNumber parent = 0;
   uint64_t trim_page = kNoTrim;
   uint32_t xattr_bytes = 0;
+  ProjectNumber project = 0;
   // As found.
   uint32_t names = 0;
   uint32_t subdirectories = 0;

@@ -171,6 +171,7 @@ Status CheckInodes(CheckState& state) {
     inode.parent = record->parent;
     inode.trim_page = record->trim_page;
     inode.xattr_bytes = record->xattr_bytes;
+    inode.project = record->project;
     ++state.report.inodes;
     state.report.directories += a.is_directory() ? 1 : 0;
     const bool wrong_target = a.type() == FileType::kSymlink && a.size != record->symlink_target.size();

@@ -29,9 +29,10 @@ Status CheckNewInode(const NewInode& inode) {
   return Status::Error(EINVAL, "not a file type");
 }
 
-InodeRecord MakeInode(InodeNumber ino, const NewInode& wanted, const Attributes& parent, Caller caller,
-                      Nanoseconds now) {
+InodeRecord MakeInode(InodeNumber ino, const NewInode& wanted, const InodeRecord& dir, Caller caller, Nanoseconds now) {
+  const Attributes& parent = dir.attributes;
   InodeRecord inode;
+  inode.project = dir.project;
   Attributes& a = inode.attributes;
   a.ino = ino;
   a.generation = 1;
@@ -101,7 +102,7 @@ Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, 
     if (ino == 0) {
       ASSIGN_OR_RETURN(ino, NextInode());
     }
-    InodeRecord record = MakeInode(ino, wanted, dir->attributes, caller, now);
+    InodeRecord record = MakeInode(ino, wanted, *dir, caller, now);
     RETURN_IF_ERROR(op.transaction().Grows());
     RETURN_IF_ERROR(InheritAcl(op, *dir, caller.umask, record));
     RETURN_IF_ERROR(op.AddDentry(*dir, name, {ino, record.attributes.type()}));
@@ -128,7 +129,7 @@ Result<Attributes> Namespace::CreateUnnamed(InodeNumber parent, const NewInode& 
     if (ino == 0) {
       ASSIGN_OR_RETURN(ino, NextInode());
     }
-    InodeRecord record = MakeInode(ino, inode, dir->attributes, caller, now);
+    InodeRecord record = MakeInode(ino, inode, *dir, caller, now);
     record.attributes.nlink = 0;
     RETURN_IF_ERROR(op.transaction().Grows());
     RETURN_IF_ERROR(InheritAcl(op, *dir, caller.umask, record));
@@ -161,6 +162,9 @@ Result<Attributes> Namespace::AddLink(InodeNumber ino, InodeNumber parent, std::
     Attributes& a = inode->attributes;
     if (a.is_directory()) {
       return Status::Error(EPERM, "a directory has one name");
+    }
+    if (inode->project != dir->project) {
+      return Status::Error(EXDEV, "the directory is in another quota tree than the file");
     }
     if (a.nlink == 0) {
       ASSIGN_OR_RETURN(const bool nameable, IsNameable(op, ino));

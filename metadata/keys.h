@@ -18,8 +18,10 @@
 //   'P' server:32, region page       pending-free range
 //   'L' client                       a client that has, or had, a session and has not said goodbye
 //   'Q' client, slot:32              receipt of the last marked request of the client's slot
+//   'U' directory                    quota of the tree below it: limits and what is in use
 //
-// Guards (see key_value_store.h): 'I' guards 'D', 'E', 'X', 'O', 'T' and 'A' of its inode.
+// Guards (see key_value_store.h): 'I' guards 'D', 'E', 'X', 'O', 'T' and 'A' of its inode; 'R' which 'U' there are,
+// but for their end.
 #pragma once
 
 #include <string>
@@ -53,6 +55,7 @@ inline std::string PendingKey(uint32_t server, PageIndex page) {
 }
 inline std::string ClientKey(ClientNumber client) { return Encoder('L').U64(client).Take(); }
 inline std::string ReceiptKey(ClientNumber client, uint32_t slot) { return Encoder('Q').U64(client).U32(slot).Take(); }
+inline std::string QuotaKey(ProjectNumber project) { return Encoder('U').U64(project).Take(); }
 // From the key of an extent. EIO: not one.
 inline Result<uint64_t> FilePageOfExtentKey(std::string_view key) {
   Decoder decoder(key);

@@ -9,6 +9,9 @@
 //      and nlink is 2 plus its subdirectories). An orphan has nlink 0 and an orphan key.
 //   2. A region page is free (bit clear), in one extent, or in one pending-free range (bit set); never in two.
 //   3. Attributes.blocks is the number of pages in the inode's extents.
+//   4. A quota's pages and inodes are the sums over the inodes that count to it. While it is not `counting`, these are
+//      all below its directory, but for what counts to another quota, and what was removed and is kept as an orphan.
+//      It ends with the last of them.
 //
 // Freed space takes this way: Unlink, Truncate, ... put it into pending-free ranges, durable and not allocatable.
 // The caller takes some (ListPendingFree), waits until no I/O and no client can name them, makes them durable zero
@@ -63,6 +66,8 @@ struct FormatOptions {
 
 // The number of inodes is partly in receipts. Recover brings it to volumes that were made before.
 inline constexpr uint64_t kInodesInReceipts = 1;
+// Inodes name the quota tree that they count to. The first quota brings it to a volume.
+inline constexpr uint64_t kQuotas = 2;
 
 struct Superblock {
   uint32_t format_version = 0;
@@ -70,7 +75,7 @@ struct Superblock {
   // Features that a program which does not know them may ignore, must not write under, must not open.
   uint64_t compatible = 0;
   uint64_t read_only_compatible = 0;
-  uint64_t incompatible = 0;  // kInodesInReceipts
+  uint64_t incompatible = 0;  // kInodesInReceipts, kQuotas
   uint64_t capacity_pages = 0;
   uint32_t region_server = 0;
   uint32_t name_hash_bits = 0;
@@ -219,6 +224,20 @@ class Namespace {
   // EINVAL when smaller than now.
   Status Grow(uint64_t new_capacity_pages);
 
+  // --- Quotas of directory trees (quota.cc) ---
+  //
+  // What is made below a directory with a quota counts to it, until it is removed. EDQUOT: an operation would take more
+  // than a limit allows. No name moves into a quota tree or out of it, and none in it is a link of what is outside, or
+  // the other way: EXDEV.
+
+  // Sets limits, each if given (0: none). The first time makes `dir` the root of a quota tree, and counts what is below
+  // it, in steps; until that has ended, a directory that is not yet counted does not move within the tree (EXDEV).
+  // When it was cut short the next SetQuota or Recover goes on. A limit below what is in use only ends growth. Without
+  // any limit a tree in which nothing is but its root stops being one. ENOTDIR; EINVAL: in, or around, another one.
+  Status SetQuota(InodeNumber dir, std::optional<uint64_t> bytes, std::optional<uint64_t> inodes);
+  // Of the tree that the inode counts to, if it does to one.
+  Result<std::optional<Quota>> FindQuota(InodeNumber ino);
+
   // --- A smaller region (shrink.cc): Confine; move what ListBeyond finds; free what is pending; Shrink ---
 
   // Pages at or beyond `end` are not given to files any more. ENOSPC: more is in use than fits below; then as before.
@@ -269,6 +288,10 @@ class Namespace {
   Status Run(const Stamp* stamp, Receipt& receipt, const std::function<Status(Operation&)>& body);
   Result<Attributes> AddLink(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
                              const Stamp* stamp, bool unnamed_too);
+  Status NoteQuotas();
+  Status EndCounts();
+  Status CountTree(ProjectNumber project);
+  Result<std::vector<InodeNumber>> CountDirectory(ProjectNumber project, InodeNumber dir);
   Result<Attributes> LookupBy(Reader& reader, InodeNumber parent, std::string_view name) const;
 
   KeyValueStore& store_;

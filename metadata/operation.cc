@@ -74,7 +74,11 @@ Result<InodeRecord*> Operation::Claim(InodeNumber ino) {
   }
   ASSIGN_OR_RETURN(InodeRecord inode, DecodeInode(ino, *value));
   const bool has_space = HasSpace(inode);
-  return &inodes_.emplace(ino, Held{std::move(inode), std::move(*value), has_space}).first->second.inode;
+  Held held{.inode = {}, .stored = std::move(*value), .had_space = has_space};
+  held.project = inode.project;
+  held.blocks = inode.attributes.blocks;
+  held.inode = std::move(inode);
+  return &inodes_.emplace(ino, std::move(held)).first->second.inode;
 }
 
 Result<InodeRecord*> Operation::ClaimDirectory(InodeNumber ino) {
@@ -160,9 +164,52 @@ Status Operation::Finish() {
     }
   }
   RETURN_IF_ERROR(space_.Flush());
+  RETURN_IF_ERROR(WriteQuotas());
   // Last: all operations share the shards, and one that holds a shard waits for nothing any more.
   const int64_t delta = TakeInodeDelta();
   return delta == 0 ? Status::Ok() : AddToInodeCount(transaction_, inode_shard_, delta);
+}
+
+Status Operation::WriteQuotas() {
+  std::map<ProjectNumber, Use> changes;  // in this order, so that two operations do not wait for each other
+  for (const auto& [ino, held] : inodes_) {
+    if (held.project != 0) {
+      Use& change = changes[held.project];
+      change.pages -= static_cast<int64_t>(held.blocks);
+      --change.inodes;
+    }
+    if (held.inode.project != 0 && !held.removed) {
+      Use& change = changes[held.inode.project];
+      change.pages += static_cast<int64_t>(held.inode.attributes.blocks);
+      ++change.inodes;
+    }
+  }
+  for (const auto& [project, change] : changes) {
+    if (change.pages != 0 || change.inodes != 0) {
+      RETURN_IF_ERROR(WriteQuota(project, change));
+    }
+  }
+  return Status::Ok();
+}
+
+Status Operation::WriteQuota(ProjectNumber project, const Use& change) {
+  const std::string key = QuotaKey(project);
+  ASSIGN_OR_RETURN(const auto value, transaction_.GetForUpdate(key));
+  if (!value) {
+    return Status::Error(EIO, "the record of a quota is missing: run termfs fsck");
+  }
+  ASSIGN_OR_RETURN(Quota quota, DecodeQuota(project, *value));
+  quota.pages += static_cast<uint64_t>(change.pages);
+  quota.inodes += static_cast<uint64_t>(change.inodes);
+  if (quota.inodes == 0) {
+    return transaction_.Delete(key);
+  }
+  const QuotaLimits& limits = quota.limits;
+  if (limited_ && ((change.pages > 0 && limits.bytes != 0 && quota.pages > limits.bytes >> kPageBits) ||
+                   (change.inodes > 0 && limits.inodes != 0 && quota.inodes > limits.inodes))) {
+    return Status::Error(EDQUOT, "the quota of the directory tree is used up");
+  }
+  return transaction_.Put(key, EncodeQuota(quota));
 }
 
 void Operation::Publish() {

@@ -77,20 +77,33 @@ class Operation {
   // Inodes made less inodes removed. The caller stores them; else Finish does.
   int64_t TakeInodeDelta() { return std::exchange(inodes_to_store_, 0); }
 
+  // What is only counted is not limited by quotas.
+  void LiftQuotas() { limited_ = false; }
+
   // Writes what is still in memory. The last call before Commit.
   Status Finish();
   // After Commit.
   void Publish();
 
  private:
-  void CountInode(InodeNumber ino, int64_t delta);
-
+  struct Use {
+    int64_t pages = 0;
+    int64_t inodes = 0;
+  };
   struct Held {
     InodeRecord inode;
     std::string stored;  // empty: new
     bool had_space = false;
     bool removed = false;
+    // As stored.
+    ProjectNumber project = 0;
+    uint64_t blocks = 0;
   };
+
+  void CountInode(InodeNumber ino, int64_t delta);
+  // What the operation does to quotas, as their records say it then. EDQUOT.
+  Status WriteQuotas();
+  Status WriteQuota(ProjectNumber project, const Use& change);
 
   Transaction& transaction_;
   Allocator& allocator_;
@@ -100,6 +113,7 @@ class Operation {
   int64_t inode_delta_ = 0;
   int64_t inodes_to_store_ = 0;
   uint8_t inode_shard_ = 0;  // they are stored there
+  bool limited_ = true;
 };
 
 }  // namespace termfs::metadata

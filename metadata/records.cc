@@ -8,6 +8,7 @@ namespace termfs::metadata {
 namespace {
 
 constexpr uint8_t kValueVersion = 1;
+constexpr uint8_t kInodeOfProject = 2;  // the version of an inode that is in a quota tree
 constexpr std::string_view kMagic = "termfsmd";
 
 Status Damaged(const char* what) { return Status::Error(EIO, std::string(what) + ": damaged record, run termfs fsck"); }
@@ -34,9 +35,9 @@ bool IsFileType(uint8_t type) {
 Encoder Value() { return Encoder(kValueVersion); }
 
 // A decoder behind the version byte; of an unknown version nothing decodes.
-Decoder Open(std::string_view bytes) {
+Decoder Open(std::string_view bytes, uint8_t version = kValueVersion) {
   Decoder decoder(bytes);
-  if (decoder.U8() != kValueVersion) {
+  if (decoder.U8() != version) {
     Decoder nothing("");
     nothing.U8();
     return nothing;
@@ -84,7 +85,8 @@ Result<Superblock> DecodeSuperblock(std::string_view bytes) {
                                               ", this program knows version " + std::to_string(kFormatVersion) +
                                               ": use the termfs that made it, or a newer one");
   }
-  if (const uint64_t unknown = s.incompatible & ~kInodesInReceipts; unknown != 0 || s.read_only_compatible != 0) {
+  if (const uint64_t unknown = s.incompatible & ~(kInodesInReceipts | kQuotas);
+      unknown != 0 || s.read_only_compatible != 0) {
     char text[120];
     snprintf(text, sizeof(text), "volume has features unknown to this program (incompat %#llx, ro-compat %#llx)",
              static_cast<unsigned long long>(unknown), static_cast<unsigned long long>(s.read_only_compatible));
@@ -104,8 +106,8 @@ Result<Superblock> DecodeSuperblock(std::string_view bytes) {
 
 std::string EncodeInode(const InodeRecord& inode) {
   const Attributes& a = inode.attributes;
-  return Value()
-      .U32(a.mode)
+  Encoder encoder(inode.project == 0 ? kValueVersion : kInodeOfProject);
+  encoder.U32(a.mode)
       .U32(a.nlink)
       .U32(a.uid)
       .U32(a.gid)
@@ -119,13 +121,16 @@ std::string EncodeInode(const InodeRecord& inode) {
       .U64(Count(a.btime))
       .U64(inode.parent)
       .U64(inode.trim_page)
-      .U32(inode.xattr_bytes)
-      .Bytes(inode.symlink_target)
-      .Take();
+      .U32(inode.xattr_bytes);
+  if (inode.project != 0) {
+    encoder.U64(inode.project);
+  }
+  return encoder.Bytes(inode.symlink_target).Take();
 }
 
 Result<InodeRecord> DecodeInode(InodeNumber ino, std::string_view bytes) {
-  Decoder d = Open(bytes);
+  const bool of_project = !bytes.empty() && static_cast<uint8_t>(bytes[0]) == kInodeOfProject;
+  Decoder d = Open(bytes, of_project ? kInodeOfProject : kValueVersion);
   InodeRecord inode;
   Attributes& a = inode.attributes;
   a.ino = ino;
@@ -144,9 +149,11 @@ Result<InodeRecord> DecodeInode(InodeNumber ino, std::string_view bytes) {
   inode.parent = d.U64();
   inode.trim_page = d.U64();
   inode.xattr_bytes = d.U32();
+  inode.project = of_project ? d.U64() : 0;
   inode.symlink_target = d.Rest();
   const bool symlink = a.type() == FileType::kSymlink;
-  if (!d.Finished() || !IsFileType(static_cast<uint8_t>(a.type())) || symlink == inode.symlink_target.empty()) {
+  if (!d.Finished() || !IsFileType(static_cast<uint8_t>(a.type())) || symlink == inode.symlink_target.empty() ||
+      of_project != (inode.project != 0)) {
     return Damaged("inode");
   }
   return inode;
@@ -240,6 +247,31 @@ Result<Receipt> DecodeReceipt(std::string_view bytes) {
   }
   receipt.partly = partly != 0;
   return receipt;
+}
+
+std::string EncodeQuota(const Quota& quota) {
+  return Value()
+      .U64(quota.limits.bytes)
+      .U64(quota.limits.inodes)
+      .U64(quota.pages)
+      .U64(quota.inodes)
+      .U8(quota.counting ? 1 : 0)
+      .Take();
+}
+
+Result<Quota> DecodeQuota(ProjectNumber project, std::string_view bytes) {
+  Decoder d = Open(bytes);
+  Quota quota{.project = project};
+  quota.limits.bytes = d.U64();
+  quota.limits.inodes = d.U64();
+  quota.pages = d.U64();
+  quota.inodes = d.U64();
+  const uint8_t counting = d.U8();
+  quota.counting = counting == 1;
+  if (!d.Finished() || counting > 1) {
+    return Damaged("quota");
+  }
+  return quota;
 }
 
 std::string EncodeBytes(std::string_view payload) { return Value().Bytes(payload).Take(); }

@@ -27,8 +27,12 @@ struct InodeRecord {
   InodeNumber parent = 0;
   // Extents from this file page on are left over from a truncation and not part of the file; kNoTrim: none.
   uint64_t trim_page = kNoTrim;
-  uint32_t xattr_bytes = 0;  // all names, each with a NUL
+  uint32_t xattr_bytes = 0;   // all names, each with a NUL
+  ProjectNumber project = 0;  // the quota tree that it counts to
   std::string symlink_target;
+
+  // The project of a directory that may take it as an entry. The root of a quota tree is in a directory outside of it.
+  ProjectNumber project_around() const { return project == attributes.ino ? 0 : project; }
 };
 
 struct Dentry {
@@ -60,6 +64,10 @@ Result<ClientRecord> DecodeClient(ClientNumber client, std::string_view bytes);
 
 std::string EncodeReceipt(const Receipt& receipt);
 Result<Receipt> DecodeReceipt(std::string_view bytes);
+
+// Quota.project is in the key and passed to Decode.
+std::string EncodeQuota(const Quota& quota);
+Result<Quota> DecodeQuota(ProjectNumber project, std::string_view bytes);
 
 // Bytes as they are: the value of an extended attribute; none for truncation, and for an orphan unless it
 // is kNameable.

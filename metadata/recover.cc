@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a crash can leave is said by lists: orphans, truncations, space allocated ahead. This walks them to their ends.
+// What a crash can leave is said by lists: quotas being counted, orphans, truncations, space allocated ahead. This
+// walks them to their ends.
 #include "metadata/keys.h"
 #include "metadata/namespace.h"
 #include "metadata/records.h"
@@ -48,6 +49,7 @@ Result<Namespace::Recovered> Namespace::Recover(bool orphans) {
     superblock.incompatible |= kInodesInReceipts;
     return transaction.Put(SuperblockKey(), EncodeSuperblock(superblock));
   }));
+  RETURN_IF_ERROR(EndCounts());
   Recovered done;
   if (orphans) {
     ASSIGN_OR_RETURN(done.orphans, ForEachListed([&](InodeNumber after) { return ListOrphans(after, kBatch); },

@@ -64,6 +64,20 @@ Status CheckReplaces(const Place& from, const Place& to, const InodeRecord& vict
   return Status::Ok();
 }
 
+// What moves stays in its quota tree. A file of the tree that is not counted yet is counted now; a directory has to
+// wait, as who counts might miss what is in it.
+Status KeepProject(Operation& op, InodeRecord& moved, const InodeRecord& from, const InodeRecord& to) {
+  if (moved.project_around() == to.project) {
+    return Status::Ok();
+  }
+  if (moved.project == 0 && from.project == to.project && !moved.attributes.is_directory()) {
+    op.LiftQuotas();
+    moved.project = to.project;
+    return Status::Ok();
+  }
+  return Status::Error(EXDEV, "the directory is in another quota tree");
+}
+
 // What a directory's move means for itself and its parents.
 void Reparent(InodeRecord& moved, InodeRecord& from, InodeRecord& to) {
   if (moved.attributes.is_directory()) {
@@ -76,6 +90,7 @@ void Reparent(InodeRecord& moved, InodeRecord& from, InodeRecord& to) {
 Result<Removed> Replace(Operation& op, const Place& from, const Place& to, const MayBeOpen& open, Nanoseconds now) {
   RETURN_IF_ERROR(CheckMoves(op, from, to, false));
   ASSIGN_OR_RETURN(InodeRecord* const moved, op.Claim(from.dentry->ino));
+  RETURN_IF_ERROR(KeepProject(op, *moved, *from.dir, *to.dir));
   InodeRecord* victim = nullptr;
   if (to.dentry) {
     ASSIGN_OR_RETURN(victim, op.Claim(to.dentry->ino));
@@ -100,6 +115,8 @@ Status Exchange(Operation& op, const Place& from, const Place& to, Nanoseconds n
   RETURN_IF_ERROR(CheckMoves(op, from, to, true));
   ASSIGN_OR_RETURN(InodeRecord* const first, op.Claim(from.dentry->ino));
   ASSIGN_OR_RETURN(InodeRecord* const second, op.Claim(to.dentry->ino));
+  RETURN_IF_ERROR(KeepProject(op, *first, *from.dir, *to.dir));
+  RETURN_IF_ERROR(KeepProject(op, *second, *to.dir, *from.dir));
   RETURN_IF_ERROR(op.ReplaceDentry(*from.dir, from.name, {to.dentry->ino, to.dentry->type, from.dentry->index}));
   RETURN_IF_ERROR(op.ReplaceDentry(*to.dir, to.name, {from.dentry->ino, from.dentry->type, to.dentry->index}));
   Reparent(*first, *from.dir, *to.dir);

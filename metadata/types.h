@@ -160,6 +160,25 @@ struct Receipt {
   friend bool operator==(const Receipt&, const Receipt&) = default;
 };
 
+// A quota tree: a directory and what was made below it. Named by the directory's number; 0: none.
+using ProjectNumber = InodeNumber;
+
+// 0: no limit. Bytes are those of allocated pages.
+struct QuotaLimits {
+  uint64_t bytes = 0;
+  uint64_t inodes = 0;
+  friend bool operator==(const QuotaLimits&, const QuotaLimits&) = default;
+};
+
+struct Quota {
+  ProjectNumber project = 0;
+  QuotaLimits limits{};
+  uint64_t pages = 0;     // in use
+  uint64_t inodes = 0;    // in use, the directory and orphans included
+  bool counting = false;  // what was there before the quota is not all counted
+  friend bool operator==(const Quota&, const Quota&) = default;
+};
+
 struct ClientRecord {
   ClientNumber client = 0;
   uint32_t reconnect_seconds = 0;  // for so long it tries to come back

@@ -66,6 +66,11 @@ struct SetArguments {
   std::string address;                // a volume's, or a mount point
   std::vector<std::string> settings;  // key=value
 };
+struct QuotaArguments {
+  std::string path;                 // in a mount
+  std::vector<std::string> limits;  // bytes=SIZE, inodes=N
+  bool json = false;
+};
 struct FsckArguments {
   std::string directory;
   bool repair = false;
@@ -79,6 +84,8 @@ int RunUmount(const UmountArguments& arguments);
 int RunStatus(const StatusArguments& arguments);
 int RunStats(const StatsArguments& arguments);
 int RunSet(const SetArguments& arguments);
+int RunQuotaSet(const QuotaArguments& arguments);
+int RunQuotaGet(const QuotaArguments& arguments);
 int RunFsck(const FsckArguments& arguments);
 
 // Parses the command line and runs what it says.

@@ -19,6 +19,7 @@ using Action = std::function<int()>;
 void RefuseEmptyWords(CLI::App& app) {
   const CLI::Validator not_empty([](const std::string& word) { return word.empty() ? "is empty" : std::string(); }, "");
   for (CLI::App* command : app.get_subcommands({})) {
+    RefuseEmptyWords(*command);
     for (CLI::Option* option : command->get_options()) {
       if (option->get_items_expected_max() > 0 && option->get_name() != "-o") {
         option->check(not_empty);
@@ -112,6 +113,24 @@ void AddSet(CLI::App& app, SetArguments& arguments, Action& action) {
   command->callback([&] { action = [&] { return RunSet(arguments); }; });
 }
 
+void AddQuota(CLI::App& app, QuotaArguments& arguments, Action& action) {
+  CLI::App* quota = app.add_subcommand("quota", "Limit what a directory and all below it may take");
+  quota->require_subcommand(1);
+  CLI::App* set = quota->add_subcommand("set", "Set limits of a directory");
+  set->add_option("PATH", arguments.path, "a directory in a mount")->required();
+  set->add_option("LIMIT", arguments.limits, "bytes=SIZE, inodes=N; none: no such limit")->required();
+  set->footer(
+      "What is in the directory already counts, too. What goes beyond a limit fails: 'Disk quota exceeded'. A limit\n"
+      "that is not named stays as it is. Names do not move into the directory or out of it, nor do links lead there\n"
+      "or out of it (EXDEV; mv copies); this ends when its limits are set to none while it is empty. Quotas do not\n"
+      "nest. Only root sets them.\n");
+  set->callback([&] { action = [&] { return RunQuotaSet(arguments); }; });
+  CLI::App* get = quota->add_subcommand("get", "Show limits and what is in use");
+  get->add_option("PATH", arguments.path, "a directory with a quota, or anything in one")->required();
+  get->add_flag("--json", arguments.json, "for programs");
+  get->callback([&] { action = [&] { return RunQuotaGet(arguments); }; });
+}
+
 void AddFsck(CLI::App& app, FsckArguments& arguments, Action& action) {
   CLI::App* command = app.add_subcommand("fsck", "Check a volume that is not served");
   command->add_option("DIR", arguments.directory, "the volume")->required();
@@ -173,6 +192,7 @@ int RunCommandLine(const Program& program, int argc, char** argv) {
   StatusArguments status;
   StatsArguments stats;
   SetArguments set;
+  QuotaArguments quota;
   FsckArguments fsck;
   Action action;
   CLI::App app("termfs: a distributed file system whose servers expose more memory than they have", "termfs");
@@ -187,6 +207,7 @@ int RunCommandLine(const Program& program, int argc, char** argv) {
   AddStatus(app, status, action);
   AddStats(app, stats, action);
   AddSet(app, set, action);
+  AddQuota(app, quota, action);
   AddFsck(app, fsck, action);
   app.footer(std::string(kExitCodes) + kWhereHelpIs);
   RefuseEmptyWords(app);

@@ -130,8 +130,8 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
   ReplyAttributes(request, file_system.Set(FrontEnd::lane(), ino, set, FileOf(info)));
 }
 
-void OnStatFs(fuse_req_t request, fuse_ino_t) {
-  const Result<fs::FileSystemStatus> status = FrontEnd::Of(request).file_system().StatFs(FrontEnd::lane());
+void OnStatFs(fuse_req_t request, fuse_ino_t ino) {
+  const Result<fs::FileSystemStatus> status = FrontEnd::Of(request).file_system().StatFs(FrontEnd::lane(), ino);
   if (!status.ok()) {
     return Reply(request, status.status());
   }

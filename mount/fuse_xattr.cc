@@ -34,12 +34,15 @@ Status Admit(fuse_req_t request, std::string_view name) {
   return Status::Error(EOPNOTSUPP, "extended attribute " + std::string(name));
 }
 
-// The kernel lets only CAP_SYS_ADMIN use these, but lists whatever it is told. A request says no more than the user,
-// and the thread, unless that is in a process namespace where the mount cannot see it.
-bool MayListTrusted(fuse_req_t request) {
+// Whether the thread that asks is an administrator. A request says no more than the user, and the thread, unless that
+// is in a process namespace where the mount cannot see it.
+bool ByAdministrator(fuse_req_t request) {
   const fuse_ctx& caller = *fuse_req_ctx(request);
   return caller.pid != 0 ? IsAdministrator(caller.pid) : caller.uid == 0;
 }
+
+// The kernel lets only CAP_SYS_ADMIN use these, but lists whatever it is told.
+bool MayListTrusted(fuse_req_t request) { return ByAdministrator(request); }
 
 // The value, or how long it is when the caller asks with no room.
 void ReplyValue(fuse_req_t request, const char* value, size_t length, size_t room) {
@@ -55,7 +58,11 @@ void ReplyValue(fuse_req_t request, const char* value, size_t length, size_t roo
 }  // namespace
 
 void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char* value, size_t size, int flags) {
-  Status status = Admit(request, name);
+  const bool quota = std::string_view(name) == fs::kQuotaXattr;
+  Status status = quota ? Status::Ok() : Admit(request, name);
+  if (quota && !ByAdministrator(request)) {
+    status = Status::Error(EPERM, "only an administrator sets quotas");
+  }
   if (!status.ok()) {
     return Reply(request, status);
   }
@@ -73,7 +80,7 @@ void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t siz
     const std::string text = front.Describe();
     return ReplyValue(request, text.data(), text.size(), size);
   }
-  if (const Status admitted = Admit(request, name); !admitted.ok()) {
+  if (const Status admitted = Admit(request, name); !admitted.ok() && std::string_view(name) != fs::kQuotaXattr) {
     return Reply(request, admitted);
   }
   const auto value = front.file_system().GetXattr(FrontEnd::lane(), ino, name);

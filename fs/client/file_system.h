@@ -281,7 +281,8 @@ class FileSystem {
   virtual Result<std::vector<std::string>> ListXattr(Lane& lane, uint64_t ino) = 0;
   virtual Status RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) = 0;
 
-  virtual Result<FileSystemStatus> StatFs(Lane& lane) = 0;
+  // As seen from an inode: within the limits of its quota.
+  virtual Result<FileSystemStatus> StatFs(Lane& lane, uint64_t ino) = 0;
 
   // Every operation fails with ENOTCONN from now on, and those that wait for the server return. For the end of a mount
   // whose server does not answer. Any thread.

@@ -358,8 +358,10 @@ void VolumeClient::DropOwn(uint64_t directory, const std::string& name) {
 
 void VolumeClient::Abandon(const std::string& why) { link_->Abandon(why); }
 
-Result<FileSystemStatus> VolumeClient::StatFs(Lane& lane) {
-  ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsStat, Encode<wire::Inode>({})));
+Result<FileSystemStatus> VolumeClient::StatFs(Lane& lane, uint64_t ino) {
+  wire::InodeT body;
+  body.ino = ino;
+  ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsStat, Encode<wire::Inode>(body)));
   ASSIGN_OR_RETURN(const auto space, Decode<wire::VolumeSpace>(reply.body));
   return FileSystemStatus{.capacity_bytes = space.capacity,
                           .free_bytes = space.free,

@@ -117,7 +117,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<std::vector<std::byte>> GetXattr(Lane& lane, uint64_t ino, std::string_view name) override;
   Result<std::vector<std::string>> ListXattr(Lane& lane, uint64_t ino) override;
   Status RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) override;
-  Result<FileSystemStatus> StatFs(Lane& lane) override;
+  Result<FileSystemStatus> StatFs(Lane& lane, uint64_t ino) override;
   void Abandon(const std::string& why) override;
   std::string transport() const override { return link_->transport(); }
   std::vector<MetricValue> Metrics() const override;

@@ -190,8 +190,8 @@ Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire
 }
 
 Result<Bytes> FileService::Stat(const Request& request) {
-  RETURN_IF_ERROR(Decode<wire::Inode>(request.call.body()).status());
-  const FileSystemStatus space = Space();
+  ASSIGN_OR_RETURN(const auto body, Decode<wire::Inode>(request.call.body()));
+  const FileSystemStatus space = WithinQuota(request, body.ino, Space());
   wire::VolumeSpaceT reply;
   reply.capacity = space.capacity_bytes;
   reply.free = space.free_bytes;

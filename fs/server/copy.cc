@@ -265,7 +265,7 @@ Result<uint64_t> FileService::SpaceFor(const Request& request, Inode& inode, uin
       inode.NewVersion(versions_, Inode::Change::kAny);
       return bytes;
     }
-    if (given.code() != ENOSPC || end - page == 1) {
+    if ((given.code() != ENOSPC && given.code() != EDQUOT) || end - page == 1) {
       return given;
     }
     bytes = ((page + (end - page) / 2) << kPageBits) - offset;

@@ -243,6 +243,11 @@ class FileService final : public tlib::server::Service {
   Status ChangeMode(const Request& request, uint64_t ino, const std::function<Status()>& change);
   Result<Bytes> GetXattr(const Request& request);
   Result<Bytes> ListXattr(const Request& request);
+  // quota.cc
+  Status SetQuota(const Request& request, uint64_t ino, std::string_view value);
+  Result<std::string> GetQuota(const Request& request, uint64_t ino);
+  // What is left of `space` for an inode with a quota.
+  FileSystemStatus WithinQuota(const Request& request, uint64_t ino, const FileSystemStatus& space);
   Result<Bytes> RemoveXattr(const Request& request);
   Result<Bytes> Invalidated(const Request& request);
   Result<Bytes> Grants(const Request& request);

@@ -88,7 +88,7 @@ Status FileService::AllocatePages(const Request& request, Inode& inode, uint64_t
     const uint64_t extra = needed == end - at ? std::min(ahead, metadata::kMaxAllocation - needed) : 0;
     const auto given = request.Blocking(
         [&] { return names_.AllocateExtents(inode.ino, at, needed + extra, std::nullopt, Now(), extra); });
-    if (given.status().code() == ENOSPC && extra > 0) {
+    if ((given.status().code() == ENOSPC || given.status().code() == EDQUOT) && extra > 0) {
       ahead = 0;
       continue;
     }

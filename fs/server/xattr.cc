@@ -20,6 +20,10 @@ Result<Bytes> FileService::SetXattr(const Request& request) {
     return Status::Error(EINVAL, "bad flags");
   }
   ASSIGN_OR_RETURN(const std::string value, PullString(request, kMaxXattr));
+  if (body.name == kQuotaXattr) {
+    RETURN_IF_ERROR(SetQuota(request, body.ino, value));
+    return Bytes{};
+  }
   if (request.receipt != nullptr) {
     RecallXattr(request, body);
     return Bytes{};
@@ -67,7 +71,9 @@ Status FileService::ChangeMode(const Request& request, uint64_t ino, const std::
 
 Result<Bytes> FileService::GetXattr(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Xattr>(request.call.body()));
-  ASSIGN_OR_RETURN(const auto value, request.Blocking([&] { return names_.GetXattr(body.ino, body.name); }));
+  ASSIGN_OR_RETURN(const auto value, body.name == kQuotaXattr ? GetQuota(request, body.ino) : request.Blocking([&] {
+    return names_.GetXattr(body.ino, body.name);
+  }));
   if (!value.empty()) {
     RETURN_IF_ERROR(request.call.PushBulk(std::as_bytes(std::span(value))));
   }

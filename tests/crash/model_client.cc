@@ -113,7 +113,7 @@ void ModelClient::Grow() {
 }
 
 uint64_t ModelClient::FreeBytes() {
-  const auto space = fs_.StatFs(lane_);
+  const auto space = fs_.StatFs(lane_, kRootInode);
   Expect(space.status());
   return space->free_bytes;
 }
@@ -187,7 +187,7 @@ void ModelClient::RemoveAll() {
       Unlink(name);
     }
   }
-  const auto space = fs_.StatFs(lane_);
+  const auto space = fs_.StatFs(lane_, kRootInode);
   Expect(space.status());
   AwaitFreeBytes(space->capacity_bytes, space->capacity_bytes);
 }
@@ -371,7 +371,7 @@ void ModelClient::Sync(size_t name) {
 }
 
 void ModelClient::ChangeCapacity() {
-  const auto space = fs_.StatFs(lane_);
+  const auto space = fs_.StatFs(lane_, kRootInode);
   Expect(space.status());
   const uint64_t before = space->capacity_bytes;
   if (before != capacities_.acknowledged && before != capacities_.wanted) {

@@ -250,7 +250,7 @@ def case_unknown_features_are_refused(site):
     later = os.path.join(site.scratch, "later")
     empty = os.path.join(site.scratch, "empty")
     os.mkdir(empty)
-    for kind, mask in (("incompat", "0x10"), ("incompat", "0x8000000000000002"), ("ro-compat", "0x4")):
+    for kind, mask in (("incompat", "0x10"), ("incompat", "0x8000000000000020"), ("ro-compat", "0x4")):
         shutil.copytree(volume.path, later)
         run(site.set_features, later, kind, mask)
         before = snapshot(later)

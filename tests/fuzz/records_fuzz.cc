@@ -19,7 +19,7 @@ std::string Superblocks(std::string_view bytes) {
   if (!decoded.ok()) {
     return {};
   }
-  TERMFS_CHECK(decoded->capacity_pages > 0 && (decoded->incompatible & ~kInodesInReceipts) == 0);
+  TERMFS_CHECK(decoded->capacity_pages > 0 && (decoded->incompatible & ~(kInodesInReceipts | kQuotas)) == 0);
   std::string again = EncodeSuperblock(*decoded);
   again[0] = bytes[0];  // the format version stands for the value's own
   return again;
@@ -44,12 +44,16 @@ std::string Payloads(std::string_view bytes) {
   const auto decoded = DecodeBytes(bytes);
   return decoded.ok() ? EncodeBytes(*decoded) : std::string();
 }
+std::string Quotas(std::string_view bytes) {
+  const auto decoded = DecodeQuota(5, bytes);
+  return decoded.ok() ? EncodeQuota(*decoded) : std::string();
+}
 std::string Bitmaps(std::string_view bytes) {
   const auto decoded = GroupBitmap::Decode(1000, bytes);
   return decoded.ok() ? decoded->Encode() : std::string();
 }
 
-constexpr std::array<Again, 7> kRecords = {Superblocks, Inodes, Dentries, Extents, Numbers, Payloads, Bitmaps};
+constexpr std::array<Again, 8> kRecords = {Superblocks, Inodes, Dentries, Extents, Numbers, Payloads, Bitmaps, Quotas};
 
 }  // namespace
 }  // namespace termfs::metadata

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/client/quota.h"
+
+#include "fs/proto/codec.h"
+
+namespace termfs::fs::client {
+
+std::vector<std::byte> QuotaValue(std::optional<uint64_t> bytes, std::optional<uint64_t> inodes) {
+  wire::QuotaChangeT change;
+  change.sets_bytes = bytes.has_value();
+  change.bytes = bytes.value_or(0);
+  change.sets_inodes = inodes.has_value();
+  change.inodes = inodes.value_or(0);
+  return Encode<wire::QuotaChange>(change);
+}
+
+Result<QuotaStatus> ParseQuota(std::span<const std::byte> value) {
+  ASSIGN_OR_RETURN(const auto quota, Decode<wire::Quota>(value));
+  return QuotaStatus{.root = quota.root,
+                     .bytes = quota.bytes,
+                     .inodes = quota.inodes,
+                     .used_bytes = quota.used_bytes,
+                     .used_inodes = quota.used_inodes,
+                     .counting = quota.counting};
+}
+
+}  // namespace termfs::fs::client

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quotas of directory trees. They are kept and enforced in metadata; here they are set, and shown.
+#include "fs/proto/codec.h"
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+// Whoever asks again sets the same again. The mount has looked at its caller, this looks at the mount.
+Status FileService::SetQuota(const Request& request, uint64_t ino, std::string_view value) {
+  if (!request.session.may_name_owners) {
+    return Status::Error(EPERM, "only root sets quotas");
+  }
+  const auto change = Decode<wire::QuotaChange>(std::as_bytes(std::span(value)));
+  if (!change.ok()) {
+    return Status::Error(EINVAL, "not a change of a quota; termfs quota makes one");
+  }
+  const auto bytes = change->sets_bytes ? std::optional(change->bytes) : std::nullopt;
+  const auto inodes = change->sets_inodes ? std::optional(change->inodes) : std::nullopt;
+  return request.Blocking([&] { return names_.SetQuota(ino, bytes, inodes); });
+}
+
+Result<std::string> FileService::GetQuota(const Request& request, uint64_t ino) {
+  ASSIGN_OR_RETURN(const auto quota, request.Blocking([&] { return names_.FindQuota(ino); }));
+  if (!quota.has_value()) {
+    return Status::Error(ENODATA, "no quota");
+  }
+  wire::QuotaT body;
+  body.root = quota->project;
+  body.bytes = quota->limits.bytes;
+  body.inodes = quota->limits.inodes;
+  body.used_bytes = quota->pages << kPageBits;
+  body.used_inodes = quota->inodes;
+  body.counting = quota->counting;
+  const std::vector<std::byte> bytes = Encode<wire::Quota>(body);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+FileSystemStatus FileService::WithinQuota(const Request& request, uint64_t ino, const FileSystemStatus& space) {
+  FileSystemStatus left = space;
+  const auto quota = request.Blocking([&] { return names_.FindQuota(ino); });
+  if (!quota.ok() || !quota->has_value()) {
+    return left;
+  }
+  const metadata::QuotaLimits& limits = (*quota)->limits;
+  const uint64_t used_bytes = (*quota)->pages << kPageBits;
+  const uint64_t used_inodes = (*quota)->inodes;
+  if (limits.bytes != 0) {
+    left.capacity_bytes = std::min(space.capacity_bytes, std::max(limits.bytes, used_bytes));
+    left.free_bytes = std::min(space.free_bytes, limits.bytes - std::min(limits.bytes, used_bytes));
+  }
+  if (limits.inodes != 0) {
+    left.inodes_used = used_inodes;
+    left.inodes_free = std::min(space.inodes_free, limits.inodes - std::min(limits.inodes, used_inodes));
+  }
+  return left;
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quotas of directory trees: making one, and counting what is in it already. Operation::Finish keeps what is in use.
+//
+// A tree is counted from the top. A directory counts before its entries do; from then on what is made in it counts,
+// too, and nothing comes into it that does not (KeepProject, AddLink). So one look at its entries finds all others.
+#include "metadata/content.h"
+#include "metadata/keys.h"
+#include "metadata/namespace.h"
+#include "metadata/operation.h"
+#include "metadata/records.h"
+
+namespace termfs::metadata {
+
+namespace {
+
+constexpr size_t kCountStep = 256;  // inodes, of one transaction
+
+Result<std::vector<Quota>> ListQuotas(Reader& reader) {
+  std::vector<Quota> quotas;
+  RETURN_IF_ERROR(ForEach(reader, QuotaKey(0), EndOfType('U'), [&](const KeyValue& pair) -> Status {
+    Decoder key(pair.key);
+    key.U8();
+    const ProjectNumber project = key.U64();
+    if (!key.Finished()) {
+      return Status::Error(EIO, "damaged key of a quota: run termfs fsck");
+    }
+    ASSIGN_OR_RETURN(quotas.emplace_back(), DecodeQuota(project, pair.value));
+    return Status::Ok();
+  }));
+  return quotas;
+}
+
+// EINVAL when another quota tree is below `dir`. REQUIRES: MoveDirectoryKey is claimed.
+Status CheckNoneBelow(Operation& op, InodeNumber dir) {
+  constexpr int kMaxDepth = 1 << 20;
+  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ListQuotas(op.transaction()));
+  for (const Quota& quota : quotas) {
+    InodeNumber at = quota.project;
+    for (int depth = 0; at != kRootInode && depth < kMaxDepth; ++depth) {
+      const Result<InodeRecord> inode = ReadInode(op.transaction(), at);
+      if (!inode.ok() && inode.status().code() == ESTALE) {
+        break;  // removed, and open files are left of the tree
+      }
+      RETURN_IF_ERROR(inode.status());
+      if (inode->attributes.nlink == 0) {
+        break;
+      }
+      at = inode->parent;
+      if (at == dir) {
+        return Status::Error(EINVAL, "a directory below it has a quota; quota trees do not nest");
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status Namespace::SetQuota(InodeNumber dir, std::optional<uint64_t> bytes, std::optional<uint64_t> inodes) {
+  if (bytes.value_or(0) != 0 && *bytes < kPageSize) {
+    return Status::Error(EINVAL, "a quota is at least one page of 4 KiB");
+  }
+  RETURN_IF_ERROR(NoteQuotas());
+  bool counting = false;
+  const Status status = Run([&](Operation& op) -> Status {
+    op.LiftQuotas();
+    ASSIGN_OR_RETURN(const auto claimed, op.transaction().GetForUpdate(MoveDirectoryKey()));
+    (void)claimed;
+    ASSIGN_OR_RETURN(InodeRecord* const root, op.ClaimDirectory(dir));
+    if (root->project != 0 && root->project != dir) {
+      return Status::Error(EINVAL, "a directory above it has a quota; quota trees do not nest");
+    }
+    ASSIGN_OR_RETURN(const auto stored, op.transaction().GetForUpdate(QuotaKey(dir)));
+    Quota quota{.project = dir};
+    if (stored) {
+      ASSIGN_OR_RETURN(quota, DecodeQuota(dir, *stored));
+    }
+    quota.limits = {bytes.value_or(quota.limits.bytes), inodes.value_or(quota.limits.inodes)};
+    const bool unlimited = quota.limits == QuotaLimits();
+    counting = quota.counting;
+    if (root->project == 0) {
+      if (unlimited) {
+        return Status::Ok();
+      }
+      RETURN_IF_ERROR(op.transaction().Grows());
+      RETURN_IF_ERROR(CheckNoneBelow(op, dir));
+      root->project = dir;
+      counting = quota.counting = root->attributes.size != 0;
+    } else if (unlimited && quota.inodes == 1) {
+      root->project = 0;
+      return Status::Ok();
+    }
+    return op.transaction().Put(QuotaKey(dir), EncodeQuota(quota));
+  });
+  RETURN_IF_ERROR(status);
+  return counting ? CountTree(dir) : Status::Ok();
+}
+
+Result<std::optional<Quota>> Namespace::FindQuota(InodeNumber ino) {
+  if ((superblock().incompatible & kQuotas) == 0) {
+    return std::optional<Quota>();
+  }
+  const std::unique_ptr<Reader> reader = store_.Snapshot();
+  ASSIGN_OR_RETURN(const InodeRecord inode, ReadInode(*reader, ino));
+  if (inode.project == 0) {
+    return std::optional<Quota>();
+  }
+  ASSIGN_OR_RETURN(const auto value, reader->Get(QuotaKey(inode.project)));
+  ASSIGN_OR_RETURN(const Quota quota, DecodeQuota(inode.project, value.value_or("")));
+  return std::optional<Quota>(quota);
+}
+
+// The superblock says it before any inode does.
+Status Namespace::NoteQuotas() {
+  if ((superblock().incompatible & kQuotas) != 0) {
+    return Status::Ok();
+  }
+  RETURN_IF_ERROR(Retry(store_, [](Transaction& transaction) -> Status {
+    ASSIGN_OR_RETURN(const auto value, transaction.GetForUpdate(SuperblockKey()));
+    ASSIGN_OR_RETURN(Superblock superblock, DecodeSuperblock(value.value_or("")));
+    superblock.incompatible |= kQuotas;
+    return transaction.Put(SuperblockKey(), EncodeSuperblock(superblock));
+  }));
+  MutexLock lock(superblock_mutex_);
+  superblock_.incompatible |= kQuotas;
+  return Status::Ok();
+}
+
+Status Namespace::EndCounts() {
+  const std::unique_ptr<Reader> reader = store_.Snapshot();
+  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ListQuotas(*reader));
+  for (const Quota& quota : quotas) {
+    if (quota.counting) {
+      RETURN_IF_ERROR(CountTree(quota.project));
+    }
+  }
+  return Status::Ok();
+}
+
+Status Namespace::CountTree(ProjectNumber project) {
+  std::vector<InodeNumber> left = {project};
+  while (!left.empty()) {
+    const InodeNumber dir = left.back();
+    left.pop_back();
+    ASSIGN_OR_RETURN(const std::vector<InodeNumber> below, CountDirectory(project, dir));
+    left.insert(left.end(), below.begin(), below.end());
+  }
+  return Run([&](Operation& op) -> Status {
+    ASSIGN_OR_RETURN(const auto value, op.transaction().GetForUpdate(QuotaKey(project)));
+    if (!value) {
+      return Status::Ok();  // all of it was removed meanwhile
+    }
+    ASSIGN_OR_RETURN(Quota quota, DecodeQuota(project, *value));
+    quota.counting = false;
+    return op.transaction().Put(QuotaKey(project), EncodeQuota(quota));
+  });
+}
+
+// Returns the directories in it that count now. What counts to another tree stays there.
+Result<std::vector<InodeNumber>> Namespace::CountDirectory(ProjectNumber project, InodeNumber dir) {
+  std::vector<InodeNumber> directories;
+  std::string from = DentryKey(dir, 0, "");
+  for (bool more = true; more;) {
+    std::vector<InodeNumber> found;
+    std::string next;
+    const Status status = Run([&](Operation& op) -> Status {
+      op.LiftQuotas();
+      found.clear();
+      ASSIGN_OR_RETURN(const InodeRecord* const parent, op.Claim(dir));
+      if (parent->project != project) {
+        more = false;
+        return Status::Ok();
+      }
+      ASSIGN_OR_RETURN(const auto entries, op.transaction().Scan(from, DentryKey(dir + 1, 0, ""), kCountStep));
+      more = entries.size() == kCountStep;
+      for (const KeyValue& entry : entries) {
+        ASSIGN_OR_RETURN(const Dentry dentry, DecodeDentry(entry.value));
+        ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(dentry.ino));
+        if (inode->project == 0) {
+          inode->project = project;
+        }
+        if (inode->project == project && inode->attributes.is_directory()) {
+          found.push_back(dentry.ino);
+        }
+        next = entry.key + '\0';
+      }
+      return Status::Ok();
+    });
+    if (status.code() == ESTALE) {
+      break;  // the directory was removed
+    }
+    RETURN_IF_ERROR(status);
+    directories.insert(directories.end(), found.begin(), found.end());
+    from = std::move(next);
+  }
+  return directories;
+}
+
+}  // namespace termfs::metadata

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+
+#include <array>
+#include <iterator>
+#include <limits>
+#include <optional>
+
+#include "fs/client/quota.h"
+#include "mount/command.h"
+#include "mount/json.h"
+#include "mount/size.h"
+
+namespace termfs::mount {
+namespace {
+
+using fs::client::QuotaStatus;
+
+struct Limits {
+  std::optional<uint64_t> bytes;
+  std::optional<uint64_t> inodes;
+};
+
+Status ParseLimit(const std::string& text, Limits& limits) {
+  const size_t equals = std::min(text.find('='), text.size());
+  const std::string key = text.substr(0, equals);
+  const std::string value = equals == text.size() ? "" : text.substr(equals + 1);
+  if ((key != "bytes" && key != "inodes") || value.empty()) {
+    return Status::Error(EINVAL, "'" + text + "': a limit is bytes=SIZE or inodes=N, such as bytes=10G");
+  }
+  auto& limit = key == "bytes" ? limits.bytes : limits.inodes;
+  if (value == "none" || value == "0") {
+    limit = 0;
+    return Status::Ok();
+  }
+  Result<uint64_t> number = key == "bytes"
+                                ? ParseSize(value)
+                                : ParseCount(value, 1, static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+  if (!number.ok()) {
+    return std::move(number).status().WithContext(key);
+  }
+  if (key == "bytes" && *number < 4096) {
+    return Status::Error(EINVAL, "bytes: a limit is at least 4096, or none");
+  }
+  limit = *number;
+  return Status::Ok();
+}
+
+// What the system says of an attribute is not what it means for a quota.
+Status Explain(const std::string& path) {
+  switch (const int code = errno) {
+    case ENODATA:
+      return Status::Error(code, path + " is in no directory with a quota");
+    case EOPNOTSUPP:
+      return Status::Error(code, path + " is not in a termfs mount that knows quotas");
+    case EPERM:
+      return Status::Error(code, path + ": only root sets quotas");
+    case EINVAL:
+      return Status::Error(code, path + ": a directory above or below it has a quota, and quotas do not nest");
+    default:
+      return ErrnoStatus(path);
+  }
+}
+
+// Other file systems may take an attribute of any name.
+Status CheckMounted(const std::string& path) {
+  constexpr decltype(statfs::f_type) kFuse = 0x65735546;
+  struct statfs found {};
+  if (statfs(path.c_str(), &found) != 0) {
+    return ErrnoStatus(path);
+  }
+  return found.f_type == kFuse ? Status::Ok() : Status::Error(EINVAL, path + " is not in a termfs mount");
+}
+
+std::string OfLimit(const std::string& limit, bool limited) { return limited ? " of " + limit : ", no limit"; }
+
+}  // namespace
+
+int RunQuotaSet(const QuotaArguments& arguments) {
+  Limits limits;
+  for (const std::string& text : arguments.limits) {
+    if (const Status parsed = ParseLimit(text, limits); !parsed.ok()) {
+      return BadUsage("quota set", parsed);
+    }
+  }
+  if (const Status mounted = CheckMounted(arguments.path); !mounted.ok()) {
+    return Failed(mounted);
+  }
+  const std::vector<std::byte> value = fs::client::QuotaValue(limits.bytes, limits.inodes);
+  if (setxattr(arguments.path.c_str(), fs::kQuotaXattr, value.data(), value.size(), 0) != 0) {
+    return Failed(Explain(arguments.path));
+  }
+  return kExitOk;
+}
+
+int RunQuotaGet(const QuotaArguments& arguments) {
+  std::array<std::byte, 4096> value{};
+  const ssize_t length = getxattr(arguments.path.c_str(), fs::kQuotaXattr, value.data(), value.size());
+  if (length < 0) {
+    return Failed(Explain(arguments.path));
+  }
+  const Result<QuotaStatus> quota = fs::client::ParseQuota(std::span(value).first(static_cast<size_t>(length)));
+  if (!quota.ok()) {
+    return Failed(quota.status());
+  }
+  if (arguments.json) {
+    JsonWriter json;
+    json.BeginObject()
+        .Member("root_inode", quota->root)
+        .Member("bytes_limit", quota->bytes)
+        .Member("bytes_used", quota->used_bytes)
+        .Member("inodes_limit", quota->inodes)
+        .Member("inodes_used", quota->used_inodes)
+        .Member("counting", uint64_t{quota->counting})
+        .EndObject();
+    return Print(json.text() + "\n");
+  }
+  std::string text;
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "space   {}{}\n", FormatSize(quota->used_bytes),
+                 OfLimit(FormatSize(quota->bytes), quota->bytes != 0));
+  fmt::format_to(out, "inodes  {}{}\n", quota->used_inodes, OfLimit(std::to_string(quota->inodes), quota->inodes != 0));
+  if (quota->counting) {
+    fmt::format_to(out, "what was there before the quota is being counted\n");
+  }
+  return Print(text);
+}
+
+}  // namespace termfs::mount

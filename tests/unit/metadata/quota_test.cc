@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quotas of directory trees: what counts, what is refused, and that a crash leaves neither more nor less. That what is
+// counted is what is there is also looked at by Check after each test.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "metadata/keys.h"
+#include "metadata/operation.h"
+#include "metadata/records.h"
+#include "tests/unit/metadata/test_volume.h"
+
+namespace termfs::metadata {
+namespace {
+
+class QuotaTest : public VolumeTest {
+ protected:
+  int Set(InodeNumber dir, std::optional<uint64_t> bytes, std::optional<uint64_t> inodes) {
+    return ns().SetQuota(dir, bytes, inodes).code();
+  }
+  Quota Of(InodeNumber ino) {
+    const auto quota = ns().FindQuota(ino);
+    EXPECT_TRUE(quota.ok()) << quota.status().ToString();
+    return quota.ok() ? quota->value_or(Quota{}) : Quota{};
+  }
+  int Create(InodeNumber parent, std::string_view name, uint32_t mode = S_IFREG | 0644) {
+    NewInode inode;
+    inode.mode = mode;
+    return ns().Create(parent, name, inode, {}, Tick()).status().code();
+  }
+  int Rename(InodeNumber from, std::string_view name, InodeNumber to, std::string_view new_name,
+             RenameMode mode = RenameMode::kReplace) {
+    return ns().Rename(from, name, to, new_name, mode, kNotOpen, Tick()).status().code();
+  }
+};
+
+TEST_F(QuotaTest, Limits_RefuseWhatGoesBeyondThem_AndNothingOfItIsDone) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  ASSERT_EQ(Set(dir, 10 * kPageSize, 3), 0);
+  const InodeNumber file = Make(dir, "f");
+  EXPECT_EQ(Allocate(file, 0, 11), EDQUOT);
+  EXPECT_EQ(Get(file).blocks, 0u);
+  EXPECT_EQ(ns().StatFs().free_pages, ns().StatFs().total_pages);
+  EXPECT_EQ(Allocate(file, 0, 10), 0);
+  EXPECT_EQ(Allocate(file, 5, 5), 0) << "takes nothing more";
+  EXPECT_EQ(Allocate(file, 10, 1), EDQUOT);
+  EXPECT_EQ(Create(dir, "sub", S_IFDIR | 0755), 0);
+  EXPECT_EQ(Create(dir, "g"), EDQUOT);
+  EXPECT_EQ(At(dir, "g"), 0u);
+  EXPECT_EQ(ns().CreateUnnamed(dir, {}, {}, Tick(), true).status().code(), EDQUOT);
+  EXPECT_EQ(Create(kRootInode, "outside"), 0);
+  EXPECT_TRUE((Of(file) == Quota{dir, {10 * kPageSize, 3}, 10, 3, false}));
+
+  ASSERT_EQ(Set(dir, 5 * kPageSize, std::nullopt), 0) << "below what is in use";
+  EXPECT_EQ(Allocate(file, 10, 1), EDQUOT);
+  EXPECT_TRUE(ns().PunchExtents(file, 0, 6, Tick()).ok());
+  EXPECT_EQ(Allocate(file, 10, 1), 0);
+  EXPECT_EQ(Allocate(file, 11, 1), EDQUOT);
+  ASSERT_EQ(Set(dir, 0, 0), 0);
+  EXPECT_EQ(Allocate(file, 11, 100), 0);
+  EXPECT_EQ(Create(dir, "g"), 0);
+  EXPECT_TRUE((Of(dir) == Quota{dir, {}, 105, 4, false})) << "without limits it is counted still";
+}
+
+TEST_F(QuotaTest, WhatIsRemoved_CountsUntilItIsGone) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  ASSERT_EQ(Set(dir, 10 * kPageSize, 2), 0);
+  const InodeNumber file = Make(dir, "f");
+  ASSERT_EQ(Allocate(file, 0, 10), 0);
+  ASSERT_TRUE(ns().Unlink(dir, "f", kOpen, Tick()).ok());
+  EXPECT_EQ(Create(dir, "g"), EDQUOT);
+  EXPECT_EQ(Of(dir).pages, 10u);
+  ASSERT_TRUE(ns().Rmdir(kRootInode, "d", kNotOpen, Tick()).ok());
+  EXPECT_EQ(Of(file).inodes, 1u) << "the tree lives on in the file";
+  ASSERT_TRUE(ns().ReleaseOrphan(file).ok());
+  EXPECT_EQ(*store().Snapshot()->Get(QuotaKey(dir)), std::nullopt);
+}
+
+TEST_F(QuotaTest, Truncate_GivesBack) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  ASSERT_EQ(Set(dir, 10 * kPageSize, 0), 0);
+  const InodeNumber file = Make(dir, "f");
+  ASSERT_EQ(Allocate(file, 0, 10), 0);
+  ASSERT_TRUE(ns().Truncate(file, 10 * kPageSize, Tick()).ok());
+  ASSERT_TRUE(ns().Truncate(file, 3 * kPageSize, Tick()).ok());
+  EXPECT_EQ(Of(dir).pages, 3u);
+  EXPECT_EQ(Allocate(file, 3, 7), 0);
+}
+
+TEST_F(QuotaTest, Names_StayInTheirTree) {
+  const InodeNumber a = MakeDir(kRootInode, "a");
+  const InodeNumber b = MakeDir(kRootInode, "b");
+  ASSERT_EQ(Set(a, 1 << 20, 0), 0);
+  ASSERT_EQ(Set(b, 1 << 20, 0), 0);
+  const InodeNumber in_a = Make(a, "f");
+  const InodeNumber outside = Make(kRootInode, "f");
+  const InodeNumber sub = MakeDir(a, "sub");
+  EXPECT_EQ(Rename(a, "f", b, "f"), EXDEV);
+  EXPECT_EQ(Rename(a, "f", kRootInode, "g"), EXDEV);
+  EXPECT_EQ(Rename(kRootInode, "f", a, "g"), EXDEV);
+  EXPECT_EQ(Rename(a, "sub", kRootInode, "g"), EXDEV);
+  EXPECT_EQ(Rename(a, "f", kRootInode, "f", RenameMode::kExchange), EXDEV);
+  EXPECT_EQ(Rename(kRootInode, "f", a, "f", RenameMode::kExchange), EXDEV);
+  EXPECT_EQ(Rename(kRootInode, "b", a, "b"), EXDEV) << "trees do not nest";
+  EXPECT_EQ(ns().Link(in_a, kRootInode, "g", Tick()).status().code(), EXDEV);
+  EXPECT_EQ(ns().Link(outside, a, "g", Tick()).status().code(), EXDEV);
+  EXPECT_EQ(Rename(a, "f", sub, "f"), 0);
+  EXPECT_EQ(ns().Link(in_a, a, "g", Tick()).status().code(), 0);
+  EXPECT_EQ(Rename(kRootInode, "a", kRootInode, "c"), 0) << "the root of a tree is an entry of where it is";
+  EXPECT_EQ(Set(sub, 1 << 20, 0), EINVAL);
+  EXPECT_EQ(Set(kRootInode, 1 << 20, 0), EINVAL);
+  EXPECT_EQ(Set(outside, 1 << 20, 0), ENOTDIR);
+  EXPECT_EQ(Set(a, 1, 0), EINVAL) << "less than a page";
+}
+
+TEST_F(QuotaTest, Set_CountsWhatIsThere) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  const InodeNumber sub = MakeDir(dir, "sub");
+  for (int i = 0; i < 600; ++i) {  // more than one step
+    Make(i % 2 == 0 ? dir : sub, std::to_string(i));
+  }
+  const InodeNumber file = Make(MakeDir(sub, "deep"), "f");
+  ASSERT_EQ(Allocate(file, 0, 7), 0);
+  ASSERT_EQ(ns().Link(file, dir, "again", Tick()).status().code(), 0);
+  const InodeNumber outside = Make(kRootInode, "f");
+  ASSERT_EQ(Set(dir, 5 * kPageSize, 10), 0) << "less than is in use";
+  EXPECT_TRUE((Of(file) == Quota{dir, {5 * kPageSize, 10}, 7, 604, false}));
+  EXPECT_EQ(Of(outside).project, 0u);
+  EXPECT_EQ(Allocate(file, 7, 1), EDQUOT);
+}
+
+TEST_F(QuotaTest, Set_IsEndedByTheNextStart) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  const InodeNumber sub = MakeDir(dir, "sub");
+  const InodeNumber file = Make(sub, "f");
+  ASSERT_EQ(Allocate(file, 0, 7), 0);
+  ASSERT_EQ(Set(MakeDir(kRootInode, "other"), 1 << 20, 0), 0) << "so that the superblock says it";
+  // What the first transaction leaves.
+  ASSERT_TRUE(Retry(store(), [&](Transaction& t) -> Status {
+                auto record = ReadInode(t, dir);
+                record->project = dir;
+                RETURN_IF_ERROR(t.Put(InodeKey(dir), EncodeInode(*record)));
+                return t.Put(QuotaKey(dir), EncodeQuota({dir, {20 * kPageSize, 0}, 0, 1, true}));
+              }).ok());
+  Reopen();
+  EXPECT_EQ(Rename(dir, "sub", dir, "moved"), EXDEV) << "not counted yet";
+  ASSERT_EQ(Create(dir, "new"), 0);
+  ASSERT_TRUE(ns().Recover(true).ok());
+  EXPECT_TRUE((Of(file) == Quota{dir, {20 * kPageSize, 0}, 7, 4, false}));
+  EXPECT_EQ(Rename(dir, "sub", dir, "moved"), 0);
+}
+
+TEST_F(QuotaTest, Set_CountsWhileTheTreeIsUsed) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  std::vector<InodeNumber> subs;
+  for (int i = 0; i < 20; ++i) {
+    subs.push_back(MakeDir(dir, "s" + std::to_string(i)));
+    for (int j = 0; j < 20; ++j) {
+      Make(subs.back(), std::to_string(j));
+    }
+  }
+  std::thread user([&] {
+    for (int i = 0; i < 400; ++i) {
+      const InodeNumber from = subs[i % 20];
+      const InodeNumber to = subs[(i * 7 + 3) % 20];
+      const std::string name = std::to_string(i % 20);
+      const int moved = Rename(from, name, to, "m" + std::to_string(i));
+      EXPECT_TRUE(moved == 0 || moved == EXDEV || moved == ENOENT) << moved;
+      Create(to, "n" + std::to_string(i));
+    }
+  });
+  EXPECT_EQ(Set(dir, 1 << 20, 0), 0);
+  user.join();
+  for (const InodeNumber sub : subs) {
+    const auto entries = ns().ReadDir(sub, 0, 10000);
+    ASSERT_TRUE(entries.ok());
+    for (const DirectoryEntry& entry : *entries) {
+      ASSERT_EQ(Of(entry.ino).project, dir) << entry.name;
+    }
+  }
+}
+
+TEST_F(QuotaTest, WithoutQuota_RecordsAreAsBefore) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  EXPECT_EQ((*store().Snapshot()->Get(InodeKey(dir)))->front(), 1);
+  EXPECT_EQ(ns().superblock().incompatible & kQuotas, 0u);
+  ASSERT_EQ(Set(dir, 1 << 20, 0), 0);
+  EXPECT_EQ((*store().Snapshot()->Get(InodeKey(dir)))->front(), 2);
+  EXPECT_EQ((*store().Snapshot()->Get(InodeKey(kRootInode)))->front(), 1);
+  Reopen();
+  EXPECT_NE(ns().superblock().incompatible & kQuotas, 0u);
+  ASSERT_EQ(Set(dir, 0, std::nullopt), 0) << "an empty directory stops being a tree";
+  EXPECT_EQ((*store().Snapshot()->Get(InodeKey(dir)))->front(), 1);
+  EXPECT_EQ(Of(dir).project, 0u);
+}
+
+TEST_F(QuotaTest, Check_ComparesWhatIsCounted) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  ASSERT_EQ(Set(dir, 1 << 20, 0), 0);
+  const auto put = [&](const Quota& quota) {
+    ASSERT_TRUE(Retry(store(), [&](Transaction& t) { return t.Put(QuotaKey(dir), EncodeQuota(quota)); }).ok());
+  };
+  const Quota right = Of(dir);
+  for (const auto& [pages, inodes] : {std::pair(1, 1), std::pair(0, 2)}) {
+    Quota wrong = right;
+    wrong.pages = static_cast<uint64_t>(pages);
+    wrong.inodes = static_cast<uint64_t>(inodes);
+    put(wrong);
+    EXPECT_EQ(Problems(store()).size(), 1u);
+  }
+  ASSERT_TRUE(Retry(store(), [&](Transaction& t) { return t.Delete(QuotaKey(dir)); }).ok());
+  EXPECT_EQ(Problems(store()).size(), 1u);
+  put(right);
+}
+
+// The process ends without a word, and what it had committed is there.
+TEST(QuotaCrashTest, WhatIsCounted_IsExactAfterAKill) {
+  const TemporaryDirectory directory;
+  const pid_t child = fork();
+  if (child == 0) {
+    auto store = OpenRocksDb(directory.path(), {.create_if_missing = true});
+    if (!store.ok() || !Namespace::Format(**store, SmallVolume()).ok()) {
+      _exit(1);
+    }
+    auto ns = Namespace::Open(**store);
+    NewInode wanted;
+    wanted.mode = S_IFDIR | 0755;
+    const auto dir = (*ns)->Create(kRootInode, "d", wanted, {}, Nanoseconds(2));
+    if (!(*ns)->SetQuota(dir->ino, 100 * kPageSize, 100).ok()) {
+      _exit(1);
+    }
+    for (int i = 0; i < 9; ++i) {
+      const auto file = (*ns)->Create(dir->ino, std::to_string(i), {}, {}, Nanoseconds(3));
+      if (!(*ns)->AllocateExtents(file->ino, 0, 3, std::nullopt, Nanoseconds(4)).ok()) {
+        _exit(1);
+      }
+    }
+    raise(SIGKILL);
+  }
+  int ended = 0;
+  ASSERT_EQ(waitpid(child, &ended, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(ended));
+  auto store = OpenRocksDb(directory.path());
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  auto ns = Namespace::Open(**store);
+  ASSERT_TRUE(ns.ok());
+  const auto quota = (*ns)->FindQuota((*ns)->Lookup(kRootInode, "d")->ino);
+  ASSERT_TRUE(quota.ok() && quota->has_value());
+  EXPECT_EQ((*quota)->pages, 27u);
+  EXPECT_EQ((*quota)->inodes, 10u);
+  EXPECT_THAT(Problems(**store), testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace termfs::metadata
