@@ -325,7 +325,7 @@ Result<std::vector<fs::DirectoryEntry>> MemoryFileSystem::ReadDirectory(Lane&, u
   return entries;
 }
 
-Result<fs::FileSystemStatus> MemoryFileSystem::StatFs(Lane&) {
+Result<fs::FileSystemStatus> MemoryFileSystem::StatFs(Lane&, uint64_t) {
   RETURN_IF_ERROR(CheckServer());
   ReaderLock lock(volume_.mutex);
   fs::FileSystemStatus status;

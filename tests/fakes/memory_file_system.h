@@ -114,7 +114,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   Result<std::vector<std::byte>> GetXattr(Lane& lane, uint64_t ino, std::string_view name) override;
   Result<std::vector<std::string>> ListXattr(Lane& lane, uint64_t ino) override;
   Status RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) override;
-  Result<fs::FileSystemStatus> StatFs(Lane& lane) override;
+  Result<fs::FileSystemStatus> StatFs(Lane& lane, uint64_t ino) override;
   void Abandon(const std::string&) override { lost_.store(true); }
   std::string transport() const override { return "memory"; }
   // fs_reads_total, syncs_total, open_files.

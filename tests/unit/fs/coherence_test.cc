@@ -112,7 +112,7 @@ TEST(Coherence, DeadClient_LosesItsFiles) {
     EXPECT_TRUE(Eventually([&] { return volume.names().StatFs().free_pages == 4096; }));
     b.Close(file);
   }
-  EXPECT_TRUE(a.fs->StatFs(*a.lane).ok());
+  EXPECT_TRUE(a.fs->StatFs(*a.lane, kRootInode).ok());
 }
 
 }  // namespace termfs::fs

@@ -105,7 +105,7 @@ TEST(GrantsRestart, AChange_GoesOnWhenAllAreBack) {
   const auto began = steady_clock::now();
   const int losses = two.kernel_b.losses();
   two.volume.KillAndRestart();
-  std::thread notices([&] { EXPECT_TRUE(two.b.fs->StatFs(*two.b.lane).ok()); });
+  std::thread notices([&] { EXPECT_TRUE(two.b.fs->StatFs(*two.b.lane, kRootInode).ok()); });
   EXPECT_TRUE(Eventually([&] { return two.kernel_b.losses() > losses; }));
   std::atomic<bool> done{false};
   std::thread change([&] {
@@ -143,7 +143,7 @@ TEST(GrantsRestart, TheOnlyClient_WaitsForNobody) {
 TEST(GrantsRestart, ALostSession_LeavesNothingBehindWhenItsClientIsBack) {
   Two two(kLong);
   two.volume.tlib().LoseReplyOf(kFsStat, [] {});
-  EXPECT_TRUE(two.b.fs->StatFs(*two.b.lane).ok());
+  EXPECT_TRUE(two.b.fs->StatFs(*two.b.lane, kRootInode).ok());
   EXPECT_EQ(two.b.Metric("link_reconnections_total"), 1u);
   EXPECT_TRUE(two.kernel_b.dropped(two.f));
   EXPECT_GE(two.kernel_b.losses(), 1);

@@ -243,7 +243,7 @@ TEST(ArmedReads, TheServerIsLost_TheLaneIsInUse) {
   tlib::client::ReadsFds fds{};
   ASSERT_TRUE(a.fs->ArmReads(reads.lane(), fds));
   volume.KillAndRestart();
-  EXPECT_TRUE(a.fs->StatFs(*a.lane).ok());  // finds the session lost, and waits for the next
+  EXPECT_TRUE(a.fs->StatFs(*a.lane, kRootInode).ok());  // finds the session lost, and waits for the next
   EXPECT_EQ(volume.tlib().detached(), 1u) << "the idle lane's only";
   a.fs->DisarmReads(reads.lane());
   volume.tlib().AnswerReads();

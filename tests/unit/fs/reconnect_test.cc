@@ -380,7 +380,7 @@ TEST(Reconnect, WaitingCall_IsInterrupted) {
   interruption.End();
   other.join();
   volume.Restart();
-  EXPECT_TRUE(a.fs->StatFs(*a.lane).ok());
+  EXPECT_TRUE(a.fs->StatFs(*a.lane, kRootInode).ok());
 }
 
 TEST(Reconnect, Abandon_EndsAWaitingCall) {
@@ -438,9 +438,9 @@ TEST(Reconnect, AnotherVolume_IsRefused) {
   volume.Kill();
   volume.tlib().Rename("other");
   volume.Restart();
-  EXPECT_EQ(a.fs->StatFs(*a.lane).status().code(), EIO);
+  EXPECT_EQ(a.fs->StatFs(*a.lane, kRootInode).status().code(), EIO);
   volume.tlib().Rename("memory");
-  EXPECT_TRUE(Eventually([&] { return a.fs->StatFs(*a.lane).ok(); }));
+  EXPECT_TRUE(Eventually([&] { return a.fs->StatFs(*a.lane, kRootInode).ok(); }));
 }
 
 }  // namespace termfs::fs

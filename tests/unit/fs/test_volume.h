@@ -99,7 +99,7 @@ class Mount {
   void Close(client::OpenFile* file) { fs->Release(*lane, file); }
   Status Remove(std::string_view name) { return fs->Unlink(*lane, kRootInode, name); }
   uint64_t FreeBytes() {
-    const auto space = fs->StatFs(*lane);
+    const auto space = fs->StatFs(*lane, kRootInode);
     EXPECT_TRUE(space.ok());
     return space.ok() ? space->free_bytes : 0;
   }
