@@ -15,6 +15,7 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <list>
 #include <string_view>
 #include <unordered_map>
@@ -28,7 +29,10 @@ namespace termfs::fs::server {
 struct GrantKey {
   uint64_t high = 0;
   uint64_t low = 0;
-  friend bool operator==(const GrantKey&, const GrantKey&) = default;
+  friend auto operator<=>(const GrantKey&, const GrantKey&) = default;
+  struct Hash {
+    size_t operator()(const GrantKey& key) const { return (key.high ^ key.low) * 0x9E3779B97F4A7C15U; }
+  };
 
   static GrantKey Attributes(uint64_t ino) { return {0, ino}; }
   // By a hash of 128 bits; what is held is not known by name.
@@ -67,11 +71,8 @@ class GrantTable {
   BootTime Now() const { return clock_.Now(); }
 
  private:
-  struct KeyHash {
-    size_t operator()(const GrantKey& key) const { return (key.high ^ key.low) * 0x9E3779B97F4A7C15U; }
-  };
   using Order = std::list<Holder>;
-  using Index = std::unordered_multimap<GrantKey, Order::iterator, KeyHash>;
+  using Index = std::unordered_multimap<GrantKey, Order::iterator, GrantKey::Hash>;
   bool AddUpTo(size_t capacity, const GrantKey& key, uint64_t session) EXCLUDES(mutex_);
   Index::iterator Find(const GrantKey& key, uint64_t session) REQUIRES(mutex_);
   void TakeOutEnded(BootTime now, size_t most) REQUIRES(mutex_);

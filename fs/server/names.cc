@@ -91,6 +91,7 @@ Result<Bytes> FileService::Make(const Request& request) {
   if (S_ISLNK(body.mode)) {
     ASSIGN_OR_RETURN(inode.symlink_target, PullString(request, metadata::kMaxSymlink));
   }
+  const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
   Granting granting(coherence_.grants(), request.session);
   // What was made before may have another name by now, or none: nothing is granted of it.
   const bool again = request.receipt != nullptr;
@@ -119,6 +120,7 @@ Result<Bytes> FileService::Create(const Request& request) {
     coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
     return DescribeOpened(request, made, body.parent, nothing);
   }
+  const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
   Granting granting(coherence_.grants(), request.session);
   granting.Entry(body.parent, body.name);
   constexpr int kAttempts = 8;  // somebody else makes and removes the same name in between
@@ -181,6 +183,7 @@ Result<Bytes> FileService::ReadLink(const Request& request) {
 
 Result<Bytes> FileService::Link(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Link>(request.call.body()));
+  const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
   // No attributes: the kernel would take them also when they have been recalled, which it keeps note of for replies
   // that make no inode only.
   Granting granting(coherence_.grants(), request.session);
@@ -237,6 +240,7 @@ Result<Bytes> FileService::Unlink(const Request& request) {
   if (request.receipt != nullptr) {
     return ReplyRemoved(request, body.parent, body.name, 0);
   }
+  const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
   const Nanoseconds now = Now();
   ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&]() -> Result<Removed> {
     Ending ending(names_, inodes_, clients_);
@@ -253,6 +257,7 @@ Result<Bytes> FileService::RemoveDirectory(const Request& request) {
   if (request.receipt != nullptr) {
     return ReplyRemoved(request, body.parent, body.name, 0);
   }
+  const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
   const Nanoseconds now = Now();
   ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&]() -> Result<Removed> {
     Ending ending(names_, inodes_, clients_);
@@ -284,6 +289,8 @@ Result<Bytes> FileService::Rename(const Request& request) {
                       {{body.parent, body.name}, {body.new_parent, body.new_name}});
     return Bytes{};
   }
+  const NameLocks::Hold changing(
+      name_locks_, {GrantKey::Entry(body.parent, body.name), GrantKey::Entry(body.new_parent, body.new_name)});
   // The caller's kernel moves what it knows by the one name to the other, with the time that is left.
   if (request.session.caches.load(std::memory_order_relaxed)) {
     coherence_.grants().AddAlways(GrantKey::Entry(body.new_parent, body.new_name), request.session.id);

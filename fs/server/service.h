@@ -41,6 +41,7 @@
 #include "fs/server/granting.h"
 #include "fs/server/inode_table.h"
 #include "fs/server/locks.h"
+#include "fs/server/name_locks.h"
 #include "fs/server/reclaimer.h"
 #include "fs/server/request.h"
 #include "fs/types.h"
@@ -283,6 +284,7 @@ class FileService final : public tlib::server::Service {
   SessionTable sessions_;
   Clients clients_;
   InodeTable inodes_;
+  NameLocks name_locks_;
   Coherence coherence_;
   Reclaimer reclaimer_;
   std::atomic<tlib::server::Server*> server_{nullptr};

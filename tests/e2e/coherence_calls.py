@@ -30,9 +30,9 @@ WEIGHTS = {"write": 14, "read": 14, "zero": 2, "load": 5, "store": 4, "write_wor
            "create": 8, "open_there": 4, "unlink": 8, "rename": 8, "exchange": 3, "link": 5, "look": 12, "listing": 8,
            "open_again": 2}
 MAPPINGS = ("load", "store")
-# Left out unless they are asked for: a name that a rename or an exchange has given may show what it showed where it was,
-# until a change of that by another mount has returned. Exchanges make that frequent.
-FAULTY = ("exchange",)
+# Left out unless they are asked for: the kernel of a mount that zeroes a range also zeroes what it caches of the two pages
+# at its ends, after the reply. What another mount has written there since is not seen through mappings on that mount.
+FAULTY = ("zero",)
 
 # What a run of calls was: `stopped`: the errno that ended it, which the model does not know.
 Run = collections.namedtuple("Run", ("calls", "stopped"))

@@ -3,9 +3,9 @@
 // Quotas of directory trees: what counts, what is refused, and that a crash leaves neither more nor less. That what is
 // counted is what is there is also looked at by Check after each test.
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "metadata/keys.h"
@@ -216,33 +216,37 @@ TEST_F(QuotaTest, Check_ComparesWhatIsCounted) {
   put(right);
 }
 
-// The process ends without a word, and what it had committed is there.
-TEST(QuotaCrashTest, WhatIsCounted_IsExactAfterAKill) {
-  const TemporaryDirectory directory;
-  const pid_t child = fork();
-  if (child == 0) {
-    auto store = OpenRocksDb(directory.path(), {.create_if_missing = true});
-    if (!store.ok() || !Namespace::Format(**store, SmallVolume()).ok()) {
-      _exit(1);
-    }
-    auto ns = Namespace::Open(**store);
-    NewInode wanted;
-    wanted.mode = S_IFDIR | 0755;
-    const auto dir = (*ns)->Create(kRootInode, "d", wanted, {}, Nanoseconds(2));
-    if (!(*ns)->SetQuota(dir->ino, 100 * kPageSize, 100).ok()) {
-      _exit(1);
-    }
-    for (int i = 0; i < 9; ++i) {
-      const auto file = (*ns)->Create(dir->ino, std::to_string(i), {}, {}, Nanoseconds(3));
-      if (!(*ns)->AllocateExtents(file->ino, 0, 3, std::nullopt, Nanoseconds(4)).ok()) {
-        _exit(1);
-      }
-    }
-    raise(SIGKILL);
+// Fills a quota tree, and ends without a word.
+[[noreturn]] void FillAndDie(const std::string& directory) {
+  auto store = OpenRocksDb(directory, {.create_if_missing = true});
+  if (!store.ok() || !Namespace::Format(**store, SmallVolume()).ok()) {
+    _exit(1);
   }
-  int ended = 0;
-  ASSERT_EQ(waitpid(child, &ended, 0), child);
-  ASSERT_TRUE(WIFSIGNALED(ended));
+  auto ns = Namespace::Open(**store);
+  NewInode wanted;
+  wanted.mode = S_IFDIR | 0755;
+  const auto dir = (*ns)->Create(kRootInode, "d", wanted, {}, Nanoseconds(2));
+  if (!(*ns)->SetQuota(dir->ino, 100 * kPageSize, 100).ok()) {
+    _exit(1);
+  }
+  for (int i = 0; i < 9; ++i) {
+    const auto file = (*ns)->Create(dir->ino, std::to_string(i), {}, {}, Nanoseconds(3));
+    if (!(*ns)->AllocateExtents(file->ino, 0, 3, std::nullopt, Nanoseconds(4)).ok()) {
+      _exit(1);
+    }
+  }
+  raise(SIGKILL);
+  _exit(1);
+}
+
+TEST(QuotaCrashTest, WhatIsCounted_IsExactAfterAKill) {
+  constexpr const char* kPlace = "TERMFS_QUOTA_TEST";
+  testing::FLAGS_gtest_death_test_style =
+      "threadsafe";  // it dies in another run of this program, as RocksDB has threads
+  const TemporaryDirectory directory;
+  setenv(kPlace, directory.path().c_str(), 0);  // of the run that does not die
+  EXPECT_EXIT(FillAndDie(getenv(kPlace)), testing::KilledBySignal(SIGKILL), "");
+  unsetenv(kPlace);
   auto store = OpenRocksDb(directory.path());
   ASSERT_TRUE(store.ok()) << store.status().ToString();
   auto ns = Namespace::Open(**store);
