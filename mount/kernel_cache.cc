@@ -3,9 +3,11 @@
 
 #include <linux/fuse.h>
 #include <pthread.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -24,6 +26,7 @@ constexpr std::chrono::milliseconds kLookAgain{1};  // whether the kernel has ma
 constexpr std::chrono::milliseconds kLookAgainForEnd{50};
 constexpr std::chrono::nanoseconds kEntrySlack = std::chrono::milliseconds(100);
 constexpr int32_t kNotifyNewEpoch = 8;  // FUSE_NOTIFY_INC_EPOCH of <linux/fuse.h> 7.44
+constexpr uint32_t kExpireOnly = 1;     // FUSE_EXPIRE_ONLY
 
 int64_t NowNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now().time_since_epoch()).count();
@@ -35,6 +38,22 @@ steady_clock::time_point TimeOf(int64_t nanoseconds) {
 
 // Unmounting, or not known to the kernel.
 bool Expected(int error) { return error == 0 || error == -ENOENT || error == -ENODEV || error == -ENOTCONN; }
+
+// The entry is looked up again when it is used next. By hand: versions of libfuse differ in how they are asked.
+int ExpireEntry(fuse_session* session, uint64_t parent, const std::string& name) {
+  struct {  // fuse_notify_inval_entry_out of <linux/fuse.h> 7.38
+    uint64_t parent;
+    uint32_t name_bytes;
+    uint32_t flags;
+  } body{.parent = parent, .name_bytes = static_cast<uint32_t>(name.size()), .flags = kExpireOnly};
+  fuse_out_header header{.len = static_cast<uint32_t>(sizeof(header) + sizeof(body) + name.size() + 1),
+                         .error = FUSE_NOTIFY_INVAL_ENTRY,
+                         .unique = 0};
+  const std::array<iovec, 3> parts = {{{.iov_base = &header, .iov_len = sizeof(header)},
+                                       {.iov_base = &body, .iov_len = sizeof(body)},
+                                       {.iov_base = const_cast<char*>(name.c_str()), .iov_len = name.size() + 1}}};
+  return writev(fuse_session_fd(session), parts.data(), parts.size()) < 0 ? -errno : 0;
+}
 
 }  // namespace
 
@@ -329,8 +348,9 @@ int KernelCacheNotifier::NotifyAttributes(fuse_session* session, uint64_t ino) {
 }
 
 void KernelCacheNotifier::NotifyEntry(fuse_session* session, const Entry& entry) {
-  const auto notify = entry.expires ? &fuse_lowlevel_notify_expire_entry : &fuse_lowlevel_notify_inval_entry;
-  const int error = notify(session, entry.parent, entry.name.data(), entry.name.size());
+  const int error = entry.expires
+                        ? ExpireEntry(session, entry.parent, entry.name)
+                        : fuse_lowlevel_notify_inval_entry(session, entry.parent, entry.name.data(), entry.name.size());
   if (!Expected(error) && error != -ENOTDIR) {
     LOG_WARNING("the kernel did not drop an entry of directory {}: {}", entry.parent, std::strerror(-error));
   }
