@@ -17,7 +17,7 @@
 
 namespace termfs::driver::softnic {
 
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint64_t kEndpointMagic = 0x30434e4946545244;  // "DRTFINC0"
 inline constexpr uint32_t kMaxSlots = 1u << 16;
 inline constexpr uint32_t kMaxMessage = 1u << 24;
@@ -36,13 +36,15 @@ enum EndpointFd : size_t { kInboxFd, kRequestSocketFd, kValidityFd, kEndpointFds
 // The owner trusts nothing in it but keeps its own counters; message number n lies in slot n % slots, and receive
 // number n takes it.
 
+// Lines 128 bytes apart: processors fetch them in pairs, and what one side writes all the time would come and go with
+// what the other one reads.
 struct InboxControl {
   // Set by the owner before it sleeps, cleared by the peer that wakes it.
-  alignas(64) std::atomic<uint32_t> armed;
+  alignas(128) std::atomic<uint32_t> armed;
   // Receives posted so far, by the owner: the peer's credit.
-  alignas(64) std::atomic<uint64_t> posted;
+  alignas(128) std::atomic<uint64_t> posted;
   // Set by the peer before it sleeps with a message that finds no receive, cleared by the owner that wakes it.
-  alignas(64) std::atomic<uint32_t> sender_waiting;
+  alignas(128) std::atomic<uint32_t> sender_waiting;
 };
 
 enum class SlotKind : uint32_t {
@@ -62,10 +64,10 @@ struct SlotHeader {
 static_assert(sizeof(SlotHeader) == 32);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-inline constexpr size_t kSlotsOffset = 256;
+inline constexpr size_t kSlotsOffset = 512;
 static_assert(sizeof(InboxControl) <= kSlotsOffset);
 
-constexpr size_t SlotStride(uint32_t max_message) { return (sizeof(SlotHeader) + max_message + 63) & ~size_t{63}; }
+constexpr size_t SlotStride(uint32_t max_message) { return (sizeof(SlotHeader) + max_message + 127) & ~size_t{127}; }
 constexpr size_t InboxBytes(uint32_t slots, uint32_t max_message) {
   return kSlotsOffset + size_t{slots} * SlotStride(max_message);
 }

@@ -192,7 +192,6 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
   std::memcpy(message, &header, sizeof(header));
   std::copy(request.head.begin(), request.head.end(), message + sizeof(header));
   std::copy(request.tail.begin(), request.tail.end(), message + sizeof(header) + request.head.size());
-  PollSends();
   driver::SendWorkRequest send{
       .id = kSendId, .opcode = driver::Opcode::kSend, .signaled = ++unsignaled_ >= kSignalEvery};
   send.local = {
@@ -208,6 +207,7 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
   taken.state = State::kWaiting;
   taken.call = call;
   taken.buffer = std::move(buffer);
+  PollSends();  // now that the server has something to do
   return Ticket{.slot = slot, .call = call};
 }
 
