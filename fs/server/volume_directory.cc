@@ -8,6 +8,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <thread>
+#include <vector>
 
 #include "base/log.h"
 #include "base/page.h"
@@ -20,6 +28,7 @@ namespace termfs::fs::server {
 namespace {
 
 constexpr size_t kMaxSmallFile = 64 << 10;
+constexpr std::chrono::seconds kDyingPatience{10};
 
 // What a region of `pages` may grow to before the server is started anew: address space in the server and in every
 // client, of which the software RNIC gives a region 4 TiB at most.
@@ -53,13 +62,49 @@ Status WriteFile(const std::string& path, std::string_view text) {
   return fsync(fd.get()) == 0 ? Status::Ok() : ErrnoStatus("sync " + path);
 }
 
-// What the holder of a lock wrote into it; never trusted further than for a message.
+// What the holder of a lock wrote into it; never trusted further than for a message, and for whether to wait a little.
 std::string Holder(int fd) {
   char text[64];
   const ssize_t got = pread(fd, text, sizeof(text), 0);
   const std::string holder(text, got > 0 ? static_cast<size_t>(got) : 0);
   const bool plain = std::all_of(holder.begin(), holder.end(), [](char c) { return c >= ' ' && c <= '~'; });
   return holder.empty() || !plain ? "served or checked by another process" : holder;
+}
+
+// Whether the process at the end of what Holder said was killed and is on its way out: with gigabytes to give back that
+// takes a second, and until then it has its locks.
+bool IsDying(const std::string& holder) {
+  const std::string pid = holder.substr(holder.rfind(' ') + 1);
+  if (pid.empty() || pid.find_first_not_of("0123456789") != std::string::npos) {
+    return false;
+  }
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  // PID (NAME) STATE ...; the name may hold anything.
+  std::istringstream text(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+  const std::vector<std::string> fields(std::istream_iterator<std::string>(text), {});
+  constexpr size_t kFlags = 6;
+  constexpr size_t kPending = 28;
+  constexpr uint64_t kExiting = 4;  // the kernel's PF_EXITING
+  constexpr uint64_t kKilled = uint64_t{1} << (SIGKILL - 1);
+  return fields.size() > kPending && ((std::strtoull(fields[kFlags].c_str(), nullptr, 10) & kExiting) != 0 ||
+                                      (std::strtoull(fields[kPending].c_str(), nullptr, 10) & kKilled) != 0);
+}
+
+// Locks the file, once whoever holds it and is dying is gone. False: somebody holds it.
+Result<bool> LockWhenDead(const UniqueFd& fd, const std::string& path) {
+  const auto deadline = std::chrono::steady_clock::now() + kDyingPatience;
+  while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      return ErrnoStatus("lock " + path);
+    }
+    if (!IsDying(Holder(fd.get())) || std::chrono::steady_clock::now() > deadline) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
 }
 
 }  // namespace
@@ -72,10 +117,9 @@ Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, std::string_view w
                                paths.root + " is not a termfs volume (no file 'lock' in it); termfs format makes one")
                : ErrnoStatus("open " + paths.lock);
   }
-  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    return errno == EWOULDBLOCK
-               ? Status::Error(EBUSY, paths.root + " is " + Holder(fd.get()) + "; that has to end first")
-               : ErrnoStatus("lock " + paths.lock);
+  ASSIGN_OR_RETURN(const bool locked, LockWhenDead(fd, paths.lock));
+  if (!locked) {
+    return Status::Error(EBUSY, paths.root + " is " + Holder(fd.get()) + "; that has to end first");
   }
   // For people only: on a full disk the lock holds without it.
   const std::string holder = std::string(what) + " by process " + std::to_string(getpid());

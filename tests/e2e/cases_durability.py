@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import time
 
@@ -16,6 +17,18 @@ from volume import check, eventually, run
 def log_of(volume):
     with open(os.path.join(volume.path, "log"), encoding="utf-8") as lines:
         return lines.read()
+
+
+def case_serve_after_a_kill(site):
+    """A server that was killed has its volume until the kernel has taken its memory to pieces: the next one waits."""
+    volume = site.volume("512M", 0.5)
+    m = volume.mount()
+    for i in range(8):
+        write_file(m / f"f{i}", os.urandom(32 * MIB))
+    for _ in range(5):
+        os.kill(volume.server, signal.SIGKILL)
+        volume.serve()
+    check(len(read_file(m / "f7")) == 32 * MIB, "the mount goes on")
 
 
 def case_killed_server_keeps_what_was_written(site):

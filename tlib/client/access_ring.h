@@ -30,15 +30,17 @@ class AccessRing {
     head_.store(head + 1, std::memory_order_release);  // pairs with Drain's acquire
   }
 
-  // Calls `take` with every page number pushed so far.
+  // Calls `take` with every page number pushed so far; returns how many there were.
   template <typename Take>
-  void Drain(Take&& take) {
+  uint32_t Drain(Take&& take) {
     const uint32_t head = head_.load(std::memory_order_acquire);
     uint32_t tail = tail_.load(std::memory_order_relaxed);
+    const uint32_t count = head - tail;
     for (; tail != head; tail++) {
       take(entries_[tail % kEntries]);
     }
     tail_.store(tail, std::memory_order_release);  // pairs with Push's acquire: the entries may be overwritten
+    return count;
   }
 
  private:

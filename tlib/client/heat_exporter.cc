@@ -40,15 +40,17 @@ void HeatExporter::RemoveRing(const std::shared_ptr<AccessRing>& ring) {
   std::erase(rings_, ring);
 }
 
-void HeatExporter::Drain() {
+uint32_t HeatExporter::Drain() {
   std::vector<std::shared_ptr<AccessRing>> rings;
   {
     MutexLock lock(mutex_);
     rings = rings_;
   }
+  uint32_t most = 0;
   for (const auto& ring : rings) {
-    ring->Drain([this](uint32_t page) { Count(page); });
+    most = std::max(most, ring->Drain([this](uint32_t page) { Count(page); }));
   }
+  return most;
 }
 
 void HeatExporter::Count(uint32_t page) {

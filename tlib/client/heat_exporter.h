@@ -35,8 +35,8 @@ class HeatExporter {
   // What is still in it is counted with the next Drain.
   void RemoveRing(const std::shared_ptr<AccessRing>& ring) EXCLUDES(mutex_);
 
-  // Takes in what the rings hold; call it many times per Publish.
-  void Drain() EXCLUDES(mutex_);
+  // Takes in what the rings hold; call it some times per Publish. Returns how many accesses were in the fullest one.
+  uint32_t Drain() EXCLUDES(mutex_);
   // Exports the counts and begins anew.
   void Publish();
 

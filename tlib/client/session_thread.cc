@@ -18,8 +18,17 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kForever{3'600'000};
-constexpr int kDrainsPerPeriod = 40;  // a ring holds 16 Ki accesses; what does not fit is dropped
+// How often the rings are emptied: often enough that the fullest one is a quarter full by then, no oftener, as a thread
+// that wakes up disturbs those that read. What does not fit when it suddenly fills faster is dropped.
+constexpr int kMostDrains = 40;  // in a period
+constexpr int kFewestDrains = 5;
 constexpr milliseconds kShortestDrain{10};
+
+// `held`: what was in the fullest ring after `last`.
+milliseconds NextDrain(milliseconds last, uint32_t held, milliseconds shortest, milliseconds longest) {
+  const auto fills = last.count() * (AccessRing::kEntries / 4) / std::max<int64_t>(held, 1);
+  return std::clamp(milliseconds(std::min<int64_t>(fills, 2 * last.count())), shortest, longest);
+}
 
 }  // namespace
 
@@ -66,7 +75,9 @@ void SessionThread::Run() {
   const SessionOptions& options = core_->options();
   const bool pulls = core_->bitmap_mode() == BitmapMode::kPulled && options.pull_period.count() > 0;
   const bool heat = core_->heat() != nullptr;
-  const milliseconds drain_period = std::max(options.heat_period / kDrainsPerPeriod, kShortestDrain);
+  const milliseconds shortest_drain = std::max(options.heat_period / kMostDrains, kShortestDrain);
+  const milliseconds longest_drain = std::max(options.heat_period / kFewestDrains, kShortestDrain);
+  milliseconds drain_period = shortest_drain;
   const TimePoint begin = steady_clock::now();
   TimePoint pull_due = begin + (pulls ? options.pull_period : kForever);
   TimePoint drain_due = begin + (heat ? drain_period : kForever);
@@ -80,10 +91,10 @@ void SessionThread::Run() {
       }
     }
     if (now >= drain_due) {
-      drain_due = now + (heat ? drain_period : kForever);
       if (heat) {
-        core_->heat()->Drain();
+        drain_period = NextDrain(drain_period, core_->heat()->Drain(), shortest_drain, longest_drain);
       }
+      drain_due = now + (heat ? drain_period : kForever);
     }
     if (now >= publish_due) {
       publish_due = now + (heat ? options.heat_period : kForever);

@@ -45,7 +45,7 @@ TEST_F(HeatExporterTest, Publish_SumsRingsAndBeginsAnew) {
     b->Push(7);
     b->Push(999);
   }
-  exporter_->Drain();
+  EXPECT_EQ(exporter_->Drain(), 10U);  // of the fuller ring
   exporter_->Publish();
   EXPECT_EQ(Sequence(), 1U);
   EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{7, 10}, {999, 5}}));
@@ -54,7 +54,7 @@ TEST_F(HeatExporterTest, Publish_SumsRingsAndBeginsAnew) {
   exporter_->Publish();
   EXPECT_EQ(Sequence(), 2U);
   EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{0, 1}}));
-  exporter_->Drain();
+  EXPECT_EQ(exporter_->Drain(), 0U);
   exporter_->Publish();  // nothing new
   EXPECT_EQ(Sequence(), 2U);
 }
