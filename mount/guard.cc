@@ -66,6 +66,30 @@ Result<UniqueFd> OpenSwitch(unsigned connection) {
   return file.valid() ? Result<UniqueFd>(std::move(file)) : ErrnoStatus("fusectl: " + name);
 }
 
+// Where the guard is told of a crash; -1: there is none.
+std::atomic<int> crash_socket{-1};
+
+// A process that crashes waits for all its threads before any of them ends, and so before the guard would be signalled.
+void TellOfCrash(int number) {
+  const char word = 0;
+  [[maybe_unused]] const ssize_t sent =
+      send(crash_socket.load(std::memory_order_relaxed), &word, sizeof(word), MSG_DONTWAIT | MSG_NOSIGNAL);
+  raise(number);  // by default from now on, as soon as this has returned
+}
+
+// What somebody else handles, a sanitizer, say, is left to that.
+void TellOfCrashes(int socket) {
+  crash_socket.store(socket, std::memory_order_relaxed);
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP}) {
+    struct sigaction action {};
+    if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) {
+      action.sa_handler = TellOfCrash;
+      action.sa_flags = static_cast<int>(SA_RESETHAND);
+      sigaction(number, &action, nullptr);
+    }
+  }
+}
+
 // The guard's word that it is there.
 Status AwaitWord(int from) {
   pollfd ready{.fd = from, .events = POLLIN, .revents = 0};
@@ -96,6 +120,7 @@ Result<std::unique_ptr<MountGuard>> MountGuard::Start() {
 }
 
 MountGuard::~MountGuard() {
+  crash_socket.store(-1, std::memory_order_relaxed);
   ending_.store(true, std::memory_order_relaxed);
   if (process_.valid()) {
     syscall(SYS_pidfd_send_signal, process_.get(), SIGKILL, nullptr, 0);
@@ -106,7 +131,9 @@ MountGuard::~MountGuard() {
 Status MountGuard::Watch(int device, const std::string& mountpoint) {
   ASSIGN_OR_RETURN(const unsigned connection, ConnectionOf(device, mountpoint));
   ASSIGN_OR_RETURN(const UniqueFd file, OpenSwitch(connection));
-  return HandOver(to_process_.get(), file.get());
+  RETURN_IF_ERROR(HandOver(to_process_.get(), file.get()));
+  TellOfCrashes(to_process_.get());
+  return Status::Ok();
 }
 
 // The kernel signals the end of the thread that has made the process. Any other may be waiting for its own mount when

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // MountGuard: a small process beside a mount's, which has the kernel end the mount's connection when the mount's
-// process is killed. The kernel does so by itself only when all threads have ended; and a thread that tells it to drop
-// a directory entry may wait for a request that its own, dying process will never answer. See "A guard for a killed
-// mount".
+// process is killed, or crashes. The kernel does so by itself only when all threads have ended; and a thread that tells
+// it to drop a directory entry may wait for a request that its own, dying process will never answer. See "A guard for a
+// killed mount".
 //
 // Thread-safety: one thread.
 // Ownership:     owns a process and a thread. When it is destroyed both end, and nothing else happens.
@@ -33,7 +33,8 @@ class MountGuard {
   MountGuard& operator=(const MountGuard&) = delete;
 
   // From now on the connection of the open FUSE device `device`, mounted on `mountpoint`, ends with this process.
-  // ENOENT, EACCES, EPERM: the kernel's switch for it cannot be had. REQUIRES: called once.
+  // Takes the signals of a crash for that, where nobody else has. ENOENT, EACCES, EPERM: the kernel's switch for it
+  // cannot be had. REQUIRES: called once, in a process that has one guard.
   Status Watch(int device, const std::string& mountpoint);
 
  private:

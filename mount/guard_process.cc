@@ -55,8 +55,12 @@ bool LetGo(int socket) {
   return close_range(kSocket + 1, ~0U, 0) == 0;
 }
 
-// The file that was handed over; -1: there is none (yet).
-int Receive() {
+struct Word {
+  bool came = false;
+  int file = -1;  // that was handed over; -1: the word is that the mount crashes
+};
+
+Word Receive() {
   char byte = 0;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
   iovec bytes{.iov_base = &byte, .iov_len = 1};
@@ -66,14 +70,14 @@ int Receive() {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   if (recvmsg(kSocket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0) {
-    return -1;
+    return {};
   }
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  int file = -1;
+  Word word{.came = true, .file = -1};
   if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
-    std::memcpy(&file, CMSG_DATA(header), sizeof(file));
+    std::memcpy(&word.file, CMSG_DATA(header), sizeof(word.file));
   }
-  return file;
+  return word;
 }
 
 // Whether the signal is the kernel's, in the name of the mount that ends.
@@ -86,21 +90,21 @@ void AwaitDeath(int signals, pid_t mount) {
   int file = -1;
   while (true) {
     pollfd ready[2] = {{.fd = signals, .events = POLLIN, .revents = 0},
-                       {.fd = file < 0 ? kSocket : -1, .events = POLLIN, .revents = 0}};
+                       {.fd = kSocket, .events = POLLIN, .revents = 0}};
     if (poll(ready, 2, kWaitMs) <= 0) {
       continue;
     }
-    if (file < 0) {
-      file = Receive();
-      if (file < 0 && (ready[1].revents & POLLHUP) != 0) {
-        return;  // the mount ended before there was anything to end with it
-      }
-    }
-    if ((ready[0].revents & POLLIN) != 0 && IsDeath(signals, mount)) {
+    const Word word = Receive();
+    file = word.file >= 0 ? word.file : file;
+    const bool crashes = word.came && word.file < 0;
+    if (crashes || ((ready[0].revents & POLLIN) != 0 && IsDeath(signals, mount))) {
       if (file >= 0) {
         [[maybe_unused]] const ssize_t written = write(file, "1", 1);
       }
       return;
+    }
+    if (!word.came && (ready[1].revents & POLLHUP) != 0) {
+      return;  // all of the mount has ended
     }
   }
 }

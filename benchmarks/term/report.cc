@@ -28,13 +28,14 @@ std::string JsonOf(const std::vector<SsdRate>& rates) {
 
 std::string JsonOf(const Limit& limit) {
   return fmt::format(
-      "{{\"ssd_reads\": {}, \"ssd_writes\": {}, \"ssd_read_turns\": [{:.0f}], \"oracle_hit_ratio\": {:.5f}, "
+      "{{\"ssd_reads\": {}, \"ssd_writes\": {}, \"ssd_read_turns\": [{:.0f}], \"ssd_write_turns\": [{:.0f}], "
+      "\"oracle_hit_ratio\": {:.5f}, "
       "\"pin_per_s\": {:.0f}, \"hit_cpu_us\": "
       "{:.3f}, \"miss_cpu_us\": {:.3f}, \"miss_per_s\": {:.0f}, \"cpus\": {}, \"ssd_bound_per_s\": {:.0f}, "
       "\"cpu_bound_per_s\": {:.0f}, \"bound_per_s\": {:.0f}}}",
-      JsonOf(limit.ssd_reads), JsonOf(limit.ssd_writes), fmt::join(limit.ssd_read_turns, ", "), limit.oracle_hits,
-      limit.pin_rate, limit.hit_us, limit.miss_us, limit.miss_rate, limit.cpus, limit.ssd_bound, limit.processor_bound,
-      Finite(limit.bound));
+      JsonOf(limit.ssd_reads), JsonOf(limit.ssd_writes), fmt::join(limit.ssd_read_turns, ", "),
+      fmt::join(limit.ssd_write_turns, ", "), limit.oracle_hits, limit.pin_rate, limit.hit_us, limit.miss_us,
+      limit.miss_rate, limit.cpus, limit.ssd_bound, limit.processor_bound, Finite(limit.bound));
 }
 
 double OverOracle(const KindResult& kind, const Limit& limit) {

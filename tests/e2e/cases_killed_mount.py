@@ -78,16 +78,25 @@ def stick(site, a, b, number):
 
 def case_killed_mount_lets_go(site):
     """The kernel ends the connection of a mount that is killed, also when a thread of it waits for that connection."""
+    lets_go(site, signal.SIGKILL)
+
+
+def case_crashing_mount_lets_go(site):
+    """The same for one that crashes; the kernel would wait for its threads, to write a core."""
+    lets_go(site, signal.SIGSEGV)
+
+
+def lets_go(site, number):
     a, b = two_mounts(site)
     server = site.volumes[0].server
     try:
         look, change = stick(site, a, b, 1)
         began = time.monotonic()
-        os.kill(a.pid, signal.SIGKILL)
+        os.kill(a.pid, number)
         said, _ = look.communicate(timeout=ENDS)
         check(said.strip() in map(str, (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)), f"the caller got {said}")
         eventually(lambda: ended(a.pid), "the mount's process ends", ENDS)
-        print(f"     killed_mount_lets_go: after {(time.monotonic() - began) * 1000:.0f} ms", flush=True)
+        print(f"     {signal.Signals(number).name}: after {(time.monotonic() - began) * 1000:.0f} ms", flush=True)
     finally:
         os.kill(server, signal.SIGCONT)
     changed, _ = change.communicate(timeout=120)

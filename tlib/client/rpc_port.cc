@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kSendId = 2;
 constexpr uint32_t kSignalEvery = 16;  // SENDs: a queue pair learns from a signaled one that those before it are done
 constexpr uint32_t kMaxSend = RpcPort::kMaxReads + 2 * kChannelCredits;
-constexpr size_t kMessageBytes = 3 * size_t{kChannelCredits} * kMaxMessage;
+constexpr size_t kMessageBytes = 2 * size_t{kChannelCredits} * kMaxMessage;
 
 Status ErrorOf(const DecodedReply& reply) {
   return Status::Error(reply.header.error,
@@ -66,6 +66,14 @@ Status RpcPort::PostReceive(uint32_t index) {
   return pair_->PostRecv({&receive, 1});
 }
 
+Status RpcPort::PostConsumed() {
+  for (const uint32_t index : consumed_) {
+    RETURN_IF_ERROR(PostReceive(index));
+  }
+  consumed_.clear();
+  return Status::Ok();
+}
+
 Status RpcPort::Break(Status why) {
   if (!broken_) {
     broken_ = true;
@@ -98,7 +106,10 @@ uint32_t RpcPort::PollSends() {
 }
 
 void RpcPort::Free(uint32_t slot) {
-  answered_ -= slots_[slot].state == State::kAnswered ? 1 : 0;
+  if (slots_[slot].state == State::kAnswered) {
+    answered_--;
+    consumed_.push_back(slots_[slot].receive);
+  }
   slots_[slot].state = State::kFree;
   slots_[slot].buffer.reset();
   free_.push_back(slot);
@@ -136,18 +147,16 @@ void RpcPort::HandleReply(const driver::WorkCompletion& completion) {
   }
   if (owner.state == State::kAbandoned) {
     const LateReply late = std::exchange(owner.late, nullptr);
+    consumed_.push_back(index);
     Free(slot);
     if (late) {
       late(reply->header.error != 0 ? Result<std::span<const std::byte>>(ErrorOf(*reply)) : reply->body);
     }
   } else {
-    std::memcpy(reply_bytes(slot), message.data(), message.size());
+    owner.receive = index;
     owner.reply_bytes = completion.byte_len;
     owner.state = State::kAnswered;
     answered_++;
-  }
-  if (Status posted = PostReceive(index); !posted.ok()) {
-    [[maybe_unused]] const Status kept = Break(std::move(posted));
   }
 }
 
@@ -207,7 +216,11 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
   taken.state = State::kWaiting;
   taken.call = call;
   taken.buffer = std::move(buffer);
-  PollSends();  // now that the server has something to do
+  // Now that the server has something to do.
+  PollSends();
+  if (Status posted = PostConsumed(); !posted.ok()) {
+    return Break(std::move(posted));
+  }
   return Ticket{.slot = slot, .call = call};
 }
 
@@ -224,7 +237,7 @@ Result<DecodedReply> RpcPort::Await(const Ticket& ticket, Deadline& deadline, bo
     Abandon(ticket);
     return waited.ok() ? why_ : waited;
   }
-  const std::span<const std::byte> message(reply_bytes(ticket.slot), slot.reply_bytes);
+  const std::span<const std::byte> message(receive_bytes(slot.receive), slot.reply_bytes);
   Free(ticket.slot);
   ASSIGN_OR_RETURN(const DecodedReply reply, DecodeReply(message));
   if (reply.header.error != 0) {

@@ -94,6 +94,7 @@ class RpcPort {
   struct Slot {
     State state = State::kFree;
     uint64_t call = 0;
+    uint32_t receive = 0;  // kAnswered: which one holds the reply
     uint32_t reply_bytes = 0;
     std::shared_ptr<RegisteredBuffer> buffer;
     LateReply late;  // may be empty
@@ -103,26 +104,27 @@ class RpcPort {
       : core_(std::move(core)), waiter_(*core_, interruption) {}
   Status Init(int cpu);
   Status PostReceive(uint32_t index);
+  Status PostConsumed();
   void HandleReply(const driver::WorkCompletion& completion);
   void Fail(const driver::WorkCompletion& completion);
   void Free(uint32_t slot);
   Status WaitForCredit(Deadline& deadline);
 
   std::byte* request_bytes(uint32_t slot) { return messages_.get() + size_t{slot} * kMaxMessage; }
-  std::byte* reply_bytes(uint32_t slot) { return messages_.get() + (kChannelCredits + size_t{slot}) * kMaxMessage; }
-  std::byte* receive_bytes(uint32_t index) {
-    return messages_.get() + (2 * size_t{kChannelCredits} + index) * kMaxMessage;
-  }
+  std::byte* receive_bytes(uint32_t index) { return messages_.get() + (kChannelCredits + size_t{index}) * kMaxMessage; }
 
   const std::shared_ptr<SessionCore> core_;
   CompletionWaiter waiter_;
-  std::unique_ptr<std::byte[]> messages_;  // per slot: request, reply; then the posted receives
+  std::unique_ptr<std::byte[]> messages_;  // a request per slot; then the receives
   std::unique_ptr<driver::MemoryRegion> messages_region_;
   std::unique_ptr<driver::CompletionQueue> send_queue_;
   std::unique_ptr<driver::CompletionQueue> recv_queue_;
   std::unique_ptr<driver::QueuePair> pair_;
   std::array<Slot, kChannelCredits> slots_;
   std::vector<uint32_t> free_;
+  // Receives whose replies were consumed; posted again after the next request, while its reply is on the way. A slot
+  // that waits for a reply has a posted one, as there are as many as slots.
+  std::vector<uint32_t> consumed_;
   uint32_t answered_ = 0;  // slots in that state
   uint64_t next_call_ = 1;
   Ticket last_abandoned_;
