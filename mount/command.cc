@@ -31,8 +31,9 @@ Result<std::string> VolumePath(const std::string& address) {
   const std::unique_ptr<char, void (*)(void*)> path(realpath(address.c_str(), nullptr), &free);
   if (path == nullptr) {
     if (address.find('/') == std::string::npos && address.find(':') != std::string::npos) {
-      return Status::Error(EOPNOTSUPP,
-                           address + ": this version reaches volumes on this host only, by their directory");
+      return Status::Error(EOPNOTSUPP, address +
+                                           ": this version mounts and checks volumes on their own host only, by their "
+                                           "directory; status, stats and set reach them over a network");
     }
     return ErrnoStatus(address);
   }
@@ -63,6 +64,19 @@ Result<std::string> ServedPath(const std::string& place) {
     return std::move(mount).status();
   }
   return VolumePath(place);
+}
+
+Result<fs::client::ServerAddress> ServedAddress(const std::string& place, const std::string& secret) {
+  if (!fs::client::MeansHost(place)) {
+    ASSIGN_OR_RETURN(std::string path, ServedPath(place));
+    return fs::client::ServerAddress(std::move(path));
+  }
+  ASSIGN_OR_RETURN(auto host, fs::client::ParseHostPort(place));
+  if (secret.empty()) {
+    return Status::Error(EINVAL,
+                         "--secret is missing: a copy of the file 'secret' in the directory of the volume at " + place);
+  }
+  return fs::client::ServerAddress(std::move(host), secret);
 }
 
 Result<std::string> AbsolutePath(const std::string& path) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "fs/client/admin.h"
 #include "fs/client/file_system.h"
 
 namespace termfs::mount {
@@ -37,6 +38,7 @@ struct ServeArguments {
   std::string promoter;
   std::string workers;
   std::string memory_directory;
+  std::string listen;
   bool foreground = false;
   bool verbose = false;
 };
@@ -54,16 +56,19 @@ struct UmountArguments {
 };
 struct StatusArguments {
   std::string address;  // a volume's, or a mount point
+  std::string secret;   // file, where the address is a host's; so it is of the next ones
   bool json = false;
 };
 struct StatsArguments {
   std::string source;  // a volume's address or a mount point
+  std::string secret;
   bool json = false;
   std::string interval = "1";  // seconds
   std::string count;           // samples; empty: until interrupted
 };
 struct SetArguments {
-  std::string address;                // a volume's, or a mount point
+  std::string address;  // a volume's, or a mount point
+  std::string secret;
   std::vector<std::string> settings;  // key=value
 };
 struct QuotaArguments {
@@ -99,11 +104,14 @@ int BadUsage(const std::string& command, const Status& status);
 // Prints `text` to standard output; the exit code says whether it got there.
 int Print(const std::string& text);
 
-// The absolute path of a volume's directory. EUCLEAN for a directory that is none, EOPNOTSUPP for a network address,
-// which this version does not serve.
+// The absolute path of a volume's directory. EUCLEAN for a directory that is none, EOPNOTSUPP for a host's address:
+// this version administers volumes of other hosts, and does not mount them.
 Result<std::string> VolumePath(const std::string& address);
 // The same, also of the volume that is mounted on `place`.
 Result<std::string> ServedPath(const std::string& place);
+// Where the volume's server is reached: at a host, by the volume's `secret`, a file; or as by ServedPath. EINVAL: not
+// an address, or without a secret.
+Result<fs::client::ServerAddress> ServedAddress(const std::string& place, const std::string& secret);
 // Of a file that need not exist, in a directory that does.
 Result<std::string> AbsolutePath(const std::string& path);
 

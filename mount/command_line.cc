@@ -15,6 +15,9 @@ namespace {
 
 using Action = std::function<int()>;
 
+constexpr char kWhereServed[] = "the volume's directory, a mount point, or HOST:PORT of a server on another host";
+constexpr char kSecret[] = "with HOST:PORT: a file with the volume's secret, that nobody else may read";
+
 // An empty word is a variable that a script left unset, not a wish for the default. Mount options may be empty.
 void RefuseEmptyWords(CLI::App& app) {
   const CLI::Validator not_empty([](const std::string& word) { return word.empty() ? "is empty" : std::string(); }, "");
@@ -49,6 +52,9 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   command->add_option("--workers", arguments.workers, "threads that serve requests");
   command->add_option("--memory-directory", arguments.memory_directory,
                       "a tmpfs where memory outlives a killed server, instead of the volume's setting; none: nowhere");
+  command->add_option("--listen", arguments.listen,
+                      "address to be administered at from other hosts: HOST or HOST:PORT (default port 4794), such as\n"
+                      "0.0.0.0, for who knows DIR/secret, which is made if it is not there");
   command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error instead of DIR/log");
   command->add_flag("--verbose", arguments.verbose, "log more");
   command->callback([&] { action = [&] { return RunServe(program, arguments); }; });
@@ -76,7 +82,8 @@ void AddUmount(CLI::App& app, UmountArguments& arguments, Action& action) {
 
 void AddStatus(CLI::App& app, StatusArguments& arguments, Action& action) {
   CLI::App* command = app.add_subcommand("status", "Capacity, DRAM tier, sessions, transport and health of a server");
-  command->add_option("ADDR|MNT", arguments.address, "the volume's directory, or a mount point")->required();
+  command->add_option("ADDR|MNT", arguments.address, kWhereServed)->required();
+  command->add_option("--secret", arguments.secret, kSecret);
   command->add_flag("--json", arguments.json, "for programs");
   command->footer(
       "Of a mount, also whether it is connected with its server, or since when it is not. When the server does not\n"
@@ -86,7 +93,8 @@ void AddStatus(CLI::App& app, StatusArguments& arguments, Action& action) {
 
 void AddStats(CLI::App& app, StatsArguments& arguments, Action& action) {
   CLI::App* command = app.add_subcommand("stats", "Live view: operations, hits by READ, misses, promotions, latency");
-  command->add_option("ADDR|MNT", arguments.source, "a volume's directory or a mount point")->required();
+  command->add_option("ADDR|MNT", arguments.source, kWhereServed)->required();
+  command->add_option("--secret", arguments.secret, kSecret);
   command->add_flag("--json", arguments.json, "one object with all counters per sample");
   command->add_option("--interval", arguments.interval, "seconds between samples (default 1)");
   command->add_option("--count", arguments.count, "end after so many samples");
@@ -101,7 +109,8 @@ void AddStats(CLI::App& app, StatsArguments& arguments, Action& action) {
 
 void AddSet(CLI::App& app, SetArguments& arguments, Action& action) {
   CLI::App* command = app.add_subcommand("set", "Change settings of a running server");
-  command->add_option("ADDR|MNT", arguments.address, "the volume's directory, or a mount point")->required();
+  command->add_option("ADDR|MNT", arguments.address, kWhereServed)->required();
+  command->add_option("--secret", arguments.secret, kSecret);
   command
       ->add_option("KEY=VALUE", arguments.settings,
                    "capacity=16G, dram-ratio=0.3, promoter=heat|recent|static, pattern=random (a new magic pattern)")

@@ -37,6 +37,9 @@ Status Override(const ServeArguments& arguments, fs::server::VolumeSettings& set
   if (!arguments.memory_directory.empty()) {
     settings.memory_directory = arguments.memory_directory;
   }
+  if (!arguments.listen.empty()) {
+    settings.listen = arguments.listen;
+  }
   if (!arguments.promoter.empty()) {
     settings.promoter = arguments.promoter;
   }

@@ -52,7 +52,7 @@ Result<Setting> ParseSetting(const std::string& text) {
 }
 
 // A smaller capacity takes its time, and the server goes on when nobody waits for it any more.
-Status WaitForCapacity(const std::string& address, const std::string& wanted) {
+Status WaitForCapacity(const fs::client::ServerAddress& address, const std::string& wanted) {
   constexpr std::chrono::milliseconds kPeriod{100};
   const bool show = isatty(STDERR_FILENO) != 0;
   bool shown = false;
@@ -90,9 +90,9 @@ int RunSet(const SetArguments& arguments) {
     }
     settings.push_back(std::move(*setting));
   }
-  const Result<std::string> address = ServedPath(arguments.address);
+  const auto address = ServedAddress(arguments.address, arguments.secret);
   if (!address.ok()) {
-    return Failed(address.status());
+    return address.status().code() == EINVAL ? BadUsage("set", address.status()) : Failed(address.status());
   }
   for (const auto& [key, value] : settings) {
     Status changed = fs::client::ChangeSetting(*address, key, value);

@@ -27,7 +27,7 @@ Result<std::chrono::duration<double>> ParseInterval(const std::string& text) {
 // The live view needs two samples for its first line; JSON shows the first as it is.
 int Show(const StatsArguments& arguments, std::chrono::duration<double> interval, uint64_t count) {
   Status server_error;
-  Result<StatsSample> before = TakeSample(arguments.source, server_error);
+  Result<StatsSample> before = TakeSample(arguments.source, arguments.secret, server_error);
   if (!before.ok()) {
     return Failed(before.status());
   }
@@ -40,7 +40,7 @@ int Show(const StatsArguments& arguments, std::chrono::duration<double> interval
       next += std::chrono::duration_cast<std::chrono::steady_clock::duration>(interval);
       std::this_thread::sleep_until(next);
     }
-    Result<StatsSample> now = TakeSample(arguments.source, server_error);
+    Result<StatsSample> now = TakeSample(arguments.source, arguments.secret, server_error);
     if (!now.ok()) {
       return Failed(now.status());
     }
@@ -57,6 +57,11 @@ int Show(const StatsArguments& arguments, std::chrono::duration<double> interval
 }  // namespace
 
 int RunStats(const StatsArguments& arguments) {
+  if (fs::client::MeansHost(arguments.source)) {
+    if (const auto address = ServedAddress(arguments.source, arguments.secret); !address.ok()) {
+      return BadUsage("stats", address.status());
+    }
+  }
   const auto interval = ParseInterval(arguments.interval);
   if (!interval.ok()) {
     return BadUsage("stats", interval.status());

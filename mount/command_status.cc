@@ -14,6 +14,7 @@
 namespace termfs::mount {
 namespace {
 
+using fs::client::ServerAddress;
 using fs::client::SessionStatus;
 using fs::client::VolumeStatus;
 
@@ -63,9 +64,10 @@ std::string ForPeople(const std::string& address, const VolumeStatus& status, co
                  FormatSize(status.tier_used_bytes), FormatSize(status.dirty_bytes));
   fmt::format_to(out, "sessions   {}\n", status.sessions.size());
   for (const SessionStatus& session : status.sessions) {
-    fmt::format_to(out, "  {:<4} {} (pid {}, uid {}), {}, bitmap {}, {} queue pairs, for {}\n", session.id,
-                   session.program, session.pid, session.uid, session.transport, session.bitmap, session.queue_pairs,
-                   FormatTime(session.seconds));
+    const std::string from =
+        session.from.empty() ? fmt::format("pid {}, uid {}", session.pid, session.uid) : "from " + session.from;
+    fmt::format_to(out, "  {:<4} {} ({}), {}, bitmap {}, {} queue pairs, for {}\n", session.id, session.program, from,
+                   session.transport, session.bitmap, session.queue_pairs, FormatTime(session.seconds));
     if (const auto* mount = MountOf(mounts, session); mount != nullptr) {
       fmt::format_to(out, "       on {}, fuse: {}, libfuse {}\n", mount->first, mount->second.fuse,
                      mount->second.libfuse);
@@ -104,6 +106,7 @@ void AddMembers(JsonWriter& json, const VolumeStatus& status, const Mounts& moun
         .Member("transport", session.transport)
         .Member("bitmap", session.bitmap)
         .Member("uid", uint64_t{session.uid})
+        .Member("from", session.from)
         .Member("pid", uint64_t{session.pid})
         .Member("queue_pairs", uint64_t{session.queue_pairs})
         .Member("seconds", session.seconds);
@@ -118,23 +121,25 @@ void AddMembers(JsonWriter& json, const VolumeStatus& status, const Mounts& moun
 }
 
 // Asks the server. The connection that asks is none of those that are asked for.
-Result<VolumeStatus> AskServer(const std::string& address) {
+Result<VolumeStatus> AskServer(const ServerAddress& address) {
   ASSIGN_OR_RETURN(VolumeStatus status, fs::client::GetStatus(address));
-  std::erase_if(status.sessions, [](const SessionStatus& s) { return s.pid == static_cast<uint32_t>(getpid()); });
+  std::erase_if(status.sessions, [](const SessionStatus& s) {
+    return s.from.empty() ? s.pid == static_cast<uint32_t>(getpid()) : s.program == fs::client::kAdministrator;
+  });
   return status;
 }
 
-int ShowVolume(const std::string& address, bool as_json) {
+int ShowVolume(const ServerAddress& address, bool as_json) {
   const Result<VolumeStatus> status = AskServer(address);
   if (!status.ok()) {
     return Failed(status.status());
   }
-  const Result<Mounts> mounts = DescribeMountsOf(address, kMountPatience);
+  const Result<Mounts> mounts = address.remote() ? Mounts() : DescribeMountsOf(address.directory, kMountPatience);
   if (!mounts.ok()) {
     return Failed(mounts.status());
   }
   if (!as_json) {
-    return Print(ForPeople(address, *status, *mounts));
+    return Print(ForPeople(ToString(address), *status, *mounts));
   }
   JsonWriter json;
   json.BeginObject();
@@ -178,6 +183,10 @@ int ShowMount(const std::string& path, const MountDescription& mount, bool as_js
 }  // namespace
 
 int RunStatus(const StatusArguments& arguments) {
+  if (fs::client::MeansHost(arguments.address)) {
+    const auto address = ServedAddress(arguments.address, arguments.secret);
+    return address.ok() ? ShowVolume(*address, arguments.json) : BadUsage("status", address.status());
+  }
   const Result<MountDescription> mount = DescribeMount(arguments.address);
   if (mount.ok()) {
     const Result<std::string> path = AbsolutePath(arguments.address);

@@ -90,10 +90,11 @@ void Members(JsonWriter& json, std::string_view name, const Metrics& metrics) {
 
 }  // namespace
 
-Result<StatsSample> TakeSample(const std::string& source, Status& server_error) {
+Result<StatsSample> TakeSample(const std::string& source, const std::string& secret, Status& server_error) {
   StatsSample sample;
-  std::string address;
-  Result<MountDescription> mount = DescribeMount(source);
+  fs::client::ServerAddress address;
+  const bool remote = fs::client::MeansHost(source);
+  Result<MountDescription> mount = remote ? Result<MountDescription>(Status::Error(ENOENT, "")) : DescribeMount(source);
   if (mount.ok()) {
     sample.of_mount = true;
     sample.mount = std::move(mount->metrics);
@@ -101,7 +102,7 @@ Result<StatsSample> TakeSample(const std::string& source, Status& server_error) 
     sample.libfuse = mount->libfuse;
     address = mount->address;
   } else if (mount.status().code() == EINVAL || mount.status().code() == ENOENT) {
-    ASSIGN_OR_RETURN(address, VolumePath(source));
+    ASSIGN_OR_RETURN(address, ServedAddress(source, secret));
   } else {
     return std::move(mount).status();
   }

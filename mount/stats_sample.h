@@ -25,9 +25,9 @@ struct StatsSample {
   Metrics server;
 };
 
-// Reads `source`: a mount point with its server beside it, or a volume's address. For a mount whose server cannot be
-// asked, `server_error` says why and the mount's own counters are returned.
-Result<StatsSample> TakeSample(const std::string& source, Status& server_error);
+// Reads `source`: a mount point with its server beside it, or a volume's address, with `secret` where that is a host's.
+// For a mount whose server cannot be asked, `server_error` says why and the mount's own counters are returned.
+Result<StatsSample> TakeSample(const std::string& source, const std::string& secret, Status& server_error);
 
 std::string StatsHeader();
 // A line of the live view: rates between the samples, percentiles since the start. "-" where the source does not know.

@@ -15,12 +15,12 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{60};  // a new DRAM ratio is in force only when pages have moved
 
-Result<std::vector<std::byte>> Ask(const std::string& address, Opcode opcode, std::span<const std::byte> body) {
+Result<std::vector<std::byte>> Ask(const tlib::ServerAddress& address, Opcode opcode, std::span<const std::byte> body) {
   ASSIGN_OR_RETURN(const auto control, tlib::client::ControlClient::Connect(address));
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   tlib::wire::HelloT hello;
   hello.version = tlib::kControlVersion;
-  hello.program = "admin";
+  hello.program = kAdministrator;
   RETURN_IF_ERROR(control->Call<tlib::wire::WelcomeT>(std::move(hello), deadline).status());
   tlib::wire::AdminT request;
   request.opcode = opcode;
@@ -38,6 +38,7 @@ SessionStatus FromWireStatus(const wire::SessionStatusT& s) {
   return {.id = s.id,
           .program = s.program,
           .transport = s.transport,
+          .from = s.from,
           .bitmap = s.bitmap,
           .uid = s.uid,
           .pid = s.pid,
@@ -47,7 +48,7 @@ SessionStatus FromWireStatus(const wire::SessionStatusT& s) {
 
 }  // namespace
 
-Result<VolumeStatus> GetStatus(const std::string& address) {
+Result<VolumeStatus> GetStatus(const tlib::ServerAddress& address) {
   ASSIGN_OR_RETURN(const auto answer, Ask(address, kAdminStatus, {}));
   ASSIGN_OR_RETURN(const auto s, Decode<wire::Status>(answer));
   VolumeStatus status{.uuid = s.uuid,
@@ -83,7 +84,7 @@ Result<VolumeStatus> GetStatus(const std::string& address) {
   return status;
 }
 
-Result<std::vector<MetricValue>> GetMetrics(const std::string& address) {
+Result<std::vector<MetricValue>> GetMetrics(const tlib::ServerAddress& address) {
   ASSIGN_OR_RETURN(const auto answer, Ask(address, kAdminMetrics, {}));
   ASSIGN_OR_RETURN(const auto metrics, Decode<wire::Metrics>(answer));
   std::vector<MetricValue> values;
@@ -94,7 +95,7 @@ Result<std::vector<MetricValue>> GetMetrics(const std::string& address) {
   return values;
 }
 
-Status ChangeSetting(const std::string& address, const std::string& key, const std::string& value) {
+Status ChangeSetting(const tlib::ServerAddress& address, const std::string& key, const std::string& value) {
   wire::SettingT setting;
   setting.key = key;
   setting.value = value;

@@ -3,7 +3,8 @@
 // What an administrator asks a running server: status, metrics, settings.
 //
 // Thread-safety: free functions; each call makes a connection of its own and ends it.
-// Errors:        ENOENT, ECONNREFUSED: no server there; EACCES; EPROTO; otherwise what the server answered.
+// Errors:        ENOENT, ECONNREFUSED, EHOSTUNREACH: no server there; EACCES: not with this secret; EPROTO; otherwise
+//                what the server answered.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,21 @@
 #include "base/metrics.h"
 #include "base/result.h"
 #include "fs/types.h"
+#include "tlib/rpc/server_address.h"
 
 namespace termfs::fs::client {
+
+inline constexpr char kAdministrator[] = "admin";  // the program that its sessions are of
+
+using tlib::MeansHost;
+using tlib::ParseHostPort;
+using tlib::ServerAddress;
 
 struct SessionStatus {
   uint64_t id = 0;
   std::string program;
   std::string transport;
+  std::string from;    // host and port; empty: the server's host, where it is a process of
   std::string bitmap;  // live, pulled, off
   uint32_t uid = 0;
   uint32_t pid = 0;
@@ -47,12 +56,12 @@ struct VolumeStatus {
   std::vector<SessionStatus> sessions;
 };
 
-Result<VolumeStatus> GetStatus(const std::string& address);
+Result<VolumeStatus> GetStatus(const ServerAddress& address);
 // The server's metrics (tlib/server/server.h, and fs_ of the service).
-Result<std::vector<MetricValue>> GetMetrics(const std::string& address);
+Result<std::vector<MetricValue>> GetMetrics(const ServerAddress& address);
 // key: capacity (bytes), dram-ratio (0.01 to 1), promoter (heat, recent, static), pattern (value "random": a new one).
 // A smaller capacity is only begun: GetStatus says when it is reached, or why not.
 // EINVAL says what is allowed. Persisted in the volume's termfs.toml by the server where it is a setting.
-Status ChangeSetting(const std::string& address, const std::string& key, const std::string& value);
+Status ChangeSetting(const ServerAddress& address, const std::string& key, const std::string& value);
 
 }  // namespace termfs::fs::client

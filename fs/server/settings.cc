@@ -19,6 +19,7 @@
 
 #include "base/page.h"
 #include "fs/server/volume_directory.h"
+#include "tlib/rpc/server_address.h"
 #include "tlib/server/server.h"
 
 namespace termfs::fs::server {
@@ -84,6 +85,7 @@ Status TakeAll(const toml::table& table, VolumeSettings& s) {
   RETURN_IF_ERROR(Take(table, "metadata-threads", 1, 256, s.metadata_threads));
   RETURN_IF_ERROR(Take(table, "sample-period-ms", 10, 600000, s.sample_period_ms));
   RETURN_IF_ERROR(TakeString(table, "memory-directory", s.memory_directory));
+  RETURN_IF_ERROR(TakeString(table, "listen", s.listen));
   return CheckSettings(s);
 }
 
@@ -208,6 +210,11 @@ Status CheckSettings(const VolumeSettings& s) {
       (s.memory_directory.front() != '/' || s.memory_directory.find('\n') != std::string::npos)) {
     return Bad("memory-directory", "empty, an absolute path, or 'none'");
   }
+  if (!s.listen.empty()) {
+    if (const auto place = tlib::ParseHostPort(s.listen); !place.ok()) {
+      return Bad("listen", "empty, host or host:port: " + std::string(place.status().message()));
+    }
+  }
   if (s.sample_period_ms < 10 || s.sample_period_ms > 600000) {
     return Bad("sample-period-ms", "from 10 to 600000");
   }
@@ -222,9 +229,9 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
     return Status::Error(EINVAL, name + " line " + std::to_string(begin.line) + ": " + WrongInLine(text, begin.line));
   }
   const toml::table& table = parsed.table();
-  static constexpr std::array<std::string_view, 9> kKeys = {
-      "capacity",         "dram-ratio",       "device",          "kind", "promoter", "workers",
-      "metadata-threads", "sample-period-ms", "memory-directory"};
+  static constexpr std::array<std::string_view, 10> kKeys = {
+      "capacity",         "dram-ratio",       "device",           "kind",  "promoter", "workers",
+      "metadata-threads", "sample-period-ms", "memory-directory", "listen"};
   for (const auto& [key, value] : table) {
     if (std::find(kKeys.begin(), kKeys.end(), key.str()) == kKeys.end()) {
       return Status::Error(EINVAL, name + ": unknown key '" + std::string(key.str()) + "'; remove its line");
@@ -253,6 +260,9 @@ std::string FormatSettings(const VolumeSettings& s) {
       << "metadata-threads = " << s.metadata_threads << "\n"
       << "sample-period-ms = " << s.sample_period_ms << "\n"
       << "memory-directory = " << Quoted(s.memory_directory) << "  # empty: a tmpfs of its own in /run/termfs\n";
+  if (!s.listen.empty()) {
+    out << "listen = " << Quoted(s.listen) << "\n";
+  }
   return out.str();
 }
 

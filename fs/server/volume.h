@@ -39,6 +39,8 @@ struct VolumeSettings {
   // Where the DRAM tier outlives a killed server: an existing tmpfs, in which the volume gets a directory of its own.
   // Empty: /run/termfs, with a tmpfs of the volume's own. "none": nowhere, what was not synced dies with the server.
   std::string memory_directory;
+  // Where it listens for clients on other hosts: host, host:port, [IPv6 address]:port; such as 0.0.0.0. Empty: nowhere.
+  std::string listen;
 };
 
 Result<VolumeSettings> LoadSettings(const std::string& directory);

@@ -35,8 +35,9 @@ struct VolumePaths {
         lock(directory + "/lock"),
         epoch(directory + "/epoch"),
         tier(directory + "/tier"),
-        kept(directory + "/kept") {}
-  std::string root, region, written, meta, settings, lock, epoch, tier, kept;
+        kept(directory + "/kept"),
+        secret(directory + "/secret") {}
+  std::string root, region, written, meta, settings, lock, epoch, tier, kept, secret;
 };
 
 // The exclusive right to a volume, given up with the object, also by a process that dies. While it is held, the file

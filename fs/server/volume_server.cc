@@ -108,12 +108,20 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   service_options.start = epoch;
   service_ = std::make_unique<FileService>(*names_, service_options);
   RETURN_IF_ERROR(service_->LoadClients());
+  std::optional<tlib::HostPort> listen;
+  std::optional<tlib::Secret> secret;
+  if (!settings.listen.empty()) {
+    ASSIGN_OR_RETURN(listen, tlib::ParseHostPort(settings.listen));
+    ASSIGN_OR_RETURN(secret, tlib::LoadOrMakeSecret(paths.secret));
+  }
   const tlib::server::ServerOptions options{.region = region,
                                             .socket_directory = directory_,
                                             .workers = settings.workers,
                                             .blocking_threads = settings.metadata_threads,
                                             .epoch = epoch,
-                                            .allowed_uid = geteuid()};
+                                            .allowed_uid = geteuid(),
+                                            .listen = listen,
+                                            .secret = secret};
   transport_ = nic.transport();
   ASSIGN_OR_RETURN(server_, tlib::server::Server::Start(nic, options, *service_));
   RETURN_IF_ERROR(Recover());
@@ -269,6 +277,7 @@ Bytes ServedVolume::DescribeStatus() {
     session->id = info.id.value;
     session->program = info.program;
     session->transport = info.transport;
+    session->from = info.from;
     session->bitmap = info.bitmap < kBitmaps.size() ? kBitmaps[info.bitmap] : "unknown";
     session->uid = info.uid;
     session->pid = info.pid;
@@ -317,7 +326,10 @@ Status ServedVolume::Keep(const VolumeSettings& settings) {
     MutexLock lock(settings_mutex_);
     settings_ = settings;
   }
-  return SaveSettings(directory_, settings);
+  VolumeSettings kept = settings;
+  ASSIGN_OR_RETURN(const VolumeSettings file, LoadSettings(directory_));
+  kept.listen = file.listen;  // what it was started with to be reached this time is not for every time
+  return SaveSettings(directory_, kept);
 }
 
 Status ServedVolume::ChangeCapacity(const std::string& value) {

@@ -29,7 +29,7 @@ def case_command_help(site):
     failure(site, 2, "format", os.path.join(site.scratch, "x"), "--capacity", "1G", "--dram-ratio", "2")
     failure(site, 1, "status", "/nonexistent")
     failure(site, 1, "fsck", "/tmp")
-    check("this host" in failure(site, 1, "status", "host:4000"), "an address over a network")
+    check("--secret is missing" in failure(site, 2, "status", "host:4000"), "an address over a network")
 
 
 def case_command_mount_errors(site):

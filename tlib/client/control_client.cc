@@ -7,9 +7,66 @@
 
 #include <cstdio>
 
-namespace termfs::tlib::client {
+#include "tlib/rpc/messages.h"
+#include "tlib/rpc/tcp_socket.h"
 
-Result<std::unique_ptr<ControlClient>> ControlClient::Connect(const std::string& directory) {
+namespace termfs::tlib::client {
+namespace {
+
+constexpr std::chrono::seconds kConnectTimeout{10};
+
+}  // namespace
+
+Result<std::unique_ptr<ControlClient>> ControlClient::Connect(const ServerAddress& address) {
+  return address.remote() ? ConnectTo(address.host, address.secret_file) : ConnectHere(address.directory);
+}
+
+Result<std::unique_ptr<ControlClient>> ControlClient::ConnectTo(const HostPort& host, const std::string& secret_file) {
+  ASSIGN_OR_RETURN(const Secret secret, LoadSecret(secret_file));
+  const auto deadline = std::chrono::steady_clock::now() + kConnectTimeout;
+  ASSIGN_OR_RETURN(UniqueFd socket_fd, ConnectTcp(host, deadline));
+  std::unique_ptr<ControlClient> client(new ControlClient(std::move(socket_fd)));
+  if (Status proved = client->Prove(secret, deadline); !proved.ok()) {
+    return std::move(proved).WithContext("the server at " + ToString(host));
+  }
+  return client;
+}
+
+Status ControlClient::Prove(const Secret& secret, TimePoint deadline) {
+  ASSIGN_OR_RETURN(SealedChannel seal, SealedChannel::Create(SealedChannel::End::kClient, secret, kControlVersion));
+  RETURN_IF_ERROR(SendFrame(socket_.get(), seal.Greeting(), {}, deadline));
+  ASSIGN_OR_RETURN(const Frame greeting, reader_.Wait(socket_.get(), deadline));
+  RETURN_IF_ERROR(seal.TakeGreeting(greeting.bytes));
+  ASSIGN_OR_RETURN(const std::vector<std::byte> proof, seal.Proof());
+  RETURN_IF_ERROR(SendFrame(socket_.get(), proof, {}, deadline));
+  const auto answer = reader_.Wait(socket_.get(), deadline);
+  if (answer.status().code() == ENOTCONN) {
+    return Status::Error(EACCES, "hung up on the proof; is this the volume's secret?");
+  }
+  RETURN_IF_ERROR(answer.status());
+  RETURN_IF_ERROR(seal.TakeProof(answer->bytes));
+  seal_ = std::move(seal);
+  return Status::Ok();
+}
+
+Status ControlClient::Send(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds, TimePoint deadline) {
+  std::vector<std::byte> bytes = EncodeControl(message);
+  if (seal_.has_value()) {
+    ASSIGN_OR_RETURN(bytes, seal_->Seal(bytes));
+  }
+  return SendFrame(socket_.get(), bytes, fds, deadline);
+}
+
+Result<Frame> ControlClient::Receive(TimePoint deadline) {
+  ASSIGN_OR_RETURN(Frame frame, reader_.Wait(socket_.get(), deadline));
+  if (seal_.has_value()) {
+    ASSIGN_OR_RETURN(const auto message, seal_->Open(frame.bytes));
+    frame.bytes.resize(message.size());
+  }
+  return frame;
+}
+
+Result<std::unique_ptr<ControlClient>> ControlClient::ConnectHere(const std::string& directory) {
   // A Unix socket's path holds 107 bytes only: go through an open directory.
   const UniqueFd dir(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!dir.valid()) {
@@ -58,13 +115,13 @@ Result<ControlClient::Answer> ControlClient::ExchangeInTurn(const wire::ControlM
   if (broken_) {
     return Status::Error(ENOTCONN, "the control channel broke");
   }
-  if (Status sent = SendFrame(socket_.get(), EncodeControl(message), fds, deadline); !sent.ok()) {
+  if (Status sent = Send(message, fds, deadline); !sent.ok()) {
     broken_ = true;
     return sent;
   }
   unanswered_++;
   while (true) {
-    auto frame = reader_.Wait(socket_.get(), deadline);
+    auto frame = Receive(deadline);
     if (!frame.ok()) {
       broken_ = broken_ || frame.status().code() != ETIMEDOUT;
       return std::move(frame).status();

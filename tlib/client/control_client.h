@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ControlClient: the client's end of the control channel. Requests go out one at a time and are answered in order.
+// ControlClient: the client's end of the control channel, over a Unix socket or, sealed, over TCP. Requests go out one
+// at a time and are answered in order.
 //
 // Thread-safety: any thread; callers take turns.
-// Errors:        ENOENT, ECONNREFUSED: no server in that directory; EACCES: it does not admit us; ENOTCONN: it is gone;
+// Errors:        ENOENT, ECONNREFUSED, EHOSTUNREACH: no server there; EACCES: it does not admit us, or the secret is
+// not
+//                the volume's; ENOTCONN: it is gone; EBADMSG: somebody in between has changed its answer;
 //                ETIMEDOUT: no turn or no answer in time (an answer that comes later is dropped); EPROTO: it answered
 //                something else than asked; otherwise what it answered.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +22,8 @@
 #include "base/unique_fd.h"
 #include "tlib/rpc/control_generated.h"
 #include "tlib/rpc/control_message.h"
+#include "tlib/rpc/sealed_channel.h"
+#include "tlib/rpc/server_address.h"
 
 namespace termfs::tlib::client {
 
@@ -29,8 +35,8 @@ class ControlClient {
     std::vector<UniqueFd> fds;
   };
 
-  // Connects to `directory`/socket.
-  static Result<std::unique_ptr<ControlClient>> Connect(const std::string& directory);
+  // Connects to the socket in the volume's directory, or to the host, where both ends prove to know the secret.
+  static Result<std::unique_ptr<ControlClient>> Connect(const ServerAddress& address);
   ControlClient(const ControlClient&) = delete;
   ControlClient& operator=(const ControlClient&) = delete;
 
@@ -59,6 +65,12 @@ class ControlClient {
 
  private:
   explicit ControlClient(UniqueFd socket) : socket_(std::move(socket)) {}
+  static Result<std::unique_ptr<ControlClient>> ConnectHere(const std::string& directory);
+  static Result<std::unique_ptr<ControlClient>> ConnectTo(const HostPort& host, const std::string& secret_file);
+  Status Prove(const Secret& secret, TimePoint deadline);
+  // Of the caller whose turn it is.
+  Status Send(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds, TimePoint deadline);
+  Result<Frame> Receive(TimePoint deadline);
   Result<Answer> Exchange(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds, TimePoint deadline)
       EXCLUDES(mutex_);
   Result<Answer> ExchangeInTurn(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds,
@@ -71,8 +83,9 @@ class ControlClient {
 
   // Of the caller whose turn it is.
   FrameReader reader_;
-  uint32_t unanswered_ = 0;  // answers to calls that timed out, still to come
-  bool broken_ = false;      // a request was sent in part only
+  std::optional<SealedChannel> seal_;  // over TCP
+  uint32_t unanswered_ = 0;            // answers to calls that timed out, still to come
+  bool broken_ = false;                // a request was sent in part only
 };
 
 }  // namespace termfs::tlib::client

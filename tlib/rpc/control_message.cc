@@ -170,7 +170,7 @@ Result<std::optional<Frame>> FrameReader::Take() {
   }
   uint32_t length = 0;
   std::memcpy(&length, buffered_.data(), kPrefix);
-  if (length > kMaxControlMessage) {
+  if (length > longest_) {
     return Status::Error(EPROTO, "control message too long");
   }
   if (buffered_.size() < kPrefix + length) {

@@ -47,6 +47,8 @@ class FrameReader {
   Result<std::optional<Frame>> Next(int socket);
   // The next frame, waiting for it: ETIMEDOUT.
   Result<Frame> Wait(int socket, std::chrono::steady_clock::time_point deadline);
+  // A longer frame is refused (EPROTO) when its length has come, before there is memory for it.
+  void set_longest(uint32_t bytes) { longest_ = bytes; }
   // Bytes have come that are no whole frame yet, or have not been taken.
   bool holds_bytes() const { return !buffered_.empty(); }
 
@@ -55,6 +57,7 @@ class FrameReader {
   Result<bool> Receive(int socket);
   Result<std::optional<Frame>> Take();
 
+  uint32_t longest_ = kMaxControlMessage;
   std::vector<std::byte> buffered_;
   std::vector<UniqueFd> fds_;
 };

@@ -17,7 +17,7 @@
 
 namespace termfs::tlib {
 
-inline constexpr uint32_t kControlVersion = 5;
+inline constexpr uint32_t kControlVersion = 6;
 inline constexpr uint32_t kMaxMessage = 4096;       // bytes of a SEND, headers included
 inline constexpr uint32_t kMaxTransfer = 4U << 20;  // bytes of one bulk buffer
 inline constexpr uint32_t kChannelCredits = 32;     // requests in flight per queue pair

@@ -16,6 +16,7 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kReplyTimeout{10};  // for large replies, on threads that may block
 constexpr size_t kMaxProgramName = 128;
+constexpr char kNoTransport[] = "control channel over TCP only";
 
 wire::ErrorT ToWire(const Status& error) {
   wire::ErrorT wire;
@@ -42,22 +43,70 @@ void ControlServer::Reply(const PeerPtr& peer, Body body, const std::vector<Uniq
   }
   wire::ControlMessageT message;
   message.body.Set(std::move(body));
-  if (Status sent = SendFrame(peer->socket.get(), EncodeControl(message), fds, steady_clock::now()); !sent.ok()) {
+  if (Status sent = Send(*peer, message, fds, steady_clock::now()); !sent.ok()) {
     Drop(peer, sent);
   }
+}
+
+// One thread at a time: the loop's, or while the peer is busy the one that carries out its request.
+Status ControlServer::Send(Peer& peer, const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds,
+                           steady_clock::time_point deadline) {
+  std::vector<std::byte> bytes = EncodeControl(message);
+  if (peer.seal.has_value()) {
+    ASSIGN_OR_RETURN(bytes, peer.seal->Seal(bytes));
+  }
+  return SendFrame(peer.socket.get(), bytes, fds, deadline);
 }
 
 void ControlServer::ReplyError(const PeerPtr& peer, const Status& error) { Reply(peer, ToWire(error)); }
 
 void ControlServer::Refuse(const PeerPtr& peer, const Status& error) {
-  LOG_WARNING("client with pid {} refused: {}", peer->pid, error.ToString());
-  ReplyError(peer, error);
+  LogRefusal(*peer, error);
+  if (!peer->seal.has_value() || peer->seal->open()) {
+    ReplyError(peer, error);
+  }
   Drop(peer, error);
 }
 
+// Greeting and proof of a client over TCP. Who has not proved itself is told no more than our version.
+void ControlServer::ShakeHands(const PeerPtr& peer, std::span<const std::byte> bytes) {
+  SealedChannel& seal = *peer->seal;
+  const auto send = [&peer](const std::vector<std::byte>& answer) {
+    return SendFrame(peer->socket.get(), answer, {}, steady_clock::now());
+  };
+  Status status;
+  if (!seal.greeted()) {
+    status = send(seal.Greeting());  // before a look at theirs: a client of another version has to learn ours
+    status = status.ok() ? seal.TakeGreeting(bytes) : status;
+  } else {
+    status = seal.TakeProof(bytes);
+    if (status.ok()) {
+      peer->reader.set_longest(kMaxControlMessage);
+      const auto proof = seal.Proof();
+      status = proof.ok() ? send(*proof) : proof.status();
+    }
+  }
+  if (!status.ok()) {
+    Refuse(peer, status);
+  }
+}
+
 void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
+  std::span<const std::byte> bytes = frame.bytes;
+  if (peer->seal.has_value()) {
+    if (!peer->seal->open()) {
+      ShakeHands(peer, bytes);
+      return;
+    }
+    const auto opened = peer->seal->Open(bytes);
+    if (!opened.ok()) {
+      Refuse(peer, opened.status());
+      return;
+    }
+    bytes = *opened;
+  }
   wire::ControlMessageT message;
-  if (Status decoded = DecodeControl(frame.bytes, message); !decoded.ok()) {
+  if (Status decoded = DecodeControl(bytes, message); !decoded.ok()) {
     Refuse(peer, decoded);
     return;
   }
@@ -97,7 +146,8 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
   }
   SessionInfo info{.id = {},
                    .program = Printable(hello.program.substr(0, kMaxProgramName)),
-                   .transport = options_.transport,
+                   .transport = peer->seal.has_value() ? kNoTransport : options_.transport,
+                   .from = peer->seal.has_value() ? peer->from : "",
                    .uid = peer->uid,
                    .pid = peer->pid,
                    .bitmap = hello.bitmap,
@@ -121,7 +171,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
       welcome.version = kControlVersion;
       welcome.session = peer->session->id.value;
       welcome.epoch = options_.epoch;
-      welcome.transport = options_.transport;
+      welcome.transport = peer->session->transport;
       welcome.volume = options_.volume;
       welcome.region = std::make_unique<wire::RegionInfoT>(options_.region_info());
       Reply(peer, std::move(welcome));
@@ -132,6 +182,10 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
 
 void ControlServer::HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request,
                                         std::vector<UniqueFd> fds) {
+  if (peer->seal.has_value()) {
+    ReplyError(peer, Status::Error(EOPNOTSUPP, "this version serves files to clients on its own host only"));
+    return;
+  }
   driver::Endpoint remote;
   const auto* data = reinterpret_cast<const std::byte*>(request.endpoint.data());
   remote.bytes.assign(data, data + request.endpoint.size());
@@ -184,7 +238,7 @@ void ControlServer::HandleAdmin(const PeerPtr& peer, wire::AdminT request) {
       message.body.Set(ToWire(result.status()));
     }
     // May be large, so it is sent from here.
-    const Status sent = SendFrame(peer->socket.get(), EncodeControl(message), {}, steady_clock::now() + kReplyTimeout);
+    const Status sent = Send(*peer, message, {}, steady_clock::now() + kReplyTimeout);
     loop_->Post([this, peer, sent] {
       if (!sent.ok()) {
         Drop(peer, sent);

@@ -16,10 +16,13 @@
 #include <utility>
 
 #include "base/log.h"
+#include "tlib/rpc/messages.h"
+#include "tlib/rpc/tcp_socket.h"
 
 namespace termfs::tlib::server {
 namespace {
 
+using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr size_t kMaxPeers = 1024;
@@ -39,7 +42,10 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlOptions
   ASSIGN_OR_RETURN(server->loop_, EventLoop::Create());
   RETURN_IF_ERROR(server->Listen());
   ControlServer* const raw = server.get();
-  RETURN_IF_ERROR(raw->loop_->Add(raw->listener_.get(), EPOLLIN, [raw](uint32_t) { raw->OnAccept(); }));
+  for (const Listener& listener : raw->listeners_) {
+    const int fd = listener.socket.get();
+    RETURN_IF_ERROR(raw->loop_->Add(fd, EPOLLIN, [raw, fd, tcp = listener.tcp](uint32_t) { raw->OnAccept(fd, tcp); }));
+  }
   raw->loop_->Every(std::chrono::seconds(1), [raw] { raw->OnTick(); });
   raw->thread_ = std::thread([raw] { raw->loop_->Run(); });
   return server;
@@ -48,16 +54,28 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlOptions
 ControlServer::~ControlServer() { Stop(); }
 
 Status ControlServer::Listen() {
+  RETURN_IF_ERROR(ListenHere());
+  if (options_.listen.has_value()) {
+    ASSIGN_OR_RETURN(std::vector<UniqueFd> sockets, ListenTcp(*options_.listen));
+    for (UniqueFd& socket : sockets) {
+      LOG_INFO("listening on {}", ToString(LocalPlaceOf(socket.get())));
+      listeners_.push_back({std::move(socket), true});
+    }
+  }
+  return Status::Ok();
+}
+
+Status ControlServer::ListenHere() {
   directory_ = UniqueFd(open(options_.directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory_.valid()) {
     return ErrnoStatus("open the volume's directory " + options_.directory);
   }
-  listener_ = UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener_.valid()) {
+  UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener.valid()) {
     return ErrnoStatus("create the control socket");
   }
   // The mode of a socket's file is that of the socket when it is bound.
-  if (fchmod(listener_.get(), 0600) != 0) {
+  if (fchmod(listener.get(), 0600) != 0) {
     return ErrnoStatus("restrict the control socket");
   }
   if (unlinkat(directory_.get(), "socket", 0) != 0 && errno != ENOENT) {
@@ -66,67 +84,120 @@ Status ControlServer::Listen() {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/socket", directory_.get());
-  if (bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return ErrnoStatus("bind the control socket in " + options_.directory);
   }
   if (options_.allowed_uid != geteuid() &&
       fchownat(directory_.get(), "socket", options_.allowed_uid, static_cast<gid_t>(-1), AT_SYMLINK_NOFOLLOW) != 0) {
     return ErrnoStatus("give the control socket to the volume's owner");
   }
-  if (listen(listener_.get(), 64) != 0) {
+  if (listen(listener.get(), 64) != 0) {
     return ErrnoStatus("listen on the control socket");
   }
+  listeners_.push_back({std::move(listener), false});
   return Status::Ok();
 }
 
-void ControlServer::OnAccept() {
-  while (true) {
-    auto peer = std::make_shared<Peer>();
-    peer->socket = UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!peer->socket.valid()) {
-      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) {
-        return;
-      }
-      // Out of descriptors or memory: whoever waits goes on waiting, and is looked at again with the next tick.
-      LOG_WARNING("{}", ErrnoStatus("accept a client").ToString());
-      accepting_ = !loop_->Modify(listener_.get(), 0).ok();
-      return;
-    }
-    if (Status admitted = Admit(peer); !admitted.ok()) {
-      LOG_WARNING("a client with pid {} is turned away: {}", peer->pid, admitted.ToString());
-    }
+void ControlServer::OnAccept(int listener, bool tcp) {
+  while (Accept(listener, tcp)) {
   }
 }
 
-Status ControlServer::Admit(const PeerPtr& peer) {
-  const int fd = peer->socket.get();
+// False: there is nobody (to be taken in) now.
+bool ControlServer::Accept(int listener, bool tcp) {
+  auto peer = std::make_shared<Peer>();
+  peer->socket = UniqueFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!peer->socket.valid()) {
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+      // Out of descriptors or memory: whoever waits goes on waiting, and is looked at again with the next tick.
+      LOG_WARNING("{}", ErrnoStatus("accept a client").ToString());
+      SetAccepting(false);
+    }
+    return false;
+  }
+  Status admitted = Identify(peer, tcp);
+  if (admitted.ok()) {
+    admitted = Admit(peer);
+  }
+  if (!admitted.ok()) {
+    LogRefusal(*peer, admitted);
+  }
+  return true;
+}
+
+// Strangers on a network may come as often as they like; they do not fill the disk with it.
+void ControlServer::LogRefusal(const Peer& peer, const Status& why) {
+  constexpr seconds kPeriod{1};
+  const auto now = steady_clock::now();
+  const bool stranger = !peer.host.empty() && !(peer.seal.has_value() && peer.seal->open());
+  if (stranger && now - refusal_logged_ < kPeriod) {
+    refusals_++;
+    return;
+  }
+  LOG_WARNING("a client ({}) is refused: {}{}", peer.from, why.ToString(),
+              stranger && refusals_ > 0 ? fmt::format(" (and {} more strangers before)", refusals_) : "");
+  if (stranger) {
+    refusal_logged_ = now;
+    refusals_ = 0;
+  }
+}
+
+void ControlServer::SetAccepting(bool accepting) {
+  accepting_ = accepting;
+  for (const Listener& listener : listeners_) {
+    accepting_ = loop_->Modify(listener.socket.get(), accepting ? uint32_t{EPOLLIN} : 0U).ok() && accepting_;
+  }
+}
+
+Status ControlServer::Identify(const PeerPtr& peer, bool tcp) {
+  peer->since = steady_clock::now();
+  if (tcp) {
+    const HostPort place = PeerOf(peer->socket.get());
+    peer->host = place.host;
+    peer->from = ToString(place);
+    peer->uid = options_.allowed_uid;
+    peer->reader.set_longest(kLongestOfHandshake);
+    RETURN_IF_ERROR(SetTcpOptions(peer->socket.get()));
+    ASSIGN_OR_RETURN(peer->seal, SealedChannel::Create(SealedChannel::End::kServer, *options_.secret, kControlVersion));
+    return Status::Ok();
+  }
   ucred credentials{};
   socklen_t length = sizeof(credentials);
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+  if (getsockopt(peer->socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
     return ErrnoStatus("ask who it is");
   }
   peer->uid = credentials.uid;
   peer->pid = static_cast<uint32_t>(credentials.pid);
+  peer->from = "pid " + std::to_string(credentials.pid);
   peer->end.process =
       std::make_shared<UniqueFd>(static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)));  // -1: it is gone
-  peer->since = steady_clock::now();
-  size_t of_process = 0;
+  return Status::Ok();
+}
+
+Status ControlServer::MakeRoomFor(const PeerPtr& peer) {
+  size_t of_same = 0;
   size_t strangers = 0;
   PeerPtr oldest;
   for (const auto& [other_fd, other] : peers_) {
-    of_process += other->pid == peer->pid ? 1 : 0;
+    of_same += other->pid == peer->pid && other->host == peer->host ? 1 : 0;
     if (!other->session.has_value()) {
       strangers++;
       oldest = oldest == nullptr || other->since < oldest->since ? other : oldest;
     }
   }
-  if (peers_.size() >= kMaxPeers || of_process >= kMaxPeersOfProcess) {
-    return Status::Error(
-        EUSERS, std::to_string(peers_.size()) + " are connected, " + std::to_string(of_process) + " of its process");
+  if (peers_.size() >= kMaxPeers || of_same >= kMaxPeersOfProcess) {
+    return Status::Error(EUSERS, std::to_string(peers_.size()) + " are connected, " + std::to_string(of_same) +
+                                     " of its process or host");
   }
   if (strangers >= kMaxStrangers) {
     Drop(oldest, Status::Error(EUSERS, "too many connections without a Hello"));
   }
+  return Status::Ok();
+}
+
+Status ControlServer::Admit(const PeerPtr& peer) {
+  RETURN_IF_ERROR(MakeRoomFor(peer));
+  const int fd = peer->socket.get();
   if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &kSendBufferBytes, sizeof(kSendBufferBytes)) != 0 &&
       setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes)) != 0) {
     return ErrnoStatus("set the size of its send buffer");
@@ -202,7 +273,7 @@ void ControlServer::Drop(const PeerPtr& peer, const Status& why) {
     return;
   }
   const std::string session =
-      fmt::format("session {} of {} (pid {})", peer->session->id.value, peer->session->program, peer->pid);
+      fmt::format("session {} of {} ({})", peer->session->id.value, peer->session->program, peer->from);
   if (peer->end.how == SessionEnd::How::kGoodbye) {
     LOG_DEBUG("{} has ended", session);
   } else if (why.code() == ESHUTDOWN) {
@@ -233,7 +304,7 @@ void ControlServer::MaybeFinish(const PeerPtr& peer) {
 
 void ControlServer::OnTick() {
   if (!accepting_) {
-    accepting_ = loop_->Modify(listener_.get(), EPOLLIN).ok();
+    SetAccepting(true);
   }
   const auto now = steady_clock::now();
   std::vector<PeerPtr> silent;
@@ -270,7 +341,10 @@ void ControlServer::Stop() {
   }
   std::promise<void> dropped;
   loop_->Post([this, &dropped] {
-    loop_->Remove(listener_.get());
+    for (const Listener& listener : listeners_) {
+      loop_->Remove(listener.socket.get());
+    }
+    listeners_.clear();
     unlinkat(directory_.get(), "socket", 0);
     std::vector<PeerPtr> all;
     for (const auto& [fd, peer] : peers_) {

@@ -6,7 +6,8 @@
 //   accepted --Hello--> SessionOpened (service) --> Welcome --> requests, one at a time --> hang-up or Expel
 //     --> connections closed, requests ended --> SessionClosed (service) --> removed
 //
-// What clients can make it spend is bounded: kMaxPeers connections, kMaxPeersOfProcess of one process, kMaxStrangers
+// What clients can make it spend is bounded: kMaxPeers connections, kMaxPeersOfProcess of one process or, over TCP, one
+// host, kMaxStrangers
 // that have not said Hello (the oldest makes room), kPatience for a Hello or the rest of a message that has begun.
 //
 // Thread-safety: any thread.
@@ -31,18 +32,23 @@
 #include "base/unique_fd.h"
 #include "tlib/rpc/control_generated.h"
 #include "tlib/rpc/control_message.h"
+#include "tlib/rpc/sealed_channel.h"
+#include "tlib/rpc/server_address.h"
 #include "tlib/server/blocking_pool.h"
 #include "tlib/server/server.h"
 #include "tlib/server/session_table.h"
 
 namespace termfs::tlib::server {
 
+// Over TCP a client proves to know the volume's secret before anything else, and then counts as the volume's owner.
 struct ControlOptions {
   std::string directory;  // `socket` in it; one that is left over is replaced
   uint32_t allowed_uid = 0;
   uint64_t epoch = 1;
   std::string transport;
   std::string volume;
+  std::optional<HostPort> listen;                  // on TCP, too
+  std::optional<Secret> secret;                    // with `listen`
   std::function<wire::RegionInfoT()> region_info;  // any thread
 };
 
@@ -64,6 +70,9 @@ class ControlServer {
   // A client; the loop's thread only, except `socket` (sending) and what is const.
   struct Peer {
     UniqueFd socket;
+    std::string from;  // for people: its process, or its host and port
+    std::string host;  // over TCP only, as the next
+    std::optional<SealedChannel> seal;
     uint32_t uid = 0;
     uint32_t pid = 0;
     std::chrono::steady_clock::time_point since;  // accepted, or the first bytes of a message came
@@ -79,13 +88,22 @@ class ControlServer {
   ControlServer(const ControlOptions& options, SessionTable& sessions, Service& service)
       : options_(options), sessions_(sessions), service_(service) {}
   Status Listen();
+  Status ListenHere();
 
   // On the loop's thread.
-  void OnAccept();
+  void OnAccept(int listener, bool tcp);
+  bool Accept(int listener, bool tcp);
+  Status Identify(const PeerPtr& peer, bool tcp);
   Status Admit(const PeerPtr& peer);
+  Status MakeRoomFor(const PeerPtr& peer);
+  void SetAccepting(bool accepting);
+  void LogRefusal(const Peer& peer, const Status& why);
   void OnEvents(const PeerPtr& peer, uint32_t events);
   void TakeFrames(const PeerPtr& peer);
   void Handle(const PeerPtr& peer, Frame frame);
+  void ShakeHands(const PeerPtr& peer, std::span<const std::byte> bytes);
+  static Status Send(Peer& peer, const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds,
+                     std::chrono::steady_clock::time_point deadline);
   void HandleHello(const PeerPtr& peer, const wire::HelloT& hello);
   void HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request, std::vector<UniqueFd> fds);
   void HandleExportHeat(const PeerPtr& peer, const wire::ExportHeatT& request);
@@ -106,10 +124,16 @@ class ControlServer {
   SessionTable& sessions_;
   Service& service_;
   UniqueFd directory_;
-  UniqueFd listener_;
+  struct Listener {
+    UniqueFd socket;
+    bool tcp = false;
+  };
+  std::vector<Listener> listeners_;
   std::unique_ptr<EventLoop> loop_;
   std::unordered_map<int, PeerPtr> peers_;  // by socket
   bool accepting_ = true;
+  std::chrono::steady_clock::time_point refusal_logged_{};  // the last one of a stranger over TCP
+  uint64_t refusals_ = 0;                                   // not logged since
   std::thread thread_;
   std::unique_ptr<BlockingPool> pool_;
   Mutex mutex_;

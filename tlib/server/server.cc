@@ -141,6 +141,8 @@ class ServerImpl final : public Server {
                                                      .epoch = options.epoch,
                                                      .transport = nic.transport(),
                                                      .volume = options.region.volume,
+                                                     .listen = options.listen,
+                                                     .secret = options.secret,
                                                      .region_info = [this] { return DescribeRegion(); }},
                                                     *sessions_, service));
     return Status::Ok();

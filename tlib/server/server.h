@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@
 #include "base/unique_fd.h"
 #include "driver/nic.h"
 #include "tlib/rpc/messages.h"
+#include "tlib/rpc/secret.h"
+#include "tlib/rpc/server_address.h"
 
 namespace termfs::tlib::server {
 
@@ -60,7 +63,8 @@ struct SessionInfo {
   SessionId id;
   std::string program;
   std::string transport;
-  uint32_t uid = 0;  // peer credentials
+  std::string from{};  // host and port; empty: a process of this host
+  uint32_t uid = 0;    // of that process, as the next
   uint32_t pid = 0;
   uint32_t queue_pairs = 0;
   uint8_t bitmap = 0;              // client::BitmapMode
@@ -157,9 +161,11 @@ struct ServerOptions {
   RegionOptions region;
   std::string socket_directory;  // the volume's directory; the control socket is `socket` in it
   uint32_t workers = 1;
-  uint32_t blocking_threads = 4;  // for RunBlocking, beside one for each CPU
-  uint64_t epoch = 1;             // of this start
-  uint32_t allowed_uid = 0;       // besides root: who may connect
+  uint32_t blocking_threads = 4;     // for RunBlocking, beside one for each CPU
+  uint64_t epoch = 1;                // of this start
+  uint32_t allowed_uid = 0;          // besides root: who may connect
+  std::optional<HostPort> listen{};  // on TCP, too; for who knows the secret
+  std::optional<Secret> secret{};
 };
 
 // Thread-safety: any thread, once Start returned.

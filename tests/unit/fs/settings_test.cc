@@ -22,6 +22,7 @@ TEST(Settings, RoundTrip) {
   s.workers = 3;
   s.metadata_threads = 9;
   s.sample_period_ms = 250;
+  s.listen = "[::1]:4000";
   const auto read = ParseSettings(FormatSettings(s), "t.toml");
   ASSERT_TRUE(read.ok()) << read.status().ToString();
   EXPECT_EQ(read->capacity_bytes, s.capacity_bytes);
@@ -32,6 +33,7 @@ TEST(Settings, RoundTrip) {
   EXPECT_EQ(read->workers, s.workers);
   EXPECT_EQ(read->metadata_threads, s.metadata_threads);
   EXPECT_EQ(read->sample_period_ms, s.sample_period_ms);
+  EXPECT_EQ(read->listen, s.listen);
 }
 
 TEST(Settings, Parse_NamesWhatIsWrong) {
@@ -41,6 +43,7 @@ TEST(Settings, Parse_NamesWhatIsWrong) {
   EXPECT_NE(ErrorOf("dram-ratio = nan").find("dram-ratio must be"), std::string::npos);
   EXPECT_NE(ErrorOf("dram-ratio = '0.5'").find("dram-ratio must be"), std::string::npos);
   EXPECT_NE(ErrorOf("kind = 'magic'").find("kind must be"), std::string::npos);
+  EXPECT_NE(ErrorOf("listen = 'host:99999'").find("listen must be"), std::string::npos);
   EXPECT_NE(ErrorOf("promoter = 1").find("promoter must be"), std::string::npos);
   EXPECT_NE(ErrorOf("workers = -1").find("workers must be"), std::string::npos);
   EXPECT_NE(ErrorOf("workers = 1.5").find("workers must be"), std::string::npos);

@@ -93,7 +93,7 @@ TEST(Admin, StatusMetricsAndSettings) {
   EXPECT_EQ(client::ChangeSetting(volume.directory(), "colour", "red").code(), EINVAL);
   EXPECT_TRUE(client::ChangeSetting(volume.directory(), "promoter", "recent").ok());
   EXPECT_TRUE(client::ChangeSetting(volume.directory(), "pattern", "random").ok());
-  EXPECT_FALSE(client::GetStatus("/nonexistent").ok());
+  EXPECT_FALSE(client::GetStatus(std::string("/nonexistent")).ok());
 }
 
 // A client is struck by `signal` while it holds an unlinked file open and has maps granted; the other client goes on.

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tlib/rpc/tcp_socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace termfs::tlib {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr int kIdleSeconds = 5;  // then it is asked whether it is there
+constexpr int kAskSeconds = 2;
+constexpr int kAsks = 3;
+static_assert(kIdleSeconds + kAsks * kAskSeconds == kDeadAfter.count());
+constexpr int kBacklog = 64;
+
+using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+Result<Addresses> Resolve(const HostPort& place, bool to_listen) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (to_listen ? AI_PASSIVE : 0);
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &found);
+  if (error != 0) {
+    return Status::Error(EHOSTUNREACH, "host " + place.host + ": " + gai_strerror(error));
+  }
+  return Addresses(found, &freeaddrinfo);
+}
+
+Result<UniqueFd> NewSocket(const addrinfo& address) {
+  UniqueFd fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) {
+    return ErrnoStatus("create a TCP socket");
+  }
+  RETURN_IF_ERROR(SetTcpOptions(fd.get()));
+  return fd;
+}
+
+Status SetOption(int socket, int level, int name, int value) {
+  return setsockopt(socket, level, name, &value, sizeof(value)) == 0 ? Status::Ok()
+                                                                     : ErrnoStatus("set an option of a TCP socket");
+}
+
+Status AwaitConnection(int fd, steady_clock::time_point deadline) {
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now()).count();
+    if (left <= 0) {
+      return Status::Error(ETIMEDOUT, "it does not answer");
+    }
+    pollfd waited{.fd = fd, .events = POLLOUT, .revents = 0};
+    const int ready = poll(&waited, 1, static_cast<int>(std::min<int64_t>(left, 60'000)));
+    if (ready < 0 && errno != EINTR) {
+      return ErrnoStatus("wait for a connection");
+    }
+    if (ready > 0) {
+      int error = 0;
+      socklen_t length = sizeof(error);
+      getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+      errno = error;
+      return error == 0 ? Status::Ok() : ErrnoStatus("connect");
+    }
+  }
+}
+
+HostPort PlaceOf(const sockaddr_storage& address, socklen_t length) {
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof(host), port, sizeof(port),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return {.host = {}, .port = 0};
+  }
+  return {.host = host, .port = static_cast<uint16_t>(std::strtoul(port, nullptr, 10))};
+}
+
+}  // namespace
+
+Status SetTcpOptions(int socket) {
+  RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1));
+  RETURN_IF_ERROR(SetOption(socket, SOL_SOCKET, SO_KEEPALIVE, 1));
+  RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds));
+  RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, kAskSeconds));
+  RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_KEEPCNT, kAsks));
+  return SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(kDeadAfter.count() * 1000));
+}
+
+Result<UniqueFd> ConnectTcp(const HostPort& place, steady_clock::time_point deadline) {
+  ASSIGN_OR_RETURN(const Addresses addresses, Resolve(place, false));
+  Status failed = Status::Error(EHOSTUNREACH, "it has no address");
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(*address));
+    failed = Status::Ok();
+    if (connect(fd.get(), address->ai_addr, address->ai_addrlen) != 0) {
+      failed = errno == EINPROGRESS ? AwaitConnection(fd.get(), deadline) : ErrnoStatus("connect");
+    }
+    if (failed.ok()) {
+      return fd;
+    }
+  }
+  return std::move(failed).WithContext("no server at " + ToString(place));
+}
+
+Result<std::vector<UniqueFd>> ListenTcp(const HostPort& place) {
+  ASSIGN_OR_RETURN(const Addresses addresses, Resolve(place, true));
+  std::vector<UniqueFd> sockets;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(*address));
+    RETURN_IF_ERROR(SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1));
+    if (address->ai_family == AF_INET6) {
+      RETURN_IF_ERROR(SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1));
+    }
+    if (bind(fd.get(), address->ai_addr, address->ai_addrlen) != 0 || listen(fd.get(), kBacklog) != 0) {
+      return ErrnoStatus("listen on " + ToString(place));
+    }
+    sockets.push_back(std::move(fd));
+  }
+  return sockets;
+}
+
+HostPort PeerOf(int socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return {.host = {}, .port = 0};
+  }
+  return PlaceOf(address, length);
+}
+
+HostPort LocalPlaceOf(int socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return {.host = {}, .port = 0};
+  }
+  return PlaceOf(address, length);
+}
+
+}  // namespace termfs::tlib

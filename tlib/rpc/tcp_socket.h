@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TCP sockets for the control channel. They do not block, send small messages at once, and notice within about
+// kDeadAfter that the other host does not answer any more, also when nothing is said.
+//
+// Thread-safety: free functions.
+// Errors:        EHOSTUNREACH: there is no such host; ETIMEDOUT; otherwise what the kernel says of the last address
+// tried.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "tlib/rpc/server_address.h"
+
+namespace termfs::tlib {
+
+inline constexpr std::chrono::seconds kDeadAfter{11};
+
+// Tries the host's addresses one after the other. Looking up a name may take as long as the resolver takes.
+Result<UniqueFd> ConnectTcp(const HostPort& place, std::chrono::steady_clock::time_point deadline);
+// A listening socket for each of the host's addresses.
+Result<std::vector<UniqueFd>> ListenTcp(const HostPort& place);
+// For an accepted socket what the others have from the beginning.
+Status SetTcpOptions(int socket);
+
+// The host at the other end, as numbers, and its port. Empty host: it is gone.
+HostPort PeerOf(int socket);
+// Of a listening socket: where it is.
+HostPort LocalPlaceOf(int socket);
+
+}  // namespace termfs::tlib
