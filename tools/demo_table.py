@@ -22,6 +22,7 @@ COUNTERS = [
     ("  absent by the magic pattern", "mount", "absent_by_pattern_pages_total"),
     ("RPC reads", "mount", "rpc_reads_total"),
     ("promotions", "server", "promotions_total"),
+    ("pages read ahead", "server", "read_ahead_pages_total"),
     ("evictions", "server", "evictions_total"),
 ]
 PERCENTILES = [("p50", "50.000000"), ("p99", "99.000000"), ("p99.9", "99.900000")]

@@ -62,14 +62,14 @@ bool Pager::BeginLoad(PageIndex page, Urgency urgency) {
   return true;
 }
 
-void Pager::EndLoad(PageIndex page, bool ok) {
+void Pager::EndLoad(PageIndex page, Urgency urgency, bool ok) {
   const driver::FrameIndex frame = states_.Peek(page).frame();
   if (!ok) {
     supply_.ClearOwner(frame);
   }
   states_.EndLoad(page, ok);
   if (ok) {
-    metrics_.promotions.Add();
+    (urgency == Urgency::kPassing ? metrics_.read_ahead_pages : metrics_.promotions).Add();
   } else {
     supply_.Give(frame);
   }
@@ -90,7 +90,7 @@ Result<uint32_t> Pager::Load(std::span<const PageIndex> pages, Urgency urgency) 
       runs.Add(page, bytes);
     } else {
       std::memset(bytes, 0, kPageSize);
-      EndLoad(page, true);
+      EndLoad(page, urgency, true);
       loaded++;
     }
   }
@@ -98,7 +98,7 @@ Result<uint32_t> Pager::Load(std::span<const PageIndex> pages, Urgency urgency) 
     device_.Run(runs.ios());
     for (uint32_t i = 0; i < runs.pages(); i++) {
       const bool ok = runs.StatusOf(i).ok();
-      EndLoad(reading[i], ok);
+      EndLoad(reading[i], urgency, ok);
       loaded += ok ? 1 : 0;
     }
     RETURN_IF_ERROR(runs.FirstError().WithContext("load pages into the tier"));
@@ -111,7 +111,7 @@ void Pager::Admit(PageIndex page, const std::byte* bytes) {
     return;
   }
   std::memcpy(frames_.data(states_.Peek(page).frame()), bytes, kPageSize);
-  EndLoad(page, true);
+  EndLoad(page, Urgency::kIfWorthIt, true);
 }
 
 Status Pager::Fault(PageIndex page) {

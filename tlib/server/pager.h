@@ -57,7 +57,7 @@ class Pager {
  private:
   std::optional<driver::FrameIndex> TakeFrame(PageIndex page, Urgency urgency);
   bool BeginLoad(PageIndex page, Urgency urgency);
-  void EndLoad(PageIndex page, bool ok);
+  void EndLoad(PageIndex page, Urgency urgency, bool ok);
   Status ResizeOnce();
   Status Shrink(uint32_t old_limit, uint32_t limit);
   Status EmptyFrame(driver::FrameIndex frame, std::chrono::steady_clock::time_point deadline);

@@ -18,6 +18,7 @@ struct StorageMetrics {
         ssd_write_bytes(registry.counter("ssd_write_bytes_total")),
         ssd_errors(registry.counter("ssd_errors_total")),
         promotions(registry.counter("promotions_total")),
+        read_ahead_pages(registry.counter("read_ahead_pages_total")),
         evictions(registry.counter("evictions_total")),
         write_backs(registry.counter("write_backs_total")),
         flushes(registry.counter("flushes_total")),
@@ -30,13 +31,14 @@ struct StorageMetrics {
   Counter& ssd_writes;
   Counter& ssd_read_bytes;
   Counter& ssd_write_bytes;
-  Counter& ssd_errors;   // accesses that failed
-  Counter& promotions;   // pages that got a frame because they were read, or deserved it
-  Counter& evictions;    // pages that lost their frame
-  Counter& write_backs;  // pages
-  Counter& flushes;      // calls of Flush
-  Counter& faults;       // RNIC page faults (odp)
-  Histogram& ssd_read;   // time of a batch of accesses, counted once for each access
+  Counter& ssd_errors;        // accesses that failed
+  Counter& promotions;        // pages that got a frame because they were read, or deserved it
+  Counter& read_ahead_pages;  // pages that got one for a while, ahead of a sequential reader
+  Counter& evictions;         // pages that lost their frame
+  Counter& write_backs;       // pages
+  Counter& flushes;           // calls of Flush
+  Counter& faults;            // RNIC page faults (odp)
+  Histogram& ssd_read;        // time of a batch of accesses, counted once for each access
   Histogram& ssd_write;
 };
 

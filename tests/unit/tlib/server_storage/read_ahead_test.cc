@@ -84,12 +84,15 @@ TEST_F(ReadAheadTest, TwoMissesInARow_LoadWhatComesNext) {
 
 TEST_F(ReadAheadTest, AReaderAtHisLeisure_AsksOnceForEachWindow) {
   const uint64_t bytes = fixture_.Count("ssd_read_bytes_total");
+  const uint64_t promotions = fixture_.Count("promotions_total");
   fixture_.Run([&](Region& region) {
     for (uint64_t page = 3000; page < 3320; page++) {
       ReadOne(region, page);
       Settle();
     }
   });
+  EXPECT_GE(fixture_.Count("read_ahead_pages_total"), 320 - rpcs_);
+  EXPECT_LE(fixture_.Count("promotions_total") - promotions, rpcs_) << "what passes is not promoted";
   EXPECT_LE(rpcs_, 2 + 4 + 320 / 16u) << "the window doubles to 32 pages";
   EXPECT_LE(fixture_.Count("ssd_read_bytes_total") - bytes, (320 + 32) * kPageSize) << "some was read twice";
 }

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/unit/driver/roce/simulated_link.h"
+
+namespace termfs::driver::roce {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+SendWorkRequest ReadOf(Bytes& to, uint64_t offset) {
+  SendWorkRequest request;
+  request.opcode = Opcode::kRdmaRead;
+  request.local = {.addr = to.data(), .length = static_cast<uint32_t>(to.size())};
+  request.remote_offset = offset;
+  request.rkey = kRkey;
+  return request;
+}
+
+SendWorkRequest SendOf(Bytes& from) {
+  SendWorkRequest request;
+  request.local = {.addr = from.data(), .length = static_cast<uint32_t>(from.size())};
+  return request;
+}
+
+TEST(RoceConnection, APageIsOnePacketEachWay) {
+  SimulatedLink link(1, {}, 4096);
+  Bytes page(kPageSize);
+  link.a->requester.Post(ReadOf(page, kPageSize));
+  ASSERT_TRUE(link.Run([&] { return link.a->sent.size() == 1; }));
+  EXPECT_EQ(link.carried, 2U);
+  EXPECT_EQ(link.a->sent[0].status, WcStatus::kSuccess);
+}
+
+// The page changes whenever some of it was read: what is lost of it is not completed with bytes of a later version.
+TEST(RoceConnection, APageIsNeverAMixture) {
+  for (uint64_t seed = 0; seed < 200; seed++) {
+    SimulatedLink link(seed, {.loss = 0.1, .detours = 0.1});
+    uint8_t version = 0;
+    link.b->on_read = [&] {
+      std::fill(link.b->memory.begin(), link.b->memory.end(), static_cast<std::byte>(++version));
+    };
+    Bytes bytes(12 * kPageSize);
+    link.a->requester.Post(ReadOf(bytes, 2 * kPageSize));
+    ASSERT_TRUE(link.Run([&] { return link.a->sent.size() == 1; }));
+    for (size_t page = 0; page < bytes.size(); page += kPageSize) {
+      const auto first = bytes.begin() + static_cast<ptrdiff_t>(page);
+      ASSERT_EQ(std::count(first, first + kPageSize, *first), ptrdiff_t{kPageSize}) << "seed " << seed;
+    }
+  }
+}
+
+TEST(RoceConnection, ADeadPeerIsReportedAndTheRestIsFlushed) {
+  SimulatedLink link(1, {.loss = 1});
+  Bytes bytes(100);
+  for (int i = 0; i < 3; i++) {
+    link.a->requester.Post(ReadOf(bytes, 0));
+  }
+  const TimePoint begin = link.now;
+  ASSERT_TRUE(link.Run([&] { return link.a->sent.size() == 3; }));
+  EXPECT_EQ(link.a->sent[0].status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(link.a->sent[1].status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(link.a->sent[2].status, WcStatus::kWrFlushErr);
+  EXPECT_GT(link.now - begin, milliseconds(500));
+  EXPECT_LT(link.now - begin, seconds(20));
+  link.a->requester.Post(ReadOf(bytes, 0));
+  EXPECT_EQ(link.a->sent.back().status, WcStatus::kWrFlushErr);
+}
+
+TEST(RoceConnection, ASendWithoutAReceiveWaitsAndIsThenRefused) {
+  SimulatedLink link(1, {}, 1024, milliseconds(300));
+  Bytes bytes(100, std::byte{9});
+  link.a->requester.Post(SendOf(bytes));
+  EXPECT_FALSE(link.Run([&] { return !link.a->sent.empty(); }, milliseconds(200)));
+  Bytes receive(100);
+  link.b->responder.Post({.id = 5, .local = {.addr = receive.data(), .length = 100}});
+  ASSERT_TRUE(link.Run([&] { return !link.a->sent.empty(); }));
+  EXPECT_EQ(link.a->sent[0].status, WcStatus::kSuccess);
+  EXPECT_EQ(receive, bytes);
+  link.a->requester.Post(SendOf(bytes));
+  ASSERT_TRUE(link.Run([&] { return link.a->sent.size() == 2; }));
+  EXPECT_EQ(link.a->sent[1].status, WcStatus::kRnrRetryExcErr);
+}
+
+TEST(RoceConnection, AMessageLongerThanItsReceiveFailsBothEnds) {
+  SimulatedLink link(1);
+  Bytes bytes(3000);
+  Bytes receive(2999);
+  link.b->responder.Post({.id = 5, .local = {.addr = receive.data(), .length = 2999}});
+  link.b->responder.Post({.id = 6, .local = {.addr = receive.data(), .length = 2999}});
+  link.a->requester.Post(SendOf(bytes));
+  ASSERT_TRUE(link.Run([&] { return !link.a->sent.empty() && link.b->received.size() == 2; }));
+  EXPECT_EQ(link.a->sent[0].status, WcStatus::kRemInvReqErr);
+  EXPECT_EQ(link.b->received[0].status, WcStatus::kLocLenErr);
+  EXPECT_EQ(link.b->received[1].status, WcStatus::kWrFlushErr);
+}
+
+TEST(RoceConnection, WhatIsNotAllowedIsRefusedAndChangesNothing) {
+  Bytes bytes(2 * kPageSize, std::byte{1});
+  Bytes receive(10);
+  SendWorkRequest read = ReadOf(bytes, 0);
+  for (int kind = 0; kind < 6; kind++) {
+    SCOPED_TRACE(kind);
+    SimulatedLink link(1);
+    SendWorkRequest request = read;
+    switch (kind) {
+      case 0:
+        request.rkey = {kRkey.value + 1};
+        break;
+      case 1:
+        request.remote_offset = kMemory - kPageSize;
+        break;
+      case 2:
+        request.remote_offset = ~uint64_t{0} - kPageSize;
+        break;
+      case 3:
+        request.opcode = Opcode::kRdmaWrite;
+        request.remote_offset = kMemory / 2 - 1;
+        break;
+      case 4:
+        request.opcode = Opcode::kFetchAdd;
+        request.remote_offset = kMemory / 2;
+        request.swap_or_add = 1;
+        break;
+      default:
+        request.opcode = Opcode::kRdmaWriteWithImm;
+        request.remote_offset = kMemory;
+        link.b->responder.Post({.id = 1, .local = {.addr = receive.data(), .length = 10}});
+    }
+    const Bytes before = link.b->memory;
+    link.a->requester.Post(request);
+    link.a->requester.Post(read);
+    ASSERT_TRUE(link.Run([&] { return link.a->sent.size() == 2; }));
+    EXPECT_EQ(link.a->sent[0].status, WcStatus::kRemAccessErr);
+    EXPECT_EQ(link.a->sent[1].status, WcStatus::kWrFlushErr);
+    EXPECT_EQ(link.b->memory, before);
+    EXPECT_TRUE(link.b->responder.failed());
+  }
+}
+
+// What a requester of ours never sends: packets that do not go together.
+TEST(RoceConnection, WhatContradictsItselfIsRefused) {
+  constexpr uint32_t kFirst = 5;
+  Bytes payload(1024, std::byte{1});
+  Bytes receive(4096);
+  const auto packet = [&](Op op, uint32_t sequence, size_t bytes) {
+    Packet made;
+    made.op = op;
+    made.sequence = kFirst + sequence;
+    made.address = kPageSize;
+    made.rkey = kRkey.value;
+    made.length = 2048;
+    made.payload = std::span(payload).first(bytes);
+    return made;
+  };
+  const std::vector<std::vector<Packet>> contradictions = {
+      {packet(Op::kWriteFirst, 0, 1024), packet(Op::kWriteMiddle, 1, 1024), packet(Op::kWriteLast, 2, 1024)},
+      {packet(Op::kWriteFirst, 0, 1024), packet(Op::kWriteLast, 1, 1000)},
+      {packet(Op::kWriteOnly, 0, 1024)},
+      {packet(Op::kWriteFirst, 0, 1000)},
+      {packet(Op::kWriteFirst, 0, 1024), packet(Op::kSendMiddle, 1, 1024)},
+      {packet(Op::kWriteFirst, 0, 1024), packet(Op::kReadRequest, 1, 0)},
+      {packet(Op::kWriteFirst, 0, 1024), packet(Op::kFetchAdd, 1, 0)},
+      {packet(Op::kSendFirst, 0, 1024), packet(Op::kSendOnly, 1, 4)},
+      {packet(Op::kSendMiddle, 0, 1024)},
+      {packet(Op::kWriteLast, 0, 4)},
+  };
+  for (size_t i = 0; i < contradictions.size(); i++) {
+    End end({.queue_pair = 1, .peer = 2, .first_sequence = 0, .peer_first_sequence = kFirst, .mtu = 1024});
+    end.out = [](const Bytes&) {};
+    end.responder.Post({.id = 1, .local = {.addr = receive.data(), .length = 4096}});
+    for (const Packet& one : contradictions[i]) {
+      EXPECT_FALSE(end.responder.failed()) << i;
+      end.responder.OnPacket(one);
+    }
+    EXPECT_TRUE(end.responder.failed()) << i;
+    EXPECT_EQ(std::count(end.memory.begin() + kPageSize + 2048, end.memory.end(), std::byte{0}),
+              static_cast<ptrdiff_t>(kMemory - kPageSize - 2048));
+  }
+}
+
+TEST(RoceConnection, ARegionThatGoesDuringAReadFailsIt) {
+  SimulatedLink link(1);
+  Bytes bytes(8 * kPageSize);
+  int reads = 0;
+  link.b->on_read = [&] { link.b->revoked = ++reads == 3; };
+  link.a->requester.Post(ReadOf(bytes, 0));
+  ASSERT_TRUE(link.Run([&] { return link.a->sent.size() == 1; }));
+  EXPECT_EQ(link.a->sent[0].status, WcStatus::kRemAccessErr);
+}
+
+// A peer that sends whatever it likes, with numbers that are right or nearly so.
+TEST(RoceConnection, ForgedPacketsChangeNothingThatIsNotAllowed) {
+  for (uint64_t seed = 0; seed < 300; seed++) {
+    SimulatedLink link(seed);
+    Random random(seed);
+    Bytes bytes(3 * kPageSize, std::byte{1});
+    Bytes receive(kPageSize);
+    link.b->responder.Post({.id = 1, .local = {.addr = receive.data(), .length = kPageSize}});
+    link.b->memory.assign(kMemory, std::byte{5});
+    Bytes read(kPageSize);
+    link.b->requester.Post(ReadOf(read, 0));
+    link.filter = [&](Bytes& packet, End&) {
+      if (random.Below(4) == 0) {
+        packet[random.Below(packet.size())] ^= static_cast<std::byte>(1 << random.Below(8));
+      }
+      return Decode(packet).has_value();
+    };
+    for (int i = 0; i < 4; i++) {
+      SendWorkRequest request = ReadOf(bytes, random.Below(kMemory));
+      request.opcode = static_cast<Opcode>(random.Below(6));
+      link.a->requester.Post(request);
+    }
+    link.Run([&] { return link.a->sent.size() == 4 && !link.b->sent.empty(); }, seconds(60));
+    EXPECT_EQ(std::count(link.b->memory.begin() + kMemory / 2, link.b->memory.end(), std::byte{5}),
+              ptrdiff_t{kMemory / 2});
+  }
+}
+
+TEST(RoceConnection, ALossyLinkIsSlowAndNotStopped) {
+  const auto time_of = [](double loss) {
+    SimulatedLink link(3, {.loss = loss}, 4096);
+    Bytes bytes(32 * kPageSize);
+    for (int i = 0; i < 64; i++) {
+      link.a->requester.Post(ReadOf(bytes, kMemory / 2));
+    }
+    const TimePoint begin = link.now;
+    EXPECT_TRUE(link.Run([&] { return link.a->sent.size() == 64; }));
+    return std::chrono::duration<double>(link.now - begin).count();
+  };
+  const double clean = time_of(0);
+  EXPECT_LT(time_of(0.01), 60 * clean);  // of simulated time
+}
+
+}  // namespace
+}  // namespace termfs::driver::roce
