@@ -45,7 +45,7 @@ Status ControlClient::Prove(const Secret& secret, TimePoint deadline) {
   }
   RETURN_IF_ERROR(answer.status());
   RETURN_IF_ERROR(seal.TakeProof(answer->bytes));
-  seal_ = std::move(seal);
+  seal_ = seal;
   return Status::Ok();
 }
 
