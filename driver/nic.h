@@ -21,11 +21,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/metrics.h"
 #include "base/page.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -240,6 +242,17 @@ struct Endpoint {
   std::vector<UniqueFd> fds;
 };
 
+// An address in the network, as RoCE names it: IPv6, or IPv4 mapped into it (::ffff:a.b.c.d).
+using Gid = std::array<std::byte, 16>;
+
+// Where the two ends of a queue pair are that leaves the host: what getsockname and getpeername say of a connected
+// socket between the two. Nothing in between may translate addresses.
+struct NetworkPath {
+  Gid local{};
+  Gid remote{};
+  uint32_t interface = 0;  // index of the interface, for link-local addresses only
+};
+
 class CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;
@@ -261,6 +274,8 @@ struct QueuePairOptions {
   uint32_t max_recv = 64;                       // receives posted
   uint32_t max_message = 4096;                  // bytes in a SEND
   std::chrono::milliseconds rnr_timeout{1000};  // how long a SEND waits for a receive before kRnrRetryExcErr
+  // Over the network; without it the software RNIC connects processes of one host, through shared memory.
+  std::optional<NetworkPath> network;
 };
 
 class QueuePair {
@@ -289,7 +304,8 @@ class QueuePair {
   // be mapped; ENOTSUP over a wire. Valid as long as the queue pair. Bytes change under the reader's eyes.
   virtual Result<std::span<const std::byte>> SharedView(RKey rkey) = 0;
 
-  // To the error state: everything outstanding completes with kWrFlushErr, the peer sees the connection lost.
+  // To the error state: everything outstanding completes with kWrFlushErr. The peer sees the connection lost: on one
+  // host at once; over a network, where nothing tells it, when something that it asks for is not answered.
   virtual void Close() = 0;
   virtual bool connected() const = 0;
 };
@@ -308,8 +324,11 @@ class ProtectionDomain {
 class Nic {
  public:
   virtual ~Nic() = default;
-  // "softnic (shared memory)", "verbs mlx5_0 port 1": what `status` shows.
-  virtual std::string transport() const = 0;
+  // "softnic (shared memory)", "verbs mlx5_0 port 1": what `status` shows. `network`: of queue pairs that leave the
+  // host.
+  virtual std::string transport(bool network = false) const = 0;
+  // What it counts of the network: nothing where it has none.
+  virtual std::vector<MetricValue> Metrics() const { return {}; }
   virtual Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) = 0;
   virtual Result<std::unique_ptr<ProtectionDomain>> CreateProtectionDomain() = 0;
   // `capacity`: completions it holds; the sum of max_send and max_recv of its queue pairs must not exceed it.

@@ -62,6 +62,8 @@ class CompletionSink {
  public:
   virtual ~CompletionSink() = default;
   virtual void OnSend(const WorkCompletion& completion) = 0;
+  // A send has succeeded that asked for no completion.
+  virtual void OnUnsignaledSend() = 0;
   virtual void OnReceive(const WorkCompletion& completion) = 0;
 };
 

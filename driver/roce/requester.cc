@@ -268,7 +268,9 @@ void Requester::CompleteFront() {
   if (front.answered() && was_sent) {
     reads_--;
   }
-  if (front.last) {
+  if (front.last && !front.request.signaled) {
+    completions_.OnUnsignaledSend();
+  } else if (front.last) {
     WorkCompletion completion;
     completion.id = front.request.id;
     completion.status = WcStatus::kSuccess;

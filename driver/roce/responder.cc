@@ -115,6 +115,7 @@ bool Responder::RightLength(const Packet& packet, bool last) const {
 bool Responder::HasReceive() {
   if (receives_.empty()) {
     Nak(AckKind::kReceiverNotReady, kNotReadyTimer);
+    told_missing_ = true;  // what follows comes again, too
   }
   return !receives_.empty();
 }

@@ -33,22 +33,45 @@ Result<std::unique_ptr<CompletionQueue>> SoftCompletionQueue::Create(uint32_t ca
   return std::unique_ptr<CompletionQueue>(std::move(queue));
 }
 
-Status SoftCompletionQueue::Attach(SoftQueuePair* queue_pair, uint32_t count) {
+Status SoftCompletionQueue::Reserve(uint32_t count) {
   if (count > capacity_ - reserved_) {
     return Status::Error(ENOMEM, "a completion queue of " + std::to_string(capacity_) +
                                      " entries for queue pairs that may fill " + std::to_string(reserved_ + count));
   }
   reserved_ += count;
+  return Status::Ok();
+}
+
+Status SoftCompletionQueue::Attach(SoftQueuePair* queue_pair, uint32_t count) {
+  RETURN_IF_ERROR(Reserve(count));
   if (std::find(queue_pairs_.begin(), queue_pairs_.end(), queue_pair) == queue_pairs_.end()) {
     queue_pairs_.push_back(queue_pair);
   }
   return Status::Ok();
 }
 
-void SoftCompletionQueue::Detach(SoftQueuePair* queue_pair, uint32_t count) {
+Result<std::shared_ptr<CompletionInlet>> SoftCompletionQueue::AttachToInlet(uint32_t count) {
+  if (inlet_ == nullptr) {
+    ASSIGN_OR_RETURN(auto inlet, CompletionInlet::Create());
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = inlet.get();
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, inlet->fd(), &event) != 0) {
+      return ErrnoStatus("watch a descriptor of a completion queue");
+    }
+    inlet_ = std::move(inlet);
+  }
+  RETURN_IF_ERROR(Reserve(count));
+  return inlet_;
+}
+
+void SoftCompletionQueue::Detach(QueuePairCounts* queue_pair, uint32_t count) {
   reserved_ -= count;
   lone_ = false;
-  std::erase(queue_pairs_, queue_pair);
+  std::erase_if(queue_pairs_, [&](const SoftQueuePair* polled) { return polled == queue_pair; });
+  if (inlet_ != nullptr) {
+    inlet_->Forget(queue_pair);
+  }
   for (uint64_t at = head_; at != tail_; at++) {
     if (ring_[at & mask_].queue_pair == queue_pair) {
       ring_[at & mask_].queue_pair = nullptr;
@@ -87,6 +110,9 @@ size_t SoftCompletionQueue::PopRing(std::span<WorkCompletion> completions) {
 }
 
 size_t SoftCompletionQueue::Poll(std::span<WorkCompletion> completions) {
+  if (inlet_ != nullptr && inlet_->has_entries()) {
+    inlet_->Take([&](const Entry& entry) { Push(entry.queue_pair, entry.completion); });
+  }
   size_t count = PopRing(completions);
   const size_t queue_pairs = queue_pairs_.size();
   for (size_t i = 0; i < queue_pairs && count < completions.size(); i++) {
@@ -101,7 +127,12 @@ size_t SoftCompletionQueue::Poll(std::span<WorkCompletion> completions) {
 
 // Where there is but one socket to wait for, a sleeper waits for that itself: through epoll both falling asleep and
 // being woken cost more, and so does finding out what for.
-int SoftCompletionQueue::fd() const { return lone_ ? queue_pairs_.front()->socket() : epoll_.get(); }
+int SoftCompletionQueue::fd() const {
+  if (!lone_) {
+    return epoll_.get();
+  }
+  return inlet_ != nullptr ? inlet_->fd() : queue_pairs_.front()->socket();
+}
 
 bool SoftCompletionQueue::Arm() {
   if (head_ != tail_) {
@@ -116,6 +147,10 @@ bool SoftCompletionQueue::Arm() {
     }
   }
   SetTimer(deadline);
+  if (inlet_ != nullptr) {
+    lone_ = !timer_set_ && queue_pairs_.empty();
+    return inlet_->Arm();
+  }
   lone_ = !timer_set_ && queue_pairs_.size() == 1 && queue_pairs_.front()->SleepsForMessages(*this);
   return true;
 }
@@ -137,7 +172,10 @@ void SoftCompletionQueue::SetTimer(TimePoint deadline) {
 }
 
 void SoftCompletionQueue::Disarm() {
-  if (lone_) {
+  if (lone_ && inlet_ != nullptr) {
+    lone_ = false;
+    inlet_->ReadEvent();
+  } else if (lone_) {
     lone_ = false;
     queue_pairs_.front()->ReadSocket(1);  // there was one wake-up; should there be more, the next sleep is a short one
   } else {
@@ -145,6 +183,9 @@ void SoftCompletionQueue::Disarm() {
   }
   if (armed_) {
     armed_ = false;
+    if (inlet_ != nullptr) {
+      inlet_->Disarm();
+    }
     for (SoftQueuePair* queue_pair : queue_pairs_) {
       queue_pair->StayAwake(*this);
     }
@@ -159,6 +200,8 @@ void SoftCompletionQueue::ReadDescriptors() {
       uint64_t expirations = 0;
       [[maybe_unused]] const ssize_t got = read(timer_.get(), &expirations, sizeof(expirations));  // EAGAIN: read
       timer_set_ = false;
+    } else if (events[i].data.ptr == inlet_.get()) {
+      inlet_->ReadEvent();
     } else {
       static_cast<SoftQueuePair*>(events[i].data.ptr)->ReadSocket();
     }

@@ -6,6 +6,7 @@
 // Sleeping. fd() is an epoll instance over the queue pairs' request sockets and a timer. Arm raises a flag that peers
 // check after they have put a message into an inbox (queue_pair_messages.cc says why no wake-up is lost); the timer
 // covers what has a deadline: a SEND that finds no receive, a request that the peer's RNIC thread does not answer.
+// Completions of queue pairs over the network come through the inlet, which has an eventfd of its own.
 //
 // Thread-safety: one thread, the one of its queue pairs.
 // Ownership:     queue pairs detach themselves; they are destroyed before it.
@@ -18,6 +19,7 @@
 
 #include "base/unique_fd.h"
 #include "driver/nic.h"
+#include "driver/softnic/completion_inlet.h"
 
 namespace termfs::driver::softnic {
 
@@ -39,23 +41,23 @@ class SoftCompletionQueue final : public CompletionQueue {
 
   // Sets `count` completions aside for the queue pair. ENOMEM: the capacity does not suffice.
   Status Attach(SoftQueuePair* queue_pair, uint32_t count);
+  // The same for a queue pair that is not polled: its completions come through the inlet, which is made at need.
+  Result<std::shared_ptr<CompletionInlet>> AttachToInlet(uint32_t count);
   // Forgets the queue pair and the completions that it left here.
-  void Detach(SoftQueuePair* queue_pair, uint32_t count);
+  void Detach(QueuePairCounts* queue_pair, uint32_t count);
   Status Watch(SoftQueuePair* queue_pair, int fd);
   void Unwatch(int fd);
   // REQUIRES: within what Attach set aside.
-  void Push(SoftQueuePair* queue_pair, const WorkCompletion& completion) {
+  void Push(QueuePairCounts* queue_pair, const WorkCompletion& completion) {
     ring_[tail_++ & mask_] = {completion, queue_pair};
   }
   size_t room() const { return capacity_ - (tail_ - head_); }
 
  private:
-  struct Entry {
-    WorkCompletion completion;
-    SoftQueuePair* queue_pair;  // null: it is gone, and its completions with it
-  };
+  using Entry = CompletionInlet::Entry;
 
   explicit SoftCompletionQueue(uint32_t capacity);
+  Status Reserve(uint32_t count);
   size_t PopRing(std::span<WorkCompletion> completions);
   void SetTimer(TimePoint deadline);
   void ReadDescriptors();
@@ -69,8 +71,9 @@ class SoftCompletionQueue final : public CompletionQueue {
   std::vector<SoftQueuePair*> queue_pairs_;
   size_t next_ = 0;  // whose turn it is
   bool armed_ = false;
-  bool lone_ = false;  // armed for the one queue pair's socket only
+  bool lone_ = false;  // armed for the one queue pair's socket only, or for the inlet only
   bool timer_set_ = false;
+  std::shared_ptr<CompletionInlet> inlet_;  // null: no queue pair over the network was attached
   UniqueFd epoll_;
   UniqueFd timer_;
 };

@@ -27,6 +27,7 @@ SoftQueuePair::SoftQueuePair(const NicParts& parts, uint32_t domain, const Queue
       number_(parts.registry->NewQueuePairNumber()),
       send_queue_(static_cast<SoftCompletionQueue*>(options.send_cq)),
       receive_queue_(static_cast<SoftCompletionQueue*>(options.recv_cq)),
+      local_keys_(parts.registry, domain),
       slots_(std::bit_ceil(std::max(options.max_recv, 1u))),
       stride_(SlotStride(options.max_message)),
       receives_(slots_) {}

@@ -25,6 +25,7 @@
 #include "driver/nic.h"
 #include "driver/softnic/completion_queue.h"
 #include "driver/softnic/layout.h"
+#include "driver/softnic/local_keys.h"
 #include "driver/softnic/mapping.h"
 #include "driver/softnic/port.h"
 #include "driver/softnic/registry.h"
@@ -33,14 +34,17 @@
 
 namespace termfs::driver::softnic {
 
+class Network;
+
 // What all objects of one Nic share.
 struct NicParts {
   std::shared_ptr<Registry> registry;
   std::shared_ptr<RnicThread> rnic;
+  std::shared_ptr<Network> network;
   std::shared_ptr<MappingCache> mappings;
 };
 
-class SoftQueuePair final : public QueuePair {
+class SoftQueuePair final : public QueuePair, public QueuePairCounts {
  public:
   static Result<std::unique_ptr<QueuePair>> Create(const NicParts& parts, uint32_t domain,
                                                    const QueuePairOptions& options);
@@ -70,9 +74,6 @@ class SoftQueuePair final : public QueuePair {
   int socket() const { return port_->request_fd(); }
   // Takes in answers and wake-ups, as many as `most`.
   void ReadSocket(int most = 16);
-  void OnPolled(const WorkCompletion& completion) {
-    (completion.opcode == Opcode::kRecv ? receives_in_flight_ : sends_in_flight_)--;
-  }
 
  private:
   using TimePoint = SoftCompletionQueue::TimePoint;
@@ -92,12 +93,6 @@ class SoftQueuePair final : public QueuePair {
   struct QueuedSend {
     SendWorkRequest request;
     Progressing progress;
-  };
-  struct LocalKeyEntry {
-    uint32_t lkey = 0;
-    bool local_write = false;
-    const std::byte* base = nullptr;
-    size_t size = 0;
   };
 
   SoftQueuePair(const NicParts& parts, uint32_t domain, const QueuePairOptions& options);
@@ -135,8 +130,6 @@ class SoftQueuePair final : public QueuePair {
   RemoteRegion* Reach(const SendWorkRequest& request, uint64_t length, Access access, Progressing& progress,
                       Outcome* outcome);
   Outcome Resolve(RKey rkey, Progressing& progress);
-  bool CheckLocal(const ScatterGather& local, bool write);
-  bool FindLocalSlow(LKey lkey, LocalKeyEntry* entry);
   void TakeAnswer(const SocketMessage& message, std::span<const UniqueFd> fds);
 
   // queue_pair_messages.cc: SEND, RECV and the immediate of a WRITE.
@@ -168,11 +161,9 @@ class SoftQueuePair final : public QueuePair {
   WcStatus next_send_status_ = WcStatus::kWrFlushErr;
   std::shared_ptr<Port> port_;
 
-  uint32_t sends_in_flight_ = 0;  // posted, and completion not yet polled
   std::deque<QueuedSend> sends_;  // those that wait
 
-  std::array<LocalKeyEntry, 16> local_keys_{};
-  uint64_t local_keys_epoch_ = 0;
+  LocalKeys local_keys_;
   std::array<RemoteRegion*, 16> remote_cache_{};
   std::unordered_map<uint32_t, std::unique_ptr<RemoteRegion>> remote_;
   uint32_t awaited_rkey_ = 0;  // of the request on its way; 0: none
@@ -183,9 +174,8 @@ class SoftQueuePair final : public QueuePair {
   const uint32_t slots_;
   const size_t stride_;
   std::vector<RecvWorkRequest> receives_;  // receive number n at n % slots_
-  uint32_t receives_in_flight_ = 0;
-  uint64_t posted_ = 0;    // receives
-  uint64_t received_ = 0;  // messages
+  uint64_t posted_ = 0;                    // receives
+  uint64_t received_ = 0;                  // messages
 
   // The peer's inbox.
   std::shared_ptr<Mapping> outbox_;

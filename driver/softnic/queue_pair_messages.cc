@@ -37,7 +37,7 @@ bool SoftQueuePair::HaveCredit() {
 
 SoftQueuePair::Outcome SoftQueuePair::Send(const SendWorkRequest& request, Progressing& progress) {
   const bool write = request.opcode == Opcode::kRdmaWriteWithImm;
-  if (!CheckLocal(request.local, /*write=*/false)) {
+  if (!local_keys_.Cover(request.local, /*write=*/false)) {
     return Done(progress, WcStatus::kLocProtErr);
   }
   if (!write && request.local.length > options_.max_message) {
@@ -146,7 +146,7 @@ bool SoftQueuePair::TakeMessage() {
     status = WcStatus::kFatalErr;
   } else if (kind == SlotKind::kTooLong || length > request.local.length || length > options_.max_message) {
     status = WcStatus::kLocLenErr;
-  } else if (!CheckLocal(request.local, /*write=*/true)) {
+  } else if (!local_keys_.Cover(request.local, /*write=*/true)) {
     status = WcStatus::kLocProtErr;
   }
   if (status == WcStatus::kSuccess && length != 0) {

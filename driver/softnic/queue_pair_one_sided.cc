@@ -17,34 +17,6 @@ constexpr std::chrono::seconds kAnswerTimeout{5};
 
 }  // namespace
 
-bool SoftQueuePair::FindLocalSlow(LKey lkey, LocalKeyEntry* entry) {
-  const uint64_t epoch = parts_.registry->local_epoch();
-  if (epoch != local_keys_epoch_) {
-    local_keys_.fill({});
-    local_keys_epoch_ = epoch;
-  }
-  const std::optional<LocalRegion> region = parts_.registry->FindLocal(lkey);
-  if (!region || region->domain != domain_) {
-    return false;
-  }
-  *entry = {lkey.value, Has(region->access, Access::kLocalWrite), region->base, region->size};
-  return true;
-}
-
-bool SoftQueuePair::CheckLocal(const ScatterGather& local, bool write) {
-  if (local.length == 0) {
-    return true;
-  }
-  LocalKeyEntry& entry = local_keys_[local.lkey.value % local_keys_.size()];
-  if (entry.lkey != local.lkey.value || local_keys_epoch_ != parts_.registry->local_epoch()) [[unlikely]] {
-    if (local.lkey.value == 0 || !FindLocalSlow(local.lkey, &entry)) {
-      return false;
-    }
-  }
-  const auto offset = reinterpret_cast<uintptr_t>(local.addr) - reinterpret_cast<uintptr_t>(entry.base);
-  return offset <= entry.size && local.length <= entry.size - offset && (!write || entry.local_write);
-}
-
 RemoteRegion* SoftQueuePair::FindRemoteSlow(RKey rkey) {
   const auto found = remote_.find(rkey.value);
   if (found == remote_.end()) {
@@ -143,7 +115,7 @@ inline const RemoteRegion* SoftQueuePair::PagesOf(const SendWorkRequest& request
 }
 
 SoftQueuePair::Outcome SoftQueuePair::Read(const SendWorkRequest& request, Progressing& progress) {
-  if (!CheckLocal(request.local, /*write=*/true)) [[unlikely]] {
+  if (!local_keys_.Cover(request.local, /*write=*/true)) [[unlikely]] {
     return Done(progress, WcStatus::kLocProtErr);
   }
   Outcome outcome;
@@ -233,7 +205,7 @@ SoftQueuePair::Outcome SoftQueuePair::AbsentPage(RemoteRegion& region, PageIndex
 }
 
 SoftQueuePair::Outcome SoftQueuePair::Write(const SendWorkRequest& request, Progressing& progress) {
-  if (!CheckLocal(request.local, /*write=*/false)) {
+  if (!local_keys_.Cover(request.local, /*write=*/false)) {
     return Done(progress, WcStatus::kLocProtErr);
   }
   Outcome outcome;
@@ -249,7 +221,7 @@ SoftQueuePair::Outcome SoftQueuePair::Atomic(const SendWorkRequest& request, Pro
   if (request.local.length != sizeof(uint64_t)) {
     return Done(progress, WcStatus::kLocLenErr);
   }
-  if (!CheckLocal(request.local, /*write=*/true)) {
+  if (!local_keys_.Cover(request.local, /*write=*/true)) {
     return Done(progress, WcStatus::kLocProtErr);
   }
   Outcome outcome;

@@ -73,6 +73,11 @@ class Registry {
   Result<RKey> AddExport(Export region) EXCLUDES(mutex_);
   // From now on peers that know the key are refused.
   void RemoveExport(RKey rkey) EXCLUDES(mutex_);
+  // Whether an export that was found before is still registered.
+  bool IsValid(const Export& region) const {
+    const auto* const words = reinterpret_cast<const std::atomic<uint32_t>*>(validity_->data());
+    return words[region.validity_slot].load(std::memory_order_acquire) == region.validity_generation;
+  }
   std::shared_ptr<const Export> FindExport(RKey rkey, uint32_t domain) const EXCLUDES(mutex_);
 
   void AddMemory(const std::shared_ptr<SharedObject>& object) EXCLUDES(mutex_);

@@ -7,6 +7,7 @@
 
 #include <system_error>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/mutex.h"
 
@@ -58,6 +59,17 @@ void RnicThread::Watch(std::shared_ptr<Port> port) {
 void RnicThread::Unwatch(std::shared_ptr<Port> port) {
   // The task holds the port, so that its descriptor cannot have become somebody else's by the time it is removed.
   loop_->Post([loop = loop_.get(), port = std::move(port)] { loop->Remove(port->answer_fd()); });
+}
+
+void RnicThread::Watch(int fd, std::function<void()> readable) {
+  loop_->Post([loop = loop_.get(), fd, readable = std::move(readable)] {
+    const Status added = loop->Add(fd, EPOLLIN, [readable](uint32_t) { readable(); });
+    TERMFS_CHECK(added.ok());
+  });
+}
+
+void RnicThread::Unwatch(int fd) {
+  loop_->Post([loop = loop_.get(), fd] { loop->Remove(fd); });
 }
 
 void RnicThread::Barrier() {

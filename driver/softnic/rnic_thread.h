@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RnicThread: the one thread of a Nic. It serves the ports of the queue pairs and never touches a work request.
+// RnicThread: the one thread of a Nic. It serves the ports of the queue pairs, and where there is a network does what
+// an RNIC does there (network/network.h). It never touches a work request between processes of one host.
 //
 // Thread-safety: any thread.
 // Ownership:     a watched port lives at least until it is unwatched. The destructor ends the thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/event_loop.h"
 #include "base/result.h"
@@ -24,6 +27,10 @@ class RnicThread {
 
   void Watch(std::shared_ptr<Port> port);
   void Unwatch(std::shared_ptr<Port> port);
+  // Calls `readable` on the thread whenever `fd` is. After Unwatch and Barrier it is not called any more.
+  void Watch(int fd, std::function<void()> readable);
+  void Unwatch(int fd);
+  void Post(std::function<void()> task) { loop_->Post(std::move(task)); }
   // Returns when everything that the thread was doing at the time of the call is done. On the thread itself: at once.
   void Barrier();
 

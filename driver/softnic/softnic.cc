@@ -7,6 +7,8 @@
 
 #include "driver/softnic/completion_queue.h"
 #include "driver/softnic/mapping.h"
+#include "driver/softnic/network/network.h"
+#include "driver/softnic/network/queue_pair.h"
 #include "driver/softnic/queue_pair.h"
 #include "driver/softnic/registry.h"
 #include "driver/softnic/rnic_thread.h"
@@ -97,6 +99,9 @@ class SoftProtectionDomain final : public ProtectionDomain {
   }
 
   Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) override {
+    if (options.network) {
+      return NetworkQueuePair::Create(parts_.network, parts_.registry, domain_, options);
+    }
     return SoftQueuePair::Create(parts_, domain_, options);
   }
 
@@ -109,7 +114,22 @@ class SoftNic final : public Nic {
  public:
   explicit SoftNic(NicParts parts) : parts_(std::move(parts)) {}
 
-  std::string transport() const override { return "softnic (shared memory)"; }
+  std::string transport(bool network) const override {
+    return network ? "softnic (RoCEv2 over UDP)" : "softnic (shared memory)";
+  }
+
+  std::vector<MetricValue> Metrics() const override {
+    const NetworkCounters& counters = parts_.network->counters();
+    return {{"network_packets_sent_total", counters.packets_sent},
+            {"network_packets_received_total", counters.packets_received},
+            {"network_packets_unsent_total", counters.unsent},
+            {"network_packets_malformed_total", counters.malformed},
+            {"network_packets_wrong_crc_total", counters.wrong_crc},
+            {"network_packets_no_connection_total", counters.no_connection},
+            {"network_packets_out_of_place_total", counters.out_of_place},
+            {"network_retransmissions_total", counters.retransmissions},
+            {"network_timeouts_total", counters.timeouts}};
+  }
 
   Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) override {
     SharedObjectOptions shared;
@@ -135,10 +155,15 @@ class SoftNic final : public Nic {
 }  // namespace
 }  // namespace softnic
 
-Result<std::unique_ptr<Nic>> CreateSoftNic() {
+Result<std::unique_ptr<Nic>> CreateSoftNic(const SoftNicOptions& options) {
+  std::optional<softnic::FaultOptions> faults;
+  if (!options.network_faults.empty()) {
+    ASSIGN_OR_RETURN(faults, softnic::ParseFaults(options.network_faults));
+  }
   softnic::NicParts parts;
   ASSIGN_OR_RETURN(parts.registry, softnic::Registry::Create());
   ASSIGN_OR_RETURN(parts.rnic, softnic::RnicThread::Create());
+  ASSIGN_OR_RETURN(parts.network, softnic::Network::Create(parts.rnic, faults));
   parts.mappings = std::make_shared<softnic::MappingCache>();
   return std::unique_ptr<Nic>(std::make_unique<softnic::SoftNic>(std::move(parts)));
 }

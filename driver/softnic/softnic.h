@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The software RNIC: driver::Nic in user space, between processes of one host over shared memory. Needs no device and
-// no privilege.
+// The software RNIC: driver::Nic in user space, between processes of one host over shared memory, between hosts as
+// RoCEv2 over UDP. Needs no device; and no privilege, but CAP_NET_RAW for RoCE over IPv4.
 //
 // One-sided operations run on the initiator's CPU, on mappings of the peer's memory; which of them a peer can map, and
 // whether writable, is the owner's decision and enforced by the kernel. Messages go through rings in shared memory.
 // One thread per Nic, the RNIC thread, hands descriptors to peers and notices their death; no operation on mapped
-// memory ever waits for it.
+// memory ever waits for it. Over the network that thread does an RNIC's work for its own side and for its peers.
 //
 // Set-up passes descriptors: an Endpoint travels over a Unix socket (or stays within the process). Close your copies
 // of an Endpoint's descriptors once they are sent: the peer's death is seen only when the last copy is closed. For the
@@ -14,12 +14,19 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "base/result.h"
 #include "driver/nic.h"
 
 namespace termfs::driver {
 
-Result<std::unique_ptr<Nic>> CreateSoftNic();
+struct SoftNicOptions {
+  // For tests: "loss=0.01,seed=7" and the like makes a bad network of what is sent (network/fault_injection.h).
+  std::string network_faults{};
+};
+
+// EINVAL: the faults make no sense.
+Result<std::unique_ptr<Nic>> CreateSoftNic(const SoftNicOptions& options = {});
 
 }  // namespace termfs::driver

@@ -57,6 +57,7 @@ class End final : public RemoteMemory, public PacketSink, public CompletionSink 
   void OnSend(const WorkCompletion& completion) override {
     TERMFS_CHECK(!std::exchange(sent_.at(completion.id), true));
   }
+  void OnUnsignaledSend() override {}
   void OnReceive(const WorkCompletion& completion) override {
     TERMFS_CHECK(!std::exchange(received_.at(completion.id), true));
     TERMFS_CHECK(completion.status != WcStatus::kSuccess || completion.has_imm || completion.byte_len <= kPageSize);

@@ -80,6 +80,7 @@ class End final : public RemoteMemory, public PacketSink, public CompletionSink 
     }
   }
   void OnSend(const WorkCompletion& completion) override { sent.push_back(completion); }
+  void OnUnsignaledSend() override {}
   void OnReceive(const WorkCompletion& completion) override { received.push_back(completion); }
 
   // One half that has failed takes the other one along.

@@ -3,6 +3,7 @@
 // A software RNIC with one queue pair, for tests: two of them in one process, or one in each of two.
 #pragma once
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,8 +12,10 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "driver/nic.h"
 #include "driver/softnic/softnic.h"
 
@@ -28,9 +31,38 @@ inline QueuePairOptions Patient() {
   return options;
 }
 
+// How the queue pairs of Sides made from now on are connected: over this address of the loopback interface; empty:
+// through shared memory.
+inline std::optional<NetworkPath> test_path;
+inline SoftNicOptions test_nic;
+inline void SetPath(const std::string& address) {
+  test_path.reset();
+  if (address.empty()) {
+    return;
+  }
+  const std::string mapped = address.find(':') == std::string::npos ? "::ffff:" + address : address;
+  Gid gid;
+  TERMFS_CHECK(inet_pton(AF_INET6, mapped.c_str(), gid.data()) == 1);
+  test_path = {.local = gid, .remote = gid, .interface = 0};
+}
+
+// For tests of what holds on either path.
+class AnyPath : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { SetPath(GetParam()); }
+  void TearDown() override { SetPath(""); }
+  static bool over_network() { return *GetParam() != '\0'; }
+};
+inline std::string PathName(const testing::TestParamInfo<const char*>& info) {
+  const std::string address = info.param;
+  return address.empty() ? "SharedMemory" : (address == "::1" ? "Ipv6" : "Ipv4");
+}
+inline auto EveryPath() { return testing::Values("", "::1", "127.0.0.1"); }
+
 struct Side {
   explicit Side(QueuePairOptions wanted = Patient()) : options(wanted) {
-    nic = CreateSoftNic().value();
+    options.network = test_path;
+    nic = CreateSoftNic(test_nic).value();
     domain = nic->CreateProtectionDomain().value();
     queue = nic->CreateCompletionQueue(1024).value();
     memory = nic->AllocateMemory({.bytes = 1 << 20}).value();

@@ -18,6 +18,9 @@
 namespace termfs::driver {
 namespace {
 
+class Races : public AnyPath {};
+INSTANTIATE_TEST_SUITE_P(Paths, Races, EveryPath(), PathName);
+
 constexpr uint32_t kPages = 4;
 constexpr uint32_t kFrames = 8;
 
@@ -70,7 +73,7 @@ void Churn(TermRegion& term, const std::stop_token& stop) {
   }
 }
 
-TEST(SoftTermRegion, Read_PageIsNeverAMixture) {
+TEST_P(Races, Read_PageIsNeverAMixture) {
   Connection c;
   TermRegionOptions options;
   options.pages = kPages;
@@ -176,7 +179,7 @@ TEST(PageTableEntry, Generation_NeverRepeats) {
   }
 }
 
-TEST(SoftTermRegion, SetPattern_ReadersNeverSeeAMixture) {
+TEST_P(Races, SetPattern_ReadersNeverSeeAMixture) {
   Connection c;
   TermRegionOptions options;
   options.pages = 1;
@@ -230,7 +233,7 @@ void Echo(Side& side, int rounds, CompletionQueue& receives) {
   }
 }
 
-TEST(SoftCompletionQueue, Arm_NoMessageIsSleptThrough) {
+TEST_P(Races, Arm_NoMessageIsSleptThrough) {
   constexpr int kRounds = 20000;
   Connection c;
   ASSERT_TRUE(c.server.Receive(1, 0, 64).ok());
@@ -255,7 +258,7 @@ struct ReceivingSide : Side {
   const std::unique_ptr<CompletionQueue> receives;
 };
 
-TEST(SoftCompletionQueue, Arm_OfReceivesAlone_NoMessageIsSleptThrough) {
+TEST_P(Races, Arm_OfReceivesAlone_NoMessageIsSleptThrough) {
   constexpr int kRounds = 20000;
   ReceivingSide server_side;
   ReceivingSide client_side;
@@ -307,7 +310,7 @@ TEST(SoftCompletionQueue, Arm_OfReceivesAlone_AfterWakeUpsForNothing) {
 }
 
 // The sender runs out of receives all the time and sleeps until there are some.
-TEST(SoftCompletionQueue, Arm_NoCreditIsSleptThrough) {
+TEST_P(Races, Arm_NoCreditIsSleptThrough) {
   constexpr int kMessages = 20000;
   QueuePairOptions options = Patient();
   options.max_recv = 2;
@@ -330,7 +333,7 @@ TEST(SoftCompletionQueue, Arm_NoCreditIsSleptThrough) {
   }
 }
 
-TEST(SoftCompletionQueue, Arm_RnrDeadlineWakesUp) {
+TEST_P(Races, Arm_RnrDeadlineWakesUp) {
   QueuePairOptions options = Patient();
   options.rnr_timeout = std::chrono::milliseconds(20);
   Connection c(options);

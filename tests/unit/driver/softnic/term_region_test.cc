@@ -18,6 +18,9 @@ Pattern PatternOf(int seed) {
   return pattern;
 }
 
+class TermRegions : public AnyPath {};
+INSTANTIATE_TEST_SUITE_P(Paths, TermRegions, EveryPath(), PathName);
+
 struct TermFixture : Connection {
   explicit TermFixture(RegionKind kind = RegionKind::kTerm, std::function<void(PageIndex)> handler = {},
                        uint64_t pages = 64, uint64_t max_pages = 128) {
@@ -48,14 +51,14 @@ struct TermFixture : Connection {
   std::unique_ptr<TermRegion> term;
 };
 
-TEST(SoftTermRegion, Read_AbsentPageIsThePatternAlignedToThePage) {
+TEST_P(TermRegions, Read_AbsentPageIsThePatternAlignedToThePage) {
   TermFixture f;
   ASSERT_EQ(f.Read(4096 + 13, 1000), WcStatus::kSuccess);
   EXPECT_TRUE(f.IsPattern(PatternOf(1), 4096 + 13, 0, 1000));
   EXPECT_EQ(f.At(1000), std::byte{0x77});
 }
 
-TEST(SoftTermRegion, Read_AcrossPresentAndAbsentPages) {
+TEST_P(TermRegions, Read_AcrossPresentAndAbsentPages) {
   TermFixture f;
   f.Fill({3}, 0xaa);
   f.Fill({2}, 0xbb);
@@ -70,7 +73,7 @@ TEST(SoftTermRegion, Read_AcrossPresentAndAbsentPages) {
   EXPECT_TRUE(f.IsPattern(PatternOf(1), 4096 + 100, 3 * 4096 - 100, 3 * 4096));
 }
 
-TEST(SoftTermRegion, Read_PageBeingWrittenIsThePattern) {
+TEST_P(TermRegions, Read_PageBeingWrittenIsThePattern) {
   TermFixture f;
   f.Fill({0}, 1);
   f.term->Publish({0}, {0});
@@ -83,7 +86,7 @@ TEST(SoftTermRegion, Read_PageBeingWrittenIsThePattern) {
   EXPECT_EQ(f.At(0), std::byte{2});
 }
 
-TEST(SoftTermRegion, Hide_MakesThePageAbsentAndClearsItsBit) {
+TEST_P(TermRegions, Hide_MakesThePageAbsentAndClearsItsBit) {
   TermFixture f;
   f.term->Publish({33}, {0});
   EXPECT_EQ(f.term->bitmap()[0].load(), uint64_t{1} << 33);
@@ -109,7 +112,7 @@ TEST(SoftTermRegion, SharedView_OfARegionWithPageTableIsNotSupported) {
   EXPECT_EQ(f.client.pair->SharedView(f.term->rkey()).status().code(), ENOTSUP);
 }
 
-TEST(SoftTermRegion, SetPattern_ChangesWhatAbsentPagesReadAs) {
+TEST_P(TermRegions, SetPattern_ChangesWhatAbsentPagesReadAs) {
   TermFixture f;
   for (int seed = 1; seed < 50; seed++) {
     ASSERT_TRUE(f.term->SetPattern(PatternOf(seed)).ok());
@@ -119,7 +122,7 @@ TEST(SoftTermRegion, SetPattern_ChangesWhatAbsentPagesReadAs) {
   }
 }
 
-TEST(SoftTermRegion, Resize_MovesTheEnd) {
+TEST_P(TermRegions, Resize_MovesTheEnd) {
   TermFixture f;
   ASSERT_TRUE(f.term->Resize(65).ok());
   EXPECT_EQ(f.term->bitmap_bytes(), 16u);
@@ -129,7 +132,7 @@ TEST(SoftTermRegion, Resize_MovesTheEnd) {
   EXPECT_EQ(f.Read(10 * 4096 - 1, 2), WcStatus::kRemAccessErr);
 }
 
-TEST(SoftTermRegion, WriteAndAtomics_AreRefused) {
+TEST_P(TermRegions, WriteAndAtomics_AreRefused) {
   for (const Opcode opcode : {Opcode::kRdmaWrite, Opcode::kFetchAdd, Opcode::kCompareSwap}) {
     TermFixture f;
     f.term->Publish({0}, {0});
@@ -137,7 +140,7 @@ TEST(SoftTermRegion, WriteAndAtomics_AreRefused) {
   }
 }
 
-TEST(SoftTermRegion, RpcKinds_RefuseRead) {
+TEST_P(TermRegions, RpcKinds_RefuseRead) {
   for (const RegionKind kind :
        {RegionKind::kRpc, RegionKind::kRpcBuffer, RegionKind::kRpcDirect, RegionKind::kRpcTiering}) {
     TermFixture f(kind);
@@ -146,7 +149,7 @@ TEST(SoftTermRegion, RpcKinds_RefuseRead) {
   }
 }
 
-TEST(SoftTermRegion, Destroy_LaterReadsFail) {
+TEST_P(TermRegions, Destroy_LaterReadsFail) {
   TermFixture f;
   const RKey rkey = f.term->rkey();
   ASSERT_EQ(f.Read(0, 8), WcStatus::kSuccess);
@@ -154,7 +157,7 @@ TEST(SoftTermRegion, Destroy_LaterReadsFail) {
   EXPECT_EQ(f.client.Run(f.client.Request(Opcode::kRdmaRead, 0, 8, rkey, 0)), WcStatus::kRemAccessErr);
 }
 
-TEST(SoftTermRegion, Decommit_GivesTheBytesBack) {
+TEST_P(TermRegions, Decommit_GivesTheBytesBack) {
   TermFixture f;
   f.Fill({4}, 9);
   f.term->Decommit({4}, 1);
@@ -163,7 +166,7 @@ TEST(SoftTermRegion, Decommit_GivesTheBytesBack) {
   EXPECT_EQ(f.term->Commit({100}, 29).code(), EINVAL);
 }
 
-TEST(SoftTermRegion, Commit_MoreThanTheMachineHasIsEnomem) {
+TEST_P(TermRegions, Commit_MoreThanTheMachineHasIsEnomem) {
   TermFixture f(RegionKind::kTerm, {}, 1, uint64_t{1} << 24);  // 64 GiB of frames, room only
   const Status status = f.term->Commit({0}, uint32_t{1} << 24);
   if (!status.ok()) {
@@ -172,7 +175,7 @@ TEST(SoftTermRegion, Commit_MoreThanTheMachineHasIsEnomem) {
   EXPECT_TRUE(f.term->Commit({16}, 16).ok());
 }
 
-TEST(SoftTermRegion, FramesKey_CoversTheFrames) {
+TEST_P(TermRegions, FramesKey_CoversTheFrames) {
   TermFixture f;
   memset(f.client.memory->data(), 0x5a, 4096);
   SendWorkRequest request = f.server.Request(Opcode::kRdmaRead, 0, 4096, f.client.region->rkey(), 0);

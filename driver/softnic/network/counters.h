@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the network half of a software RNIC counts. Thread-safety: any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace termfs::driver::softnic {
+
+struct NetworkCounters {
+  std::atomic<uint64_t> packets_sent{0};
+  std::atomic<uint64_t> packets_received{0};
+  std::atomic<uint64_t> unsent{0};         // the socket would not take them
+  std::atomic<uint64_t> malformed{0};      // no packet of the transport
+  std::atomic<uint64_t> wrong_crc{0};      // invariant CRC
+  std::atomic<uint64_t> no_connection{0};  // for a queue pair that there is not, or from another host than its peer
+  std::atomic<uint64_t> out_of_place{0};   // in a connection: late, doubled, out of order
+  std::atomic<uint64_t> retransmissions{0};
+  std::atomic<uint64_t> timeouts{0};
+};
+
+inline void Count(std::atomic<uint64_t>& counter, uint64_t by = 1) { counter.fetch_add(by, std::memory_order_relaxed); }
+
+}  // namespace termfs::driver::softnic

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Network: what the queue pairs of a Nic that leave the host share: a port for each local address, and the connections
+// by queue pair number. It lives on the Nic's RNIC thread, which takes in what arrives, answers the peers' READs out of
+// the page table, and runs the timers; so between hosts the server's CPU does an RNIC's work.
+//
+// The timer ticks only while something waits for an answer: who posts into a quiet network starts it.
+//
+// Thread-safety: any thread.
+// Ownership:     shared by the Nic and its queue pairs; owns the ports, which stay open.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "driver/softnic/network/connection.h"
+#include "driver/softnic/network/counters.h"
+#include "driver/softnic/network/fault_injection.h"
+#include "driver/softnic/network/udp_port.h"
+#include "driver/softnic/rnic_thread.h"
+
+namespace termfs::driver::softnic {
+
+class Network {
+ public:
+  static Result<std::shared_ptr<Network>> Create(std::shared_ptr<RnicThread> rnic,
+                                                 const std::optional<FaultOptions>& faults);
+  ~Network();
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  // The port of a local address, opened when it is first asked for.
+  Result<UdpPort*> PortOf(const Gid& local, uint32_t interface) EXCLUDES(mutex_);
+  // Gives the connection a number that is hard to guess. EUSERS: too many.
+  Status Add(const std::shared_ptr<Connection>& connection) EXCLUDES(mutex_);
+  void Remove(const Connection& connection) EXCLUDES(mutex_);
+  // After something was posted.
+  void KeepTime() {
+    if (!ticking_.load(std::memory_order_seq_cst)) [[unlikely]] {
+      StartTicking();
+    }
+  }
+  NetworkCounters& counters() { return counters_; }
+
+ private:
+  // What arrived for one connection.
+  struct Arrivals {
+    uint32_t number = 0;
+    std::shared_ptr<Connection> connection;
+    std::vector<Connection::Arrived> packets;
+  };
+
+  explicit Network(std::shared_ptr<RnicThread> rnic) : rnic_(std::move(rnic)) {}
+  void StartTicking();
+  std::shared_ptr<Connection> Find(uint32_t number) EXCLUDES(mutex_);
+
+  // On the RNIC thread.
+  void OnReadable(UdpPort& port) EXCLUDES(mutex_);
+  void Sort(std::span<const std::byte> bytes, const Gid& from);
+  void DeliverSorted();
+  void AnswerMore();
+  void OnTick() EXCLUDES(mutex_);
+
+  const std::shared_ptr<RnicThread> rnic_;
+  NetworkCounters counters_;
+  std::unique_ptr<FaultInjection> faults_;
+  UniqueFd timer_;
+  std::atomic<bool> ticking_{false};
+  Mutex mutex_;
+  std::map<Gid, std::unique_ptr<UdpPort>> ports_ GUARDED_BY(mutex_);
+  std::unordered_map<uint32_t, std::shared_ptr<Connection>> connections_ GUARDED_BY(mutex_);
+
+  // Of the RNIC thread.
+  std::vector<Arrivals> arrivals_;  // the first `arrived_` are in use
+  size_t arrived_ = 0;
+  std::vector<std::shared_ptr<Connection>> answering_;  // those that have more to answer
+  int quiet_ticks_ = 0;
+};
+
+}  // namespace termfs::driver::softnic
