@@ -275,7 +275,7 @@ struct QueuePairOptions {
   uint32_t max_message = 4096;                  // bytes in a SEND
   std::chrono::milliseconds rnr_timeout{1000};  // how long a SEND waits for a receive before kRnrRetryExcErr
   // Over the network; without it the software RNIC connects processes of one host, through shared memory.
-  std::optional<NetworkPath> network;
+  std::optional<NetworkPath> network{};
 };
 
 class QueuePair {

@@ -30,11 +30,6 @@ int Print(const std::string& text) {
 Result<std::string> VolumePath(const std::string& address) {
   const std::unique_ptr<char, void (*)(void*)> path(realpath(address.c_str(), nullptr), &free);
   if (path == nullptr) {
-    if (address.find('/') == std::string::npos && address.find(':') != std::string::npos) {
-      return Status::Error(EOPNOTSUPP, address +
-                                           ": this version mounts and checks volumes on their own host only, by their "
-                                           "directory; status, stats and set reach them over a network");
-    }
     return ErrnoStatus(address);
   }
   struct stat st {};
@@ -55,28 +50,32 @@ Result<std::string> VolumePath(const std::string& address) {
   return std::string(path.get());
 }
 
-Result<std::string> ServedPath(const std::string& place) {
-  Result<MountDescription> mount = DescribeMount(place);
-  if (mount.ok()) {
-    return std::move(mount->address);
+Result<fs::client::ServerAddress> VolumeAddress(const std::string& address, const std::string& secret) {
+  if (!fs::client::MeansHost(address)) {
+    ASSIGN_OR_RETURN(std::string path, VolumePath(address));
+    return fs::client::ServerAddress(std::move(path));
   }
-  if (mount.status().code() != EINVAL && mount.status().code() != ENOENT) {
-    return std::move(mount).status();
+  ASSIGN_OR_RETURN(auto host, fs::client::ParseHostPort(address));
+  if (secret.empty()) {
+    return Status::Error(
+        EINVAL, "--secret is missing: a copy of the file 'secret' in the directory of the volume at " + address);
   }
-  return VolumePath(place);
+  ASSIGN_OR_RETURN(std::string file, AbsolutePath(secret));  // a mount has another working directory
+  return fs::client::ServerAddress(std::move(host), std::move(file));
 }
 
 Result<fs::client::ServerAddress> ServedAddress(const std::string& place, const std::string& secret) {
-  if (!fs::client::MeansHost(place)) {
-    ASSIGN_OR_RETURN(std::string path, ServedPath(place));
-    return fs::client::ServerAddress(std::move(path));
+  if (fs::client::MeansHost(place)) {
+    return VolumeAddress(place, secret);
   }
-  ASSIGN_OR_RETURN(auto host, fs::client::ParseHostPort(place));
-  if (secret.empty()) {
-    return Status::Error(EINVAL,
-                         "--secret is missing: a copy of the file 'secret' in the directory of the volume at " + place);
+  const Result<MountDescription> mount = DescribeMount(place);
+  if (mount.ok()) {
+    return mount->server();
   }
-  return fs::client::ServerAddress(std::move(host), secret);
+  if (mount.status().code() != EINVAL && mount.status().code() != ENOENT) {
+    return mount.status();
+  }
+  return VolumeAddress(place, secret);
 }
 
 Result<std::string> AbsolutePath(const std::string& path) {

@@ -46,7 +46,8 @@ struct MountArguments {
   std::string address;
   std::string mountpoint;
   std::vector<std::string> options;
-  std::string log;  // file for the messages of a mount in the background
+  std::string secret;  // file, where the address is a host's
+  std::string log;     // file for the messages of a mount in the background
   bool foreground = false;
   bool verbose = false;
 };
@@ -104,13 +105,12 @@ int BadUsage(const std::string& command, const Status& status);
 // Prints `text` to standard output; the exit code says whether it got there.
 int Print(const std::string& text);
 
-// The absolute path of a volume's directory. EUCLEAN for a directory that is none, EOPNOTSUPP for a host's address:
-// this version administers volumes of other hosts, and does not mount them.
+// The absolute path of a volume's directory. EUCLEAN for a directory that is none.
 Result<std::string> VolumePath(const std::string& address);
+// Where a volume is served: at a host, with the volume's `secret`, a file; or in the volume's directory, as by
+// VolumePath. EINVAL: not an address, or without a secret.
+Result<fs::client::ServerAddress> VolumeAddress(const std::string& address, const std::string& secret);
 // The same, also of the volume that is mounted on `place`.
-Result<std::string> ServedPath(const std::string& place);
-// Where the volume's server is reached: at a host, by the volume's `secret`, a file; or as by ServedPath. EINVAL: not
-// an address, or without a secret.
 Result<fs::client::ServerAddress> ServedAddress(const std::string& place, const std::string& secret);
 // Of a file that need not exist, in a directory that does.
 Result<std::string> AbsolutePath(const std::string& path);

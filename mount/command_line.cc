@@ -53,7 +53,7 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   command->add_option("--memory-directory", arguments.memory_directory,
                       "a tmpfs where memory outlives a killed server, instead of the volume's setting; none: nowhere");
   command->add_option("--listen", arguments.listen,
-                      "address to be administered at from other hosts: HOST or HOST:PORT (default port 4794), such as\n"
+                      "address to serve other hosts at: HOST or HOST:PORT (default port 4794), such as\n"
                       "0.0.0.0, for who knows DIR/secret, which is made if it is not there");
   command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error instead of DIR/log");
   command->add_flag("--verbose", arguments.verbose, "log more");
@@ -62,8 +62,9 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
 
 void AddMount(CLI::App& app, const Program& program, MountArguments& arguments, Action& action) {
   CLI::App* command = app.add_subcommand("mount", "Mount a served volume; returns when it is usable");
-  command->add_option("ADDR", arguments.address, "the volume's directory")->required();
+  command->add_option("ADDR", arguments.address, "the volume's directory, or HOST:PORT of its server")->required();
   command->add_option("MOUNTPOINT", arguments.mountpoint, "an empty directory")->required();
+  command->add_option("--secret", arguments.secret, kSecret);
   command->add_option("-o", arguments.options, "mount options, see below")->allow_extra_args(false);
   command->add_option("--log", arguments.log,
                       "file for messages (default in the background: /var/log/termfs-mount.log)");

@@ -40,7 +40,7 @@ Status Serve(const Program& program, const MountRequest& request, Readiness& rea
   ASSIGN_OR_RETURN(const auto nic, program.open_nic());
   KernelCacheNotifier cache;
   ASSIGN_OR_RETURN(const auto file_system,
-                   fs::client::FileSystem::Connect(*nic, request.address, ToClientOptions(request.config), &cache));
+                   fs::client::FileSystem::Connect(*nic, request.address, ToClientOptions(request), &cache));
   return ServeFileSystem(*file_system, cache, guard.get(), request, signals, readiness);
 }
 
@@ -62,9 +62,12 @@ int RunMount(const Program& program, const MountArguments& arguments) {
       return BadUsage("mount", applied);
     }
   }
-  const Result<std::string> address = VolumePath(arguments.address);
+  const std::string& secret = arguments.secret.empty() ? request.config.secret : arguments.secret;
+  const Result<fs::client::ServerAddress> address = VolumeAddress(arguments.address, secret);
   if (!address.ok()) {
-    return Failed(address.status());
+    return address.status().code() == EINVAL && fs::client::MeansHost(arguments.address)
+               ? BadUsage("mount", address.status())
+               : Failed(address.status());
   }
   request.address = *address;
   const Result<std::string> mountpoint = MountPointPath(arguments.mountpoint);

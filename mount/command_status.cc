@@ -151,7 +151,8 @@ int ShowVolume(const ServerAddress& address, bool as_json) {
 // A mount can always be asked; its server perhaps not.
 int ShowMount(const std::string& path, const MountDescription& mount, bool as_json) {
   const Connection connection = ConnectionOf(mount.metrics);
-  const Result<VolumeStatus> status = AskServer(mount.address);
+  const Result<ServerAddress> address = mount.server();
+  const Result<VolumeStatus> status = address.ok() ? AskServer(*address) : address.status();
   const Mounts mounts = {{path, mount}};
   std::string text;
   if (as_json) {
@@ -160,6 +161,7 @@ int ShowMount(const std::string& path, const MountDescription& mount, bool as_js
     json.Member("mountpoint", path)
         .Member("pid", static_cast<uint64_t>(mount.pid))
         .Member("address", mount.address)
+        .Member("transport", mount.transport)
         .Member("fuse", mount.fuse)
         .Member("libfuse", mount.libfuse);
     AddMember(json, connection);
@@ -172,8 +174,8 @@ int ShowMount(const std::string& path, const MountDescription& mount, bool as_js
     json.EndObject();
     text = json.text() + "\n";
   } else {
-    text = fmt::format("mount      {} (pid {}), fuse: {}, libfuse {}\nconnection {}\n", path, mount.pid, mount.fuse,
-                       mount.libfuse, ForPeople(connection));
+    text = fmt::format("mount      {} (pid {}), fuse: {}, libfuse {}\nconnection {}, {}\n", path, mount.pid, mount.fuse,
+                       mount.libfuse, ForPeople(connection), mount.transport);
     text += status.ok() ? ForPeople(mount.address, *status, mounts) : "";
   }
   const int printed = Print(text);
@@ -195,8 +197,8 @@ int RunStatus(const StatusArguments& arguments) {
   if (mount.status().code() != EINVAL && mount.status().code() != ENOENT) {
     return Failed(mount.status());
   }
-  const Result<std::string> address = VolumePath(arguments.address);
-  return address.ok() ? ShowVolume(*address, arguments.json) : Failed(address.status());
+  const Result<std::string> directory = VolumePath(arguments.address);
+  return directory.ok() ? ShowVolume(*directory, arguments.json) : Failed(directory.status());
 }
 
 }  // namespace termfs::mount

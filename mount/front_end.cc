@@ -96,7 +96,11 @@ Status FrontEnd::ClearPrivileges(uint64_t ino) {
 std::string FrontEnd::Describe() const {
   std::string text;
   auto out = std::back_inserter(text);
-  fmt::format_to(out, "pid {}\naddress {}\ntransport {}\n", getpid(), address_, file_system_.transport());
+  fmt::format_to(out, "pid {}\naddress {}\ntransport {}\n", getpid(), tlib::ToString(address_),
+                 file_system_.transport());
+  if (address_.remote()) {
+    fmt::format_to(out, "secret {}\n", address_.secret_file);
+  }
   if (server_ != nullptr) {
     fmt::format_to(out, "fuse {}\nlibfuse {}\nfuse_requests_total {}\nfuse_ring_requests_total {}\n",
                    server_->transport(), fuse_pkgversion(), server_->requests(), server_->ring_requests());

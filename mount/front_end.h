@@ -45,7 +45,8 @@ class FrontEndThread : public FuseThread {
 class FrontEnd {
  public:
   // `acl`: the kernel is to enforce access control lists; else there are none for it.
-  FrontEnd(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, std::string address, bool acl = true)
+  FrontEnd(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, fs::client::ServerAddress address,
+           bool acl = true)
       : file_system_(file_system), cache_(cache), address_(std::move(address)), acl_(acl) {}
 
   // The callback table; their userdata is the FrontEnd.
@@ -95,7 +96,7 @@ class FrontEnd {
 
   fs::client::FileSystem& file_system_;
   KernelCacheNotifier& cache_;
-  const std::string address_;
+  const fs::client::ServerAddress address_;
   const bool acl_;
   const FuseServer* server_ = nullptr;
   MetricsRegistry metrics_;

@@ -69,6 +69,10 @@ Status ApplyOne(std::string_view option, MountConfig& config) {
   if (equals != std::string_view::npos && name == "bitmap") {
     return ApplyBitmap(value, config);
   }
+  if (equals != std::string_view::npos && name == "secret") {
+    config.secret = value;
+    return value.empty() ? Status::Error(EINVAL, "secret= needs the name of a file") : Status::Ok();
+  }
   if (equals != std::string_view::npos && name == "cache") {
     config.grants = value == "granted";
     return config.grants || value == "none"
@@ -112,8 +116,10 @@ std::string MountOptionsHelp() {
   return "Mount options (-o, separated by commas):\n"
          "  bitmap=live|pulled|off  how pages that are not in memory are known before they are read: from the "
          "server's\n"
-         "                          own bitmap (one host, the default), from a copy pulled every second, or not at "
-         "all\n"
+         "                          own bitmap (the default on one host), from a copy pulled every second (the default "
+         "over\n"
+         "                          a network), or not at all\n"
+         "  secret=FILE             of a volume on another host: a copy of the file 'secret' in its directory\n"
          "  cache=granted|none      attributes and names that the kernel may use without asking: what the server\n"
          "                          grants until it changes (the default), or none; none, too, with reconnect below "
          "12\n"

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,8 +16,9 @@
 namespace termfs::mount {
 
 struct MountConfig {
-  // How absent pages are recognised before a READ.
-  tlib::client::BitmapMode bitmap = tlib::client::BitmapMode::kLive;
+  // How absent pages are recognised before a READ. Not said: live on one host, pulled over a network.
+  std::optional<tlib::client::BitmapMode> bitmap;
+  std::string secret;  // file with the volume's secret, for a server on another host
   // So many misses may wait at once.
   unsigned threads = 16;
   FuseTransport fuse = FuseTransport::kAuto;

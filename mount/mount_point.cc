@@ -39,6 +39,7 @@ Status ParseLine(std::string_view line, MountDescription& description) {
   const std::string_view name = line.substr(0, space);
   const std::string_view value = line.substr(space + 1);
   const std::pair<std::string_view, std::string*> texts[] = {{"address", &description.address},
+                                                             {"secret", &description.secret},
                                                              {"transport", &description.transport},
                                                              {"fuse", &description.fuse},
                                                              {"libfuse", &description.libfuse}};
@@ -168,6 +169,14 @@ class Question {
 };
 
 }  // namespace
+
+Result<fs::client::ServerAddress> MountDescription::server() const {
+  if (secret.empty()) {
+    return fs::client::ServerAddress(address);
+  }
+  ASSIGN_OR_RETURN(auto host, fs::client::ParseHostPort(address));
+  return fs::client::ServerAddress(std::move(host), secret);
+}
 
 Result<MountDescription> DescribeMount(const std::string& path) {
   ASSIGN_OR_RETURN(Question question, Question::Ask(path));

@@ -11,16 +11,20 @@
 #include <vector>
 
 #include "base/result.h"
+#include "fs/client/admin.h"
 
 namespace termfs::mount {
 
 struct MountDescription {
   int pid = 0;  // of the process that answers
   std::string address;
+  std::string secret;  // file, where the address is a host's
   std::string transport;
   std::string fuse;     // what its requests come over: "io_uring" or "/dev/fuse"
   std::string libfuse;  // version
   std::map<std::string, uint64_t> metrics;
+
+  Result<fs::client::ServerAddress> server() const;
 };
 
 // ENOTCONN: the mount is dead. EINVAL: `path` is not the root of a termfs mount. ETIMEDOUT: no answer for ten seconds.

@@ -46,7 +46,7 @@ FuseServer::Options ToServerOptions(const MountRequest& request) {
   options.transport = request.config.fuse;
   options.mount_options = {"default_permissions", "subtype=termfs"};
   std::string source;
-  for (const char c : request.address) {
+  for (const char c : tlib::ToString(request.address)) {
     if (c == ',' || c == '\\') {
       source += '\\';  // fsname is one element of a list
     }
@@ -134,8 +134,8 @@ Status Run(fs::client::FileSystem& file_system, FuseServer& server, const FuseSe
     status = CheckTransport(server, request.config.fuse);
   }
   if (status.ok()) {
-    LOG_INFO("{} is mounted on {}; fuse: {}, libfuse {}", request.address, request.mountpoint, server.transport(),
-             fuse_pkgversion());
+    LOG_INFO("{} is mounted on {}; fuse: {}, libfuse {}", tlib::ToString(request.address), request.mountpoint,
+             server.transport(), fuse_pkgversion());
     readiness.Ok();
     told_to_end = WaitForEnd(server.ended_fd(), signals.get());
   }
@@ -177,10 +177,12 @@ Status CheckMountPoint(const std::string& path) {
   return CheckEmpty(path);
 }
 
-fs::client::MountOptions ToClientOptions(const MountConfig& config) {
+fs::client::MountOptions ToClientOptions(const MountRequest& request) {
+  using tlib::client::BitmapMode;
+  const MountConfig& config = request.config;
   fs::client::MountOptions options;
   options.session.program = "mount";
-  options.session.bitmap = config.bitmap;
+  options.session.bitmap = config.bitmap.value_or(request.address.remote() ? BitmapMode::kPulled : BitmapMode::kLive);
   options.session.call_timeout = config.timeout;
   options.session.reconnect = config.reconnect;
   options.max_io_bytes = kMaxIo;

@@ -19,15 +19,15 @@
 namespace termfs::mount {
 
 struct MountRequest {
-  std::string address;     // as Connect takes it; shown as the mount's source
-  std::string mountpoint;  // absolute
+  fs::client::ServerAddress address;  // shown as the mount's source
+  std::string mountpoint;             // absolute
   MountConfig config;
 };
 
 // What is wrong with mounting on `path`, if anything.
 Status CheckMountPoint(const std::string& path);
 
-fs::client::MountOptions ToClientOptions(const MountConfig& config);
+fs::client::MountOptions ToClientOptions(const MountRequest& request);
 
 // Mounts `file_system`, tells `readiness` once a request has gone all the way through, and answers until it is
 // unmounted or `signals` (BlockEndSignals) has something. `cache` is what `file_system` was connected with. `guard`, if

@@ -100,7 +100,7 @@ Result<StatsSample> TakeSample(const std::string& source, const std::string& sec
     sample.mount = std::move(mount->metrics);
     sample.fuse = mount->fuse;
     sample.libfuse = mount->libfuse;
-    address = mount->address;
+    ASSIGN_OR_RETURN(address, mount->server());
   } else if (mount.status().code() == EINVAL || mount.status().code() == ENOENT) {
     ASSIGN_OR_RETURN(address, ServedAddress(source, secret));
   } else {

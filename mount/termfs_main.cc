@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The program termfs, which is mount.termfs, too, when it is called by that name. Here, and nowhere else, it is decided
-// which RNIC there is.
+// which RNIC there is. For tests, TERMFS_NETWORK_FAULTS makes a bad network of what it sends
+// (driver/softnic/softnic.h).
+#include <cstdlib>
 #include <cstring>
 
 #include "driver/softnic/softnic.h"
 #include "mount/command.h"
 
 int main(int argc, char** argv) {
-  const termfs::mount::Program program{.open_nic = [] { return termfs::driver::CreateSoftNic(); }};
+  const char* const faults = std::getenv("TERMFS_NETWORK_FAULTS");
+  const termfs::mount::Program program{.open_nic = [faults] {
+    return termfs::driver::CreateSoftNic({.network_faults = faults != nullptr ? faults : ""});
+  }};
   const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
   const char* name = slash != nullptr ? slash + 1 : argc > 0 ? argv[0] : "termfs";
   if (std::strcmp(name, "mount.termfs") == 0) {

@@ -4,7 +4,7 @@
 
 namespace termfs::fs::client {
 
-Result<std::unique_ptr<FileSystem>> FileSystem::Connect(driver::Nic& nic, const std::string& address,
+Result<std::unique_ptr<FileSystem>> FileSystem::Connect(driver::Nic& nic, const ServerAddress& address,
                                                         const MountOptions& options, KernelCache* cache) {
   tlib::client::SessionOptions session = options.session;
   if (session.reconnect.count() > 0) {

@@ -176,12 +176,14 @@ class LockSleep {
   virtual void End() = 0;
 };
 
+using tlib::ServerAddress;
+
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // `address`: the volume's directory. `cache` may be null; it outlives the file system.
-  static Result<std::unique_ptr<FileSystem>> Connect(driver::Nic& nic, const std::string& address,
+  // `address`: the volume's directory, or a host and port. `cache` may be null; it outlives the file system.
+  static Result<std::unique_ptr<FileSystem>> Connect(driver::Nic& nic, const ServerAddress& address,
                                                      const MountOptions& options, KernelCache* cache);
   // `place_bytes`: of places(), for BeginRead.
   virtual Result<std::unique_ptr<Lane>> OpenLane(size_t place_bytes = 0) = 0;

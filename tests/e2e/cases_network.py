@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that is administered from other hosts: by who knows the volume's secret. Hosts are network namespaces."""
+"""Servers, administrators and mounts on different hosts. Hosts are network namespaces; where it does not matter, this
+host's loopback interface is the network."""
 import contextlib
+import hashlib
 import json
+import mmap
 import os
 import shutil
+import signal
 import socket
 import stat
 import subprocess
+import time
 
+from cases_reconnect import WORKER, check_work, logged
 from cases_service import failure
-from volume import Skip, check, eventually, need, run
+from volume import Skip, check, ended, eventually, free_port, need, run
 
 PORT = 4794
-
-
-def free_port(family, address):
-    with socket.socket(family, socket.SOCK_STREAM) as one:
-        one.bind((address, 0))
-        return one.getsockname()[1]
 
 
 def copy_secret(site, volume):
@@ -87,7 +87,10 @@ def case_network_refuses(site):
         failure(site, 2, "serve", volume.path, "--listen", wrong)
     mountpoint = os.path.join(site.scratch, "m")
     os.mkdir(mountpoint)
-    check("on their own host" in failure(site, 1, "mount", address, mountpoint), "no mount over a network yet")
+    check("--secret is missing" in failure(site, 2, "mount", address, mountpoint), "a mount without a secret")
+    check("another host" in failure(site, 1, "mount", address, mountpoint, "--secret", secret, "-o", "bitmap=live"),
+          "a bitmap that cannot be looked into")
+    os.rmdir(mountpoint)
     second = site.volume("64M")
     second.stop()
     check("Address already in use" in failure(site, 1, "serve", second.path, "--listen", address), "a port in use")
@@ -102,17 +105,38 @@ def new_host(site):
     return ("nsenter", "--target", str(holder.pid), "--net")
 
 
+class Hosts:
+    """Two of them, joined by a link: commands that run another one there, and the server's address."""
+
+    def __init__(self, site, ipv6=False):
+        need("ip")
+        self.server, self.client = new_host(site), new_host(site)
+        self.address = "fd00:7e::1" if ipv6 else "10.234.0.1"
+        run(*self.server, "ip", "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", self.client[2])
+        addresses = ("fd00:7e::1/64", "fd00:7e::2/64") if ipv6 else ("10.234.0.1/24", "10.234.0.2/24")
+        for host, address in zip((self.server, self.client), addresses):
+            run(*host, "ip", "address", "add", address, "dev", "veth0", *(["nodad"] if ipv6 else []))
+            run(*host, "ip", "link", "set", "veth0", "up")
+            run(*host, "ip", "link", "set", "lo", "up")
+
+    def place(self):
+        return f"[{self.address}]:{PORT}" if ":" in self.address else f"{self.address}:{PORT}"
+
+    def set_link(self, state):
+        run(*self.client, "ip", "link", "set", "veth0", state)
+
+    def serve(self, site, volume):
+        run(*self.server, site.termfs, "serve", volume.path, "--listen", self.place())
+        volume.server = site.find_process("serve", volume.path)
+        volume.address = [self.place(), "--secret", os.path.join(volume.path, "secret")]
+
+
 @contextlib.contextmanager
-def two_hosts(site):
-    """Two network namespaces, joined; (server's, client's, server's address)."""
-    need("ip")
-    server, client = new_host(site), new_host(site)
-    run(*server, "ip", "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", client[2])
-    for host, address in ((server, "10.234.0.1/24"), (client, "10.234.0.2/24")):
-        run(*host, "ip", "address", "add", address, "dev", "veth0")
-        run(*host, "ip", "link", "set", "veth0", "up")
-    yield server, client, "10.234.0.1"
-    for volume in site.volumes:
+def two_hosts(site, ipv6=False):
+    yield Hosts(site, ipv6)
+    for volume in site.volumes:  # while there is a way between them
+        for mount in list(volume.mounts):
+            volume.umount(mount)
         if volume.server is not None:
             volume.stop()
 
@@ -121,15 +145,172 @@ def case_network_two_hosts(site):
     """Across two network stacks; and when the link is cut a command fails, in a bounded time, and works again."""
     volume = site.volume("64M")
     volume.stop()
-    with two_hosts(site) as (server, client, address):
-        run(*server, site.termfs, "serve", volume.path, "--listen", address)
-        volume.server = site.find_process("serve", volume.path)
+    with two_hosts(site) as hosts:
+        hosts.serve(site, volume)
         secret = copy_secret(site, volume)
-        ask = ("status", "--secret", secret, f"{address}:{PORT}")
-        there = (*client, site.termfs, *ask)
+        ask = ("status", "--secret", secret, hosts.place())
+        there = (*hosts.client, site.termfs, *ask)
         check("health     ok" in run(*there), "from the other host")
         failure(site, 1, *ask)  # from this one there is no way
-        run(*client, "ip", "link", "set", "veth0", "down")
+        hosts.set_link("down")
         run(*there, code=1, seconds=100)
-        run(*client, "ip", "link", "set", "veth0", "up")
+        hosts.set_link("up")
         eventually(lambda: subprocess.run(there, capture_output=True, check=False).returncode == 0, "it is back")
+
+
+def write_and_check(m, megabytes=40):
+    """More than the DRAM tier holds, read back by other ways than it was written; its digest."""
+    data = os.urandom(megabytes << 20)
+    with open(m / "big", "wb") as file:
+        file.write(data)
+        os.fsync(file.fileno())
+    descriptor = os.open(m / "big", os.O_RDONLY | os.O_DIRECT)
+    buffer = mmap.mmap(-1, 1 << 20)
+    digest = hashlib.sha256()
+    while (got := os.readv(descriptor, [buffer])) != 0:
+        digest.update(buffer[:got])
+    os.close(descriptor)
+    check(digest.digest() == hashlib.sha256(data).digest(), "what was written is what is read")
+    return digest.hexdigest()
+
+
+def case_network_mount(site):
+    """A volume on another host, over IPv4 and IPv6: its transport has a name, misses and hits are what they are."""
+    for ipv6 in (False, True):
+        volume = site.volume("64M", 0.25)
+        volume.stop()
+        with two_hosts(site, ipv6) as hosts:
+            hosts.serve(site, volume)
+            m = volume.mount(at=hosts.client)
+            digest = write_and_check(m)
+            second = volume.mount(at=hosts.client)
+            with open(second / "big", "rb") as file:
+                check(hashlib.sha256(file.read()).hexdigest() == digest, "on another mount")
+            near = json.loads(run(*hosts.client, site.termfs, "status", "--json", m.path))
+            check(near["mount"]["transport"] == "softnic (RoCEv2 over UDP)", f"{near['mount']}")
+            sessions = near["server"]["sessions"]
+            check(len(sessions) == 2 and all(s["transport"] == "softnic (RoCEv2 over UDP)" for s in sessions), f"{sessions}")
+            check(all(s["bitmap"] == "pulled" for s in sessions), f"{sessions}")
+            counts = {name: int(value) for name, value in m.describe().items() if value.isdigit()}
+            check(counts["read_hit_pages_total"] > 0 and counts["rpc_read_pages_total"] > 0, f"hits and misses: {counts}")
+            def metrics(at=(*hosts.client, site.termfs), path=m.path):
+                return json.loads(run(*at, "stats", "--json", "--count", "1", path))["server"]
+
+            eventually(lambda ask=metrics: ask()["heat_reads_total"] > 0, "the server READs what was accessed")
+            metrics = metrics()
+            check(metrics["network_packets_received_total"] > 1000, "packets are counted")
+            check(metrics["network_packets_wrong_crc_total"] == 0, "every CRC is right")
+
+
+def case_network_and_here(site):
+    """A mount on the server's own host goes through memory, one that names its address over the network; both see the
+    same, and a secret that is not the volume's opens nothing."""
+    volume = site.volume("64M")
+    volume.stop()
+    port = free_port(socket.AF_INET6, "::1")
+    volume.serve("--listen", f"[::1]:{port}")
+    near = volume.mount()
+    other = os.path.join(site.scratch, "other")
+    with open(other, "w", encoding="ascii") as file:
+        file.write("00" * 32 + "\n")
+    os.chmod(other, 0o600)
+    mountpoint = os.path.join(site.scratch, "m")
+    os.mkdir(mountpoint)
+    check("volume's secret" in failure(site, 1, "mount", f"[::1]:{port}", mountpoint, "--secret", other), "wrong secret")
+    os.rmdir(mountpoint)
+    volume.address = [f"[::1]:{port}", "--secret", copy_secret(site, volume)]
+    far = volume.mount()
+    transports = sorted(s["transport"] for s in volume.status()["sessions"])
+    check(transports == ["softnic (RoCEv2 over UDP)", "softnic (shared memory)"], f"{transports}")
+    for one, two in ((near, far), (far, near)):
+        for number in range(50):
+            with open(one / "shared", "w", encoding="ascii") as file:
+                file.write(f"{one.path} {number}")
+            with open(two / "shared", encoding="ascii") as file:
+                check(file.read() == f"{one.path} {number}", "the other mount sees it at once")
+
+
+def case_network_bad_link(site):
+    """Packets are lost, doubled, late, out of order and changed, both ways: nothing but time is lost."""
+    os.environ["TERMFS_NETWORK_FAULTS"] = "loss=0.01,duplication=0.01,reordering=0.02,corruption=0.005,seed=5"
+    try:
+        for host in ("::1", "127.0.0.1"):
+            site.network = host
+            volume = site.volume("64M", 0.25)
+            m = volume.mount()
+            write_and_check(m, site.size(40, 20))
+            workers = [site.start("python3", "-c", WORKER, m.path, site.scratch, f"{len(host)}{i}", 40) for i in range(2)]
+            for i, worker in enumerate(workers):
+                check(worker.wait(timeout=280) == 0, f"worker {i}: {worker.stdout.read()[-600:]}")
+                check_work(m, int(f"{len(host)}{i}"), 40)
+            metrics = volume.metrics()
+            check(metrics["network_retransmissions_total"] > 0 and metrics["network_packets_wrong_crc_total"] > 0,
+                  "the link was as bad as it was told to be")
+    finally:
+        site.network = None
+        del os.environ["TERMFS_NETWORK_FAULTS"]
+
+
+def case_network_cut_link(site):
+    """The link is cut, both ways and one way, for a moment and for longer than a session lives: programs wait, and go on
+    within seconds once it is back."""
+    volume = site.volume("64M", 0.25)
+    volume.stop()
+    with two_hosts(site) as hosts:
+        hosts.serve(site, volume)
+        m = volume.mount(at=hosts.client)
+        one_way = ("ip", "route", "add", "blackhole", "10.234.0.2/32")
+        cuts = (("a moment", 2, lambda: hosts.set_link("down"), lambda: hosts.set_link("up")),
+                ("long", 15, lambda: hosts.set_link("down"), lambda: hosts.set_link("up")),
+                ("one way", 15, lambda: run(*hosts.server, *one_way),
+                 lambda: run(*hosts.server, "ip", "route", "del", *one_way[3:])))
+        for number, (name, seconds, cut, mend) in enumerate(cuts):
+            worker = site.start("python3", "-c", WORKER, m.path, site.scratch, number, 150)
+            eventually(lambda n=number: len(logged(site, n)) > 5, "the program works")
+            cut()
+            time.sleep(seconds)
+            done = len(logged(site, number))
+            mend()
+            began = time.monotonic()
+            eventually(lambda n=number, d=done: len(logged(site, n)) > d, f"{name}: the program goes on")
+            print(f"     network_cut_link: {name}: on again {time.monotonic() - began:.1f} s after {seconds} s", flush=True)
+            check(worker.wait(timeout=200) == 0, f"{name}: {worker.stdout.read()[-600:]}")
+            check_work(m, number, 150)
+        check(int(m.describe()["link_reconnections_total"]) >= 2, "sessions were lost and made anew")
+
+
+def case_network_server_restarts(site):
+    """kill -9 of the server, and it is served again: programs of a mount over the network go on."""
+    site.network = "::1"
+    try:
+        volume = site.volume("64M", 0.25)
+        m = volume.mount()
+        worker = site.start("python3", "-c", WORKER, m.path, site.scratch, 0, 200)
+        for _ in range(3):
+            before = len(logged(site, 0))
+            eventually(lambda b=before: len(logged(site, 0)) > b + 3 or "done" in logged(site, 0), "the program goes on")
+            volume.kill()
+            volume.serve()
+        check(worker.wait(timeout=200) == 0, worker.stdout.read()[-600:])
+        check_work(m, 0, 200)
+    finally:
+        site.network = None
+
+
+def case_network_killed_mount(site):
+    """A mount that is killed on the other host: what it had is given up, the others go on within its time."""
+    volume = site.volume("64M")
+    volume.stop()
+    with two_hosts(site) as hosts:
+        hosts.serve(site, volume)
+        first, second = (volume.mount("reconnect=12", at=hosts.client) for _ in range(2))
+        with open(first / "f", "w", encoding="ascii") as file:
+            file.write("before")
+        os.kill(first.pid, signal.SIGKILL)
+        eventually(lambda: ended(first.pid), "it is dead")
+        began = time.monotonic()
+        with open(second / "f", "w", encoding="ascii") as file:
+            file.write("after")
+        check(time.monotonic() - began < 30, "a dead client delays others by seconds")
+        volume.abandon(first)
+        eventually(lambda: len(volume.status()["sessions"]) == 1, "its session ends")

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -36,6 +37,12 @@ def run(*command, code=0, seconds=300, **options):
     check(done.returncode == code,
           f"{' '.join(map(str, command))}: exit code {done.returncode}, not {code}: {(done.stderr or done.stdout)[-600:]}")
     return done.stdout
+
+
+def free_port(family, address):
+    with socket.socket(family, socket.SOCK_STREAM) as one:
+        one.bind((address, 0))
+        return one.getsockname()[1]
 
 
 def need(program):
@@ -100,12 +107,23 @@ class Volume:
         self.path = os.path.join(site.scratch, name)
         self.mounts = []
         self.server = None
+        self.address = [self.path]  # how mounts reach it
         run(site.termfs, "format", self.path, "--capacity", capacity, "--dram-ratio", ratio, *flags)
 
     def serve(self, *flags):
+        if self.site.network is not None and "--listen" not in flags:
+            flags = (*flags, "--listen", self.listen_at(self.site.network))
         run(self.site.termfs, "serve", self.path, *flags)
         self.server = self.site.find_process("serve", self.path)
         return self
+
+    def listen_at(self, host):
+        """Where it is served to other hosts from now on; mounts go there."""
+        if len(self.address) == 1:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            place = f"[{host}]" if ":" in host else host
+            self.address = [f"{place}:{free_port(family, host)}", "--secret", os.path.join(self.path, "secret")]
+        return self.address[0]
 
     def stop(self):
         pid, self.server = self.server, None
@@ -146,7 +164,7 @@ class Volume:
         options = [options] if options else []
         if not any("fuse=" in option for option in options):
             options.append(f"fuse={self.site.fuse}")
-        run(self.site.termfs, "mount", self.path, path, "-o", ",".join(options), **kwargs)
+        run(*kwargs.pop("at", ()), self.site.termfs, "mount", *self.address, path, "-o", ",".join(options), **kwargs)
         return self.mounted(path)
 
     def mounted(self, path):
@@ -209,6 +227,7 @@ class Site:
         self.coherence_seed = None
         self.coherence_all = False
         self.new_coherence_seed = random.randrange(1 << 32)
+        self.network = None  # an address of this host at which volumes are served and mounted; None: not over a network
         self.fuse = fuse  # what mounts get their requests over: io_uring or device
         self.volumes = []
         self.number = 0

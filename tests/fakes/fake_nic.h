@@ -172,7 +172,7 @@ class FakeTermRegion final : public TermRegion {
 
 class FakeNic final : public Nic, public ProtectionDomain {
  public:
-  std::string transport() const override { return "fake"; }
+  std::string transport(bool) const override { return "fake"; }
   Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) override {
     return std::unique_ptr<Memory>(std::make_unique<FakeMemory>(RoundUpToPage(options.bytes)));
   }

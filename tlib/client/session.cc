@@ -11,7 +11,7 @@ namespace {
 
 class SessionImpl final : public Session {
  public:
-  static Result<std::unique_ptr<Session>> Connect(driver::Nic& nic, const std::string& address,
+  static Result<std::unique_ptr<Session>> Connect(driver::Nic& nic, const ServerAddress& address,
                                                   const SessionOptions& options, CallbackHandler* handler) {
     std::unique_ptr<SessionImpl> session(new SessionImpl);
     ASSIGN_OR_RETURN(session->core_, SessionCore::Connect(nic, address, options));
@@ -83,7 +83,7 @@ class SessionImpl final : public Session {
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::Connect(driver::Nic& nic, const std::string& address,
+Result<std::unique_ptr<Session>> Session::Connect(driver::Nic& nic, const ServerAddress& address,
                                                   const SessionOptions& options, CallbackHandler* handler) {
   return SessionImpl::Connect(nic, address, options, handler);
 }

@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "driver/nic.h"
 #include "tlib/rpc/messages.h"
+#include "tlib/rpc/server_address.h"
 
 namespace termfs::tlib::client {
 
@@ -146,9 +147,10 @@ class Session {
  public:
   virtual ~Session() = default;
 
-  // `address` is a volume's directory; its socket is reached through an open directory, so the path may be long.
+  // `address` is a volume's directory, whose socket is reached through an open directory, so the path may be long; or
+  // a host and port, with the volume's secret. ENOTSUP: BitmapMode::kLive over a network.
   // `handler` may be null and must outlive the session.
-  static Result<std::unique_ptr<Session>> Connect(driver::Nic& nic, const std::string& address,
+  static Result<std::unique_ptr<Session>> Connect(driver::Nic& nic, const ServerAddress& address,
                                                   const SessionOptions& options, CallbackHandler* handler);
 
   virtual Result<std::unique_ptr<Channel>> OpenChannel(const ChannelOptions& options) = 0;

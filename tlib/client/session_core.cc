@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/page.h"
 #include "tlib/rpc/messages.h"
+#include "tlib/rpc/tcp_socket.h"
 
 namespace termfs::tlib::client {
 namespace {
@@ -30,14 +31,20 @@ Result<driver::Pattern> ToPattern(const std::vector<uint8_t>& from) {
 
 }  // namespace
 
-Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, const std::string& address,
+Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, const ServerAddress& address,
                                                           const SessionOptions& options) {
   std::shared_ptr<SessionCore> core(new SessionCore(nic, options));
   core->lost_event_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!core->lost_event_.valid()) {
     return ErrnoStatus("create an eventfd");
   }
+  if (address.remote() && options.bitmap == BitmapMode::kLive) {
+    return Status::Error(ENOTSUP, "the server's own bitmap cannot be looked into from another host; a copy is pulled");
+  }
   ASSIGN_OR_RETURN(core->control_, ControlClient::Connect(address));
+  if (address.remote()) {
+    ASSIGN_OR_RETURN(core->path_, NetworkPathOf(core->control_->fd()));
+  }
   ASSIGN_OR_RETURN(core->domain_, nic.CreateProtectionDomain());
   RETURN_IF_ERROR(core->SayHello());
   return core;
@@ -57,7 +64,11 @@ Status SessionCore::SayHello() {
     return Status::Error(EPROTO, "the server speaks version " + std::to_string(welcome.version) +
                                      " of the protocol, this program version " + std::to_string(kControlVersion));
   }
-  return Learn(welcome);
+  RETURN_IF_ERROR(Learn(welcome));
+  if (over_network() && region_.kind == driver::RegionKind::kOdp) {
+    return Status::Error(ENOTSUP, "a region of kind odp is served to processes of its own host only");
+  }
+  return Status::Ok();
 }
 
 Status SessionCore::Learn(const wire::WelcomeT& welcome) {
@@ -127,8 +138,8 @@ BitmapMode SessionCore::bitmap_mode() const {
 }
 
 Result<std::unique_ptr<driver::QueuePair>> SessionCore::OpenQueuePair(wire::Purpose purpose,
-                                                                      const driver::QueuePairOptions& options,
-                                                                      int cpu) {
+                                                                      driver::QueuePairOptions options, int cpu) {
+  options.network = path_;
   ASSIGN_OR_RETURN(auto pair, domain_->CreateQueuePair(options));
   ASSIGN_OR_RETURN(driver::Endpoint local, pair->LocalEndpoint());
   wire::OpenQueuePairT request;
@@ -208,6 +219,11 @@ std::vector<MetricValue> SessionCore::Metrics() const {
   };
   for (MetricValue& value : metrics_.Snapshot()) {  // bitmap_pulls_total and the histograms
     values.push_back(std::move(value));
+  }
+  if (over_network()) {
+    for (MetricValue& value : nic_.Metrics()) {
+      values.push_back(std::move(value));
+    }
   }
   return values;
 }

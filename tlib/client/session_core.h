@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -41,7 +42,7 @@ struct RegionFacts {
 class SessionCore {
  public:
   // Connects, says Hello, learns the region.
-  static Result<std::shared_ptr<SessionCore>> Connect(driver::Nic& nic, const std::string& address,
+  static Result<std::shared_ptr<SessionCore>> Connect(driver::Nic& nic, const ServerAddress& address,
                                                       const SessionOptions& options);
   SessionCore(const SessionCore&) = delete;
   SessionCore& operator=(const SessionCore&) = delete;
@@ -49,6 +50,7 @@ class SessionCore {
   driver::Nic& nic() { return nic_; }
   driver::ProtectionDomain& domain() { return *domain_; }
   ControlClient& control() { return *control_; }
+  bool over_network() const { return path_.has_value(); }
   const SessionOptions& options() const { return options_; }
   const RegionFacts& region() const { return region_; }
   uint64_t id() const { return id_; }
@@ -66,8 +68,8 @@ class SessionCore {
   std::span<std::atomic<uint64_t>> pulled_bitmap() { return {pulled_bitmap_.get(), pulled_words_}; }
 
   // A connected queue pair for `purpose`. `cpu`: that the calling thread is bound to and will wait on; -1: none.
-  Result<std::unique_ptr<driver::QueuePair>> OpenQueuePair(wire::Purpose purpose,
-                                                           const driver::QueuePairOptions& options, int cpu = -1);
+  Result<std::unique_ptr<driver::QueuePair>> OpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
+                                                           int cpu = -1);
 
   // The region's size as last heard of. A server makes its region larger without telling; so who is asked for bytes
   // beyond that asks the server before he refuses.
@@ -111,6 +113,7 @@ class SessionCore {
   driver::Nic& nic_;
   const SessionOptions options_;
   std::unique_ptr<ControlClient> control_;
+  std::optional<driver::NetworkPath> path_;
   std::unique_ptr<driver::ProtectionDomain> domain_;
   std::unique_ptr<HeatExporter> heat_;
   RegionFacts region_;

@@ -82,8 +82,14 @@ void SessionThread::Run() {
   TimePoint pull_due = begin + (pulls ? options.pull_period : kForever);
   TimePoint drain_due = begin + (heat ? drain_period : kForever);
   TimePoint publish_due = begin + (heat ? options.heat_period : kForever);
-  while (SleepUntil(std::min({pull_due, drain_due, publish_due}))) {
+  const bool pings = core_->over_network();
+  TimePoint ping_due = begin + (pings ? kPingPeriod : kForever);
+  while (SleepUntil(std::min({pull_due, drain_due, publish_due, ping_due}))) {
     const TimePoint now = steady_clock::now();
+    if (now >= ping_due) {
+      ping_due = now + (pings ? kPingPeriod : kForever);
+      Ping();
+    }
     if (now >= pull_due) {
       pull_due = now + (pulls ? options.pull_period : kForever);
       if (Status pulled = pulls ? PullInTurn() : Status::Ok(); !pulled.ok()) {
@@ -125,6 +131,23 @@ bool SessionThread::SleepUntil(TimePoint due) {
   return true;
 }
 
+// Whether the server is there. It has answered within kServerSilence of the last question that it answered, or the
+// session is lost.
+void SessionThread::Ping() {
+  if (!core_->over_network() || core_->patterns().lost()) {
+    return;
+  }
+  const TimePoint asked = steady_clock::now();
+  const Status answered =
+      core_->control().Call<wire::DoneT>(wire::PingT(), std::max(asked, answered_ping_ + kServerSilence)).status();
+  if (answered.ok()) {
+    answered_ping_ = asked;
+  } else {
+    core_->MarkLost(answered);
+    core_->control().Shutdown();
+  }
+}
+
 Status SessionThread::PullBitmap() {
   do {
     RETURN_IF_ERROR(PullNextPiece());
@@ -149,7 +172,8 @@ Status SessionThread::PullNextPiece() {
   read.rkey = core_->region().bitmap_rkey;
   RETURN_IF_ERROR(pair_->PostSend({&read, 1}));
   std::array<driver::WorkCompletion, 1> completion;
-  Deadline deadline(core_->call_timeout());
+  Deadline deadline = core_->over_network() ? Deadline(answered_ping_ + kServerSilence)  // pings wait meanwhile
+                                            : Deadline(core_->call_timeout());
   RETURN_IF_ERROR(waiter_.Wait(
       *queue_, [&] { return queue_->Poll(completion) != 0; }, deadline, /*soon=*/true));
   if (completion[0].status != driver::WcStatus::kSuccess) {

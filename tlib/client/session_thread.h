@@ -51,6 +51,7 @@ class SessionThread {
   Status PullBitmap();
   Status PullInTurn();
   Status PullNextPiece();
+  void Ping();
 
   const std::shared_ptr<SessionCore> core_;
   CompletionWaiter waiter_;
@@ -58,6 +59,7 @@ class SessionThread {
   Counter& pulled_bytes_;
   const uint64_t piece_words_;
   uint64_t next_word_ = 0;
+  TimePoint answered_ping_ = std::chrono::steady_clock::now();  // when the last one that was answered was sent
   UniqueFd stop_event_;
   std::unique_ptr<uint64_t[]> piece_;
   std::unique_ptr<driver::MemoryRegion> piece_region_;

@@ -11,13 +11,22 @@
 // counts before it hands anything out.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 namespace termfs::tlib {
 
-inline constexpr uint32_t kControlVersion = 6;
+inline constexpr uint32_t kControlVersion = 7;
+
+// Over a network a client pings once in kPingPeriod, and takes its session for lost when kServerSilence has passed
+// since it sent the last ping that was answered. The server takes it for lost after twice that time since the last ping
+// came; so whatever the network does, the client is the first to know, and what the session granted it ends before the
+// server gives it to somebody else.
+inline constexpr std::chrono::seconds kPingPeriod{1};
+inline constexpr std::chrono::seconds kServerSilence{5};
+
 inline constexpr uint32_t kMaxMessage = 4096;       // bytes of a SEND, headers included
 inline constexpr uint32_t kMaxTransfer = 4U << 20;  // bytes of one bulk buffer
 inline constexpr uint32_t kChannelCredits = 32;     // requests in flight per queue pair

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 namespace termfs::tlib {
@@ -81,7 +82,34 @@ HostPort PlaceOf(const sockaddr_storage& address, socklen_t length) {
   return {.host = host, .port = static_cast<uint16_t>(std::strtoul(port, nullptr, 10))};
 }
 
+driver::Gid GidOf(const sockaddr_storage& address) {
+  driver::Gid gid{};
+  if (address.ss_family == AF_INET6) {
+    std::memcpy(gid.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, gid.size());
+    return gid;
+  }
+  gid[10] = gid[11] = std::byte{0xff};
+  std::memcpy(gid.data() + 12, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, sizeof(in_addr));
+  return gid;
+}
+
 }  // namespace
+
+Result<driver::NetworkPath> NetworkPathOf(int socket) {
+  sockaddr_storage local{};
+  sockaddr_storage remote{};
+  socklen_t local_length = sizeof(local);
+  socklen_t remote_length = sizeof(remote);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&local), &local_length) != 0 ||
+      getpeername(socket, reinterpret_cast<sockaddr*>(&remote), &remote_length) != 0) {
+    return ErrnoStatus("ask for the addresses of a connection");
+  }
+  driver::NetworkPath path{.local = GidOf(local), .remote = GidOf(remote)};
+  if (local.ss_family == AF_INET6) {
+    path.interface = reinterpret_cast<const sockaddr_in6&>(local).sin6_scope_id;
+  }
+  return path;
+}
 
 Status SetTcpOptions(int socket) {
   RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1));

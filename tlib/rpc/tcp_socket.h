@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "driver/nic.h"
 #include "tlib/rpc/server_address.h"
 
 namespace termfs::tlib {
@@ -26,6 +27,9 @@ Result<UniqueFd> ConnectTcp(const HostPort& place, std::chrono::steady_clock::ti
 Result<std::vector<UniqueFd>> ListenTcp(const HostPort& place);
 // For an accepted socket what the others have from the beginning.
 Status SetTcpOptions(int socket);
+
+// Where a connected socket's two ends are, for queue pairs between the same hosts.
+Result<driver::NetworkPath> NetworkPathOf(int socket);
 
 // The host at the other end, as numbers, and its port. Empty host: it is gone.
 HostPort PeerOf(int socket);

@@ -36,6 +36,7 @@ Status Closing() { return Status::Error(ENOTCONN, "the connection is being close
 }  // namespace
 
 Result<std::shared_ptr<Connection>> Connection::Create(driver::ProtectionDomain& domain, driver::CompletionQueue& queue,
+                                                       const std::optional<driver::NetworkPath>& path,
                                                        std::shared_ptr<Handler> handler) {
   std::shared_ptr<Connection> connection(new Connection(std::move(handler)));
   constexpr size_t kBytes = (size_t{kMaxReceive} + kSendBuffers) * kMaxMessage;
@@ -46,7 +47,8 @@ Result<std::shared_ptr<Connection>> Connection::Create(driver::ProtectionDomain&
                                                               .recv_cq = &queue,
                                                               .max_send = kMaxSend,
                                                               .max_recv = kMaxReceive,
-                                                              .max_message = kMaxMessage}));
+                                                              .max_message = kMaxMessage,
+                                                              .network = path}));
   connection->number_ = connection->pair_->number();
   for (uint32_t i = 0; i < kSendBuffers; i++) {
     connection->free_sends_.push_back(i);

@@ -17,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,8 +42,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     virtual void OnClosing(Connection& connection) = 0;
   };
 
-  // `handler` is kept until the connection is gone.
+  // `handler` is kept until the connection is gone. `path`: to a client on another host.
   static Result<std::shared_ptr<Connection>> Create(driver::ProtectionDomain& domain, driver::CompletionQueue& queue,
+                                                    const std::optional<driver::NetworkPath>& path,
                                                     std::shared_ptr<Handler> handler);
   ~Connection();
   Connection(const Connection&) = delete;

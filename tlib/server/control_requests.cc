@@ -16,7 +16,6 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kReplyTimeout{10};  // for large replies, on threads that may block
 constexpr size_t kMaxProgramName = 128;
-constexpr char kNoTransport[] = "control channel over TCP only";
 
 wire::ErrorT ToWire(const Status& error) {
   wire::ErrorT wire;
@@ -125,6 +124,9 @@ void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
       return HandleExportHeat(peer, *message.body.AsExportHeat());
     case wire::Body::GetRegionInfo:
       return Reply(peer, options_.region_info());
+    case wire::Body::Ping:
+      peer->pings = true;
+      return Reply(peer, wire::DoneT());
     case wire::Body::Goodbye:
       return HandleGoodbye(peer);
     case wire::Body::Admin:
@@ -146,7 +148,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
   }
   SessionInfo info{.id = {},
                    .program = Printable(hello.program.substr(0, kMaxProgramName)),
-                   .transport = peer->seal.has_value() ? kNoTransport : options_.transport,
+                   .transport = peer->seal.has_value() ? options_.network_transport : options_.transport,
                    .from = peer->seal.has_value() ? peer->from : "",
                    .uid = peer->uid,
                    .pid = peer->pid,
@@ -157,7 +159,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
     MutexLock lock(mutex_);
     live_++;
   }
-  peer->session = sessions_.Open(std::move(info));
+  peer->session = sessions_.Open(std::move(info), peer->path);
   SetBusy(peer, true);
   pool_->Submit([this, peer, session = *peer->session] {
     const Status opened = service_.SessionOpened(session);
@@ -182,10 +184,6 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
 
 void ControlServer::HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request,
                                         std::vector<UniqueFd> fds) {
-  if (peer->seal.has_value()) {
-    ReplyError(peer, Status::Error(EOPNOTSUPP, "this version serves files to clients on its own host only"));
-    return;
-  }
   driver::Endpoint remote;
   const auto* data = reinterpret_cast<const std::byte*>(request.endpoint.data());
   remote.bytes.assign(data, data + request.endpoint.size());

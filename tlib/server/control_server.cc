@@ -32,6 +32,8 @@ constexpr int kSendBufferBytes = 2 << 20;  // an answer of any size finds room w
 constexpr int kFramesAtOnce = 16;          // then others have their turn
 constexpr std::chrono::seconds kPatience{10};
 constexpr std::chrono::seconds kStopTimeout{60};
+// A client over a network that was not heard of for so long is lost. It knows by then: see kServerSilence.
+constexpr std::chrono::seconds kClientSilence{2 * kServerSilence};
 
 }  // namespace
 
@@ -156,6 +158,7 @@ Status ControlServer::Identify(const PeerPtr& peer, bool tcp) {
     peer->host = place.host;
     peer->from = ToString(place);
     peer->uid = options_.allowed_uid;
+    ASSIGN_OR_RETURN(peer->path, NetworkPathOf(peer->socket.get()));
     peer->reader.set_longest(kLongestOfHandshake);
     RETURN_IF_ERROR(SetTcpOptions(peer->socket.get()));
     ASSIGN_OR_RETURN(peer->seal, SealedChannel::Create(SealedChannel::End::kServer, *options_.secret, kControlVersion));
@@ -239,7 +242,7 @@ void ControlServer::TakeFrames(const PeerPtr& peer) {
       }
       return;
     }
-    peer->since = steady_clock::now();
+    peer->since = peer->heard = steady_clock::now();
     Handle(peer, std::move(**frame));
   }
 }
@@ -312,10 +315,15 @@ void ControlServer::OnTick() {
     const bool owes = !peer->session.has_value() || peer->reader.holds_bytes();
     if (owes && !peer->busy && now - peer->since > kPatience) {
       silent.push_back(peer);
+    } else if (peer->session.has_value() && peer->pings && !peer->busy && now - peer->heard > kClientSilence) {
+      silent.push_back(peer);
     }
   }
   for (const PeerPtr& peer : silent) {
-    Drop(peer, Status::Error(ETIMEDOUT, peer->session.has_value() ? "half a message" : "no Hello"));
+    const bool alive = peer->reader.holds_bytes();
+    Drop(peer, Status::Error(ETIMEDOUT, !peer->session.has_value() ? "no Hello"
+                                        : alive                    ? "half a message"
+                                                                   : "the client is not heard of any more"));
   }
 }
 

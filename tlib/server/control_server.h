@@ -46,6 +46,7 @@ struct ControlOptions {
   uint32_t allowed_uid = 0;
   uint64_t epoch = 1;
   std::string transport;
+  std::string network_transport;  // of clients over TCP
   std::string volume;
   std::optional<HostPort> listen;                  // on TCP, too
   std::optional<Secret> secret;                    // with `listen`
@@ -73,11 +74,14 @@ class ControlServer {
     std::string from;  // for people: its process, or its host and port
     std::string host;  // over TCP only, as the next
     std::optional<SealedChannel> seal;
+    std::optional<driver::NetworkPath> path;
     uint32_t uid = 0;
     uint32_t pid = 0;
     std::chrono::steady_clock::time_point since;  // accepted, or the first bytes of a message came
+    std::chrono::steady_clock::time_point heard;  // the last message came
     FrameReader reader;
     std::optional<SessionInfo> session;
+    bool pings = false;    // it says regularly that it is there
     bool busy = false;     // a request is being carried out elsewhere
     bool dropped = false;  // the socket is shut down
     bool session_gone = false;

@@ -12,9 +12,10 @@ Result<std::unique_ptr<NetworkPort>> NetworkPort::Create(driver::Nic& nic, drive
   return port;
 }
 
-Result<NetworkPort::Opened> NetworkPort::Open(driver::Endpoint remote, std::shared_ptr<Connection::Handler> handler) {
+Result<NetworkPort::Opened> NetworkPort::Open(driver::Endpoint remote, const std::optional<driver::NetworkPath>& path,
+                                              std::shared_ptr<Connection::Handler> handler) {
   Opened opened;
-  ASSIGN_OR_RETURN(opened.connection, Connection::Create(domain_, *queue_, std::move(handler)));
+  ASSIGN_OR_RETURN(opened.connection, Connection::Create(domain_, *queue_, path, std::move(handler)));
   ASSIGN_OR_RETURN(opened.endpoint, opened.connection->Connect(std::move(remote)));
   const uint32_t number = opened.connection->number();
   connections_.emplace(number, opened.connection);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "base/result.h"
@@ -29,8 +30,9 @@ class NetworkPort final : public EventSource {
   static Result<std::unique_ptr<NetworkPort>> Create(driver::Nic& nic, driver::ProtectionDomain& domain,
                                                      uint32_t max_connections);
 
-  // ENOMEM: there are as many as may be. EPROTO: a malformed endpoint.
-  Result<Opened> Open(driver::Endpoint remote, std::shared_ptr<Connection::Handler> handler);
+  // ENOMEM: there are as many as may be. EPROTO: a malformed endpoint. `path`: to a client on another host.
+  Result<Opened> Open(driver::Endpoint remote, const std::optional<driver::NetworkPath>& path,
+                      std::shared_ptr<Connection::Handler> handler);
   BulkPool& bulk() { return *bulk_; }
 
   bool Poll() override;

@@ -113,6 +113,9 @@ class ServerImpl final : public Server {
     for (MetricValue& value : metrics_.Snapshot()) {
       values.push_back(std::move(value));
     }
+    for (MetricValue& value : nic_->Metrics()) {
+      values.push_back(std::move(value));
+    }
     return values;
   }
 
@@ -120,6 +123,7 @@ class ServerImpl final : public Server {
   ServerImpl() = default;
 
   Status Init(driver::Nic& nic, const ServerOptions& options, Service& service) {
+    nic_ = &nic;
     ASSIGN_OR_RETURN(domain_, nic.CreateProtectionDomain());
     ASSIGN_OR_RETURN(workers_, WorkerSet::Start(nic, *domain_, options.workers));
     ASSIGN_OR_RETURN(
@@ -140,6 +144,7 @@ class ServerImpl final : public Server {
                                                      .allowed_uid = options.allowed_uid,
                                                      .epoch = options.epoch,
                                                      .transport = nic.transport(),
+                                                     .network_transport = nic.transport(/*network=*/true),
                                                      .volume = options.region.volume,
                                                      .listen = options.listen,
                                                      .secret = options.secret,
@@ -175,6 +180,7 @@ class ServerImpl final : public Server {
   std::atomic<bool> stopped_{false};
   bool region_started_ = false;
   MetricsRegistry metrics_;
+  driver::Nic* nic_ = nullptr;
   std::unique_ptr<driver::ProtectionDomain> domain_;
   std::unique_ptr<WorkerSet> workers_;
   std::unique_ptr<Region> region_;

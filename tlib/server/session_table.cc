@@ -15,10 +15,11 @@ Status NoSession() { return Status::Error(ENOTCONN, "no such session"); }
 
 }  // namespace
 
-SessionInfo SessionTable::Open(SessionInfo info) {
+SessionInfo SessionTable::Open(SessionInfo info, const std::optional<driver::NetworkPath>& path) {
   MutexLock lock(mutex_);
   info.id = {next_id_++};
-  sessions_[info.id] = {.info = info, .since = steady_clock::now(), .connections = {}, .callbacks = {}, .gone = {}};
+  sessions_[info.id] = {
+      .info = info, .path = path, .since = steady_clock::now(), .connections = {}, .callbacks = {}, .gone = {}};
   return info;
 }
 
@@ -31,6 +32,7 @@ std::function<void()> SessionTable::TakeGone(Session& session) {
 
 void SessionTable::OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driver::Endpoint remote, Opened opened) {
   Status refused;
+  std::optional<driver::NetworkPath> path;
   {
     MutexLock lock(mutex_);
     const auto found = sessions_.find(id);
@@ -42,6 +44,7 @@ void SessionTable::OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driv
       refused = Status::Error(EUSERS, "a session has at most " + std::to_string(kMaxQueuePairs) + " queue pairs");
     } else {
       found->second.opening++;
+      path = found->second.path;
     }
   }
   if (!refused.ok()) {
@@ -51,15 +54,16 @@ void SessionTable::OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driv
   WorkerUnit& unit = workers_.Near(cpu);
   // std::function wants copyable captures; an endpoint has descriptors.
   auto shared = std::make_shared<driver::Endpoint>(std::move(remote));
-  unit.worker->Post([this, id, &unit, for_callbacks, shared, opened = std::move(opened)] {
-    auto endpoint = OpenOnWorker(id, unit, for_callbacks, std::move(*shared));
+  unit.worker->Post([this, id, &unit, for_callbacks, shared, path, opened = std::move(opened)] {
+    auto endpoint = OpenOnWorker(id, unit, for_callbacks, std::move(*shared), path);
     OnOpeningEnded(id);
     opened(std::move(endpoint));
   });
 }
 
 Result<driver::Endpoint> SessionTable::OpenOnWorker(SessionId id, WorkerUnit& unit, bool for_callbacks,
-                                                    driver::Endpoint remote) {
+                                                    driver::Endpoint remote,
+                                                    const std::optional<driver::NetworkPath>& path) {
   Attached attached{.unit = &unit, .connection = {}, .data = {}};
   std::shared_ptr<CallbackPeer> callbacks;
   std::shared_ptr<Connection::Handler> handler;
@@ -68,7 +72,7 @@ Result<driver::Endpoint> SessionTable::OpenOnWorker(SessionId id, WorkerUnit& un
   } else {
     handler = attached.data = std::make_shared<DataHandler>(dispatcher_, id, unit.port->bulk());
   }
-  ASSIGN_OR_RETURN(NetworkPort::Opened opened, unit.port->Open(std::move(remote), std::move(handler)));
+  ASSIGN_OR_RETURN(NetworkPort::Opened opened, unit.port->Open(std::move(remote), path, std::move(handler)));
   attached.connection = opened.connection;
   if (callbacks != nullptr) {
     callbacks->Attach(opened.connection);

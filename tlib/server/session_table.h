@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,8 +48,8 @@ class SessionTable {
   SessionTable(const SessionTable&) = delete;
   SessionTable& operator=(const SessionTable&) = delete;
 
-  // A new session; the id is set here.
-  SessionInfo Open(SessionInfo info) EXCLUDES(mutex_);
+  // A new session; the id is set here. `path`: where its client is, when it is not a process of this host.
+  SessionInfo Open(SessionInfo info, const std::optional<driver::NetworkPath>& path = {}) EXCLUDES(mutex_);
   // Calls `opened` on a worker's thread. ENOTCONN: the session is closing; EALREADY: a second callback queue pair;
   // EUSERS: enough. `cpu`: that the client waits on; -1: none.
   void OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driver::Endpoint remote, Opened opened)
@@ -75,6 +76,7 @@ class SessionTable {
   };
   struct Session {
     SessionInfo info;
+    std::optional<driver::NetworkPath> path;
     std::chrono::steady_clock::time_point since;
     std::vector<Attached> connections;
     std::shared_ptr<CallbackPeer> callbacks;
@@ -85,8 +87,8 @@ class SessionTable {
   };
 
   // On the unit's worker.
-  Result<driver::Endpoint> OpenOnWorker(SessionId id, WorkerUnit& unit, bool for_callbacks, driver::Endpoint remote)
-      EXCLUDES(mutex_);
+  Result<driver::Endpoint> OpenOnWorker(SessionId id, WorkerUnit& unit, bool for_callbacks, driver::Endpoint remote,
+                                        const std::optional<driver::NetworkPath>& path) EXCLUDES(mutex_);
   Status Attach(SessionId id, Attached attached, const std::shared_ptr<CallbackPeer>& callbacks) EXCLUDES(mutex_);
   void OnConnectionGone(SessionId id, const Connection* connection) EXCLUDES(mutex_);
   void OnOpeningEnded(SessionId id) EXCLUDES(mutex_);

@@ -93,7 +93,7 @@ TEST_F(ControlTcpTest, AnAdministratorIsServed) {
   ASSERT_TRUE(control.ok()) << control.status().ToString();
   const auto welcome = SayHello(**control);
   ASSERT_TRUE(welcome.ok()) << welcome.status().ToString();
-  EXPECT_EQ(welcome->transport, "control channel over TCP only");
+  EXPECT_EQ(welcome->transport, "softnic (RoCEv2 over UDP)");
   for (const size_t size : {size_t{0}, size_t{5}, size_t{900'000}}) {
     wire::AdminT request;
     request.opcode = 2;
@@ -108,11 +108,11 @@ TEST_F(ControlTcpTest, AnAdministratorIsServed) {
   }
 }
 
-// There is no RNIC between hosts yet: not even descriptors of this host's memory may be had this way.
-TEST_F(ControlTcpTest, NoQueuePairsOverTcp) {
+// Queue pairs over the network are made of bytes: descriptors of this host's memory cannot be had this way.
+TEST_F(ControlTcpTest, EndpointThatIsNoneIsRefused) {
   const auto control = Connect();
   ASSERT_TRUE(control.ok() && SayHello(**control).ok());
-  EXPECT_EQ((*control)->Call<wire::QueuePairOpenedT>(wire::OpenQueuePairT(), Soon()).status().code(), EOPNOTSUPP);
+  EXPECT_EQ((*control)->Call<wire::QueuePairOpenedT>(wire::OpenQueuePairT(), Soon()).status().code(), EPROTO);
   wire::ExportHeatT heat;
   heat.rkey = 1;
   heat.bytes = 4096;
