@@ -95,7 +95,7 @@ class CrashDomain final : public ProtectionDomain {
 class CrashNic final : public Nic {
  public:
   CrashNic(Nic& nic, CrashPoints& points) : nic_(nic), points_(points) {}
-  std::string transport() const override { return nic_.transport(); }
+  std::string transport(bool network) const override { return nic_.transport(network); }
   Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) override {
     return nic_.AllocateMemory(options);
   }

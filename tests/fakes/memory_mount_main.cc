@@ -14,7 +14,7 @@ constexpr uint64_t kCapacity = uint64_t{4} << 30;
 
 termfs::Status Run(const std::string& mountpoint, const std::string& options) {
   using namespace termfs;
-  mount::MountRequest request{.address = "memory", .mountpoint = mountpoint, .config = {}};
+  mount::MountRequest request{.address = termfs::tlib::ServerAddress("memory"), .mountpoint = mountpoint, .config = {}};
   RETURN_IF_ERROR(mount::ApplyMountOptions(options, request.config));
   RETURN_IF_ERROR(mount::CheckMountPoint(mountpoint));
   RETURN_IF_ERROR(StartLog(LogLevel::kInfo));
