@@ -251,6 +251,10 @@ struct NetworkPath {
   Gid local{};
   Gid remote{};
   uint32_t interface = 0;  // index of the interface, for link-local addresses only
+  // This end mostly asks, and who waits for its completions may take in himself what arrives, without waking a thread
+  // of the RNIC's first; the peer has to be of this kind, too. What the peer asks of it then is answered while somebody
+  // polls, or within a few milliseconds.
+  bool polled = false;
 };
 
 class CompletionQueue {

@@ -56,6 +56,8 @@ class PacketSink {
   // Room for a packet of `bytes`, which the caller fills; the next Begin, or the end of the call into the connection,
   // says that it is complete.
   virtual std::byte* Begin(size_t bytes) = 0;
+  // The packet that was begun last is none.
+  virtual void Discard() = 0;
 };
 
 class CompletionSink {

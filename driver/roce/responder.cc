@@ -368,16 +368,14 @@ bool Responder::SendPartOfRead(Answer& answer) {
   packet.sequence = answer.sequence;
   packet.attempt = answer.attempt;
   packet.ack = {.kind = AckKind::kAck, .value = kNoCredits, .message = message_};
-  std::array<std::byte, kPageSize> bytes;
-  const std::span<std::byte> payload(bytes.data(), length);
-  if (!CopyOut(answer, payload)) {
-    return false;
-  }
-  packet.payload = payload;
   const size_t header = HeaderBytes(packet.op);
   std::byte* const to = sink_.Begin(PacketBytes(header, length));
+  packet.payload = {to + header, length};
+  if (!CopyOut(answer, {to + header, length})) {
+    sink_.Discard();
+    return false;
+  }
   EncodeHeaders(packet, to);
-  std::copy(payload.begin(), payload.end(), to + header);
   answer.begun = true;
   answer.offset += length;
   answer.length -= length;
@@ -389,6 +387,10 @@ bool Responder::SendPartOfRead(Answer& answer) {
 bool Responder::CopyOut(const Answer& answer, std::span<std::byte> to) {
   uint64_t offset = answer.offset;
   uint64_t left = answer.length;
+  const uint64_t wanted = std::min<uint64_t>(left, kPageSize - offset % kPageSize);  // of the first page
+  if (page_bytes_ == 0 && to.size() == wanted) {
+    return memory_.Read(answer.rkey, offset, to);
+  }
   while (!to.empty()) {
     if (page_bytes_ == 0 || offset < page_offset_ || offset >= page_offset_ + page_bytes_) {
       page_offset_ = offset;

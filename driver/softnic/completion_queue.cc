@@ -97,6 +97,24 @@ Status SoftCompletionQueue::Watch(SoftQueuePair* queue_pair, int fd) {
   return Status::Ok();
 }
 
+// Nothing is to be read of it but what Poll reads: the events that say so are of no queue pair.
+Status SoftCompletionQueue::Add(PolledPort* port) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = this;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, port->fd(), &event) != 0) {
+    return ErrnoStatus("watch a descriptor of a completion queue");
+  }
+  ports_.push_back(port);
+  return Status::Ok();
+}
+
+void SoftCompletionQueue::Remove(PolledPort* port) {
+  if (std::erase(ports_, port) != 0) {
+    Unwatch(port->fd());
+  }
+}
+
 void SoftCompletionQueue::Unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
 size_t SoftCompletionQueue::PopRing(std::span<WorkCompletion> completions) {
@@ -109,10 +127,19 @@ size_t SoftCompletionQueue::PopRing(std::span<WorkCompletion> completions) {
   return count;
 }
 
-size_t SoftCompletionQueue::Poll(std::span<WorkCompletion> completions) {
+void SoftCompletionQueue::TakeInlet() {
   if (inlet_ != nullptr && inlet_->has_entries()) {
     inlet_->Take([&](const Entry& entry) { Push(entry.queue_pair, entry.completion); });
   }
+}
+
+size_t SoftCompletionQueue::Poll(std::span<WorkCompletion> completions) {
+  if (inlet_ != nullptr && !inlet_->has_entries() && head_ == tail_) {
+    for (PolledPort* port : ports_) {
+      port->Poll();
+    }
+  }
+  TakeInlet();
   size_t count = PopRing(completions);
   const size_t queue_pairs = queue_pairs_.size();
   for (size_t i = 0; i < queue_pairs && count < completions.size(); i++) {
@@ -148,8 +175,9 @@ bool SoftCompletionQueue::Arm() {
   }
   SetTimer(deadline);
   if (inlet_ != nullptr) {
-    lone_ = !timer_set_ && queue_pairs_.empty();
-    return inlet_->Arm();
+    lone_ = !timer_set_ && queue_pairs_.empty() && ports_.empty();
+    return inlet_->Arm() &&
+           std::all_of(ports_.begin(), ports_.end(), [](PolledPort* port) { return port->PrepareToSleep(); });
   }
   lone_ = !timer_set_ && queue_pairs_.size() == 1 && queue_pairs_.front()->SleepsForMessages(*this);
   return true;
@@ -175,6 +203,10 @@ void SoftCompletionQueue::Disarm() {
   if (lone_ && inlet_ != nullptr) {
     lone_ = false;
     inlet_->ReadEvent();
+  } else if (inlet_ != nullptr && queue_pairs_.empty() && !timer_set_) {
+    if (inlet_->woken()) {
+      inlet_->ReadEvent();
+    }
   } else if (lone_) {
     lone_ = false;
     queue_pairs_.front()->ReadSocket(1);  // there was one wake-up; should there be more, the next sleep is a short one
@@ -185,6 +217,9 @@ void SoftCompletionQueue::Disarm() {
     armed_ = false;
     if (inlet_ != nullptr) {
       inlet_->Disarm();
+    }
+    for (PolledPort* port : ports_) {
+      port->StayAwake();
     }
     for (SoftQueuePair* queue_pair : queue_pairs_) {
       queue_pair->StayAwake(*this);
@@ -200,6 +235,8 @@ void SoftCompletionQueue::ReadDescriptors() {
       uint64_t expirations = 0;
       [[maybe_unused]] const ssize_t got = read(timer_.get(), &expirations, sizeof(expirations));  // EAGAIN: read
       timer_set_ = false;
+    } else if (events[i].data.ptr == this) {
+      continue;
     } else if (events[i].data.ptr == inlet_.get()) {
       inlet_->ReadEvent();
     } else {

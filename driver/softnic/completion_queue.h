@@ -25,6 +25,17 @@ namespace termfs::driver::softnic {
 
 class SoftQueuePair;
 
+// What may have completions for a queue once it is polled itself: a port that its thread receives on. Of that thread.
+class PolledPort {
+ public:
+  virtual ~PolledPort() = default;
+  virtual void Poll() = 0;
+  // From now on who sleeps on fd() is woken by what arrives, and nobody else takes it in. False: poll first.
+  virtual bool PrepareToSleep() = 0;
+  virtual void StayAwake() = 0;
+  virtual int fd() const = 0;
+};
+
 class SoftCompletionQueue final : public CompletionQueue {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -45,6 +56,9 @@ class SoftCompletionQueue final : public CompletionQueue {
   Result<std::shared_ptr<CompletionInlet>> AttachToInlet(uint32_t count);
   // Forgets the queue pair and the completions that it left here.
   void Detach(QueuePairCounts* queue_pair, uint32_t count);
+  // Polled with the queue; its completions come through the inlet.
+  Status Add(PolledPort* port);
+  void Remove(PolledPort* port);
   Status Watch(SoftQueuePair* queue_pair, int fd);
   void Unwatch(int fd);
   // REQUIRES: within what Attach set aside.
@@ -60,6 +74,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   Status Reserve(uint32_t count);
   size_t PopRing(std::span<WorkCompletion> completions);
   void SetTimer(TimePoint deadline);
+  void TakeInlet();
   void ReadDescriptors();
 
   const uint32_t capacity_;
@@ -74,6 +89,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   bool lone_ = false;  // armed for the one queue pair's socket only, or for the inlet only
   bool timer_set_ = false;
   std::shared_ptr<CompletionInlet> inlet_;  // null: no queue pair over the network was attached
+  std::vector<PolledPort*> ports_;
   UniqueFd epoll_;
   UniqueFd timer_;
 };

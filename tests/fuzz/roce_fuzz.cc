@@ -49,6 +49,7 @@ class End final : public RemoteMemory, public PacketSink, public CompletionSink 
     std::memcpy(memory_.data() + offset, &add, sizeof(add));
     return true;
   }
+  void Discard() override {}
   std::byte* Begin(size_t bytes) override {
     TERMFS_CHECK(bytes <= kMaxHeaderBytes + kPageSize);
     packet_.assign(bytes, std::byte{0});

@@ -44,6 +44,7 @@ Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, cons
   ASSIGN_OR_RETURN(core->control_, ControlClient::Connect(address));
   if (address.remote()) {
     ASSIGN_OR_RETURN(core->path_, NetworkPathOf(core->control_->fd()));
+    core->path_->polled = true;
   }
   ASSIGN_OR_RETURN(core->domain_, nic.CreateProtectionDomain());
   RETURN_IF_ERROR(core->SayHello());

@@ -75,6 +75,7 @@ class Connection final : private roce::PacketSink, private roce::CompletionSink 
 
   // Of the two halves, which run under the lock.
   std::byte* Begin(size_t bytes) override REQUIRES(mutex_);
+  void Discard() override REQUIRES(mutex_) { open_ = {}; }
   void OnSend(const WorkCompletion& completion) override REQUIRES(mutex_);
   void OnUnsignaledSend() override { unsignaled_.fetch_add(1, std::memory_order_relaxed); }
   void OnReceive(const WorkCompletion& completion) override REQUIRES(mutex_);

@@ -34,6 +34,22 @@ std::string ToString(const Gid& gid) {
   return text.data();
 }
 
+Gid GidOf(const sockaddr_storage& address) {
+  Gid gid{};
+  if (address.ss_family == AF_INET6) {
+    std::memcpy(gid.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, gid.size());
+  } else {
+    gid[10] = gid[11] = std::byte{0xff};
+    std::memcpy(gid.data() + kIpv4At, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, sizeof(in_addr));
+  }
+  return gid;
+}
+
+uint16_t PortOf(const sockaddr_storage& address) {
+  static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
 SocketAddress::SocketAddress(const Gid& gid, uint16_t port, uint32_t interface) {
   if (IsIpv4(gid)) {
     auto& address = *reinterpret_cast<sockaddr_in*>(&storage);

@@ -23,7 +23,11 @@ namespace termfs::driver::softnic {
 bool IsIpv4(const Gid& gid);
 std::string ToString(const Gid& gid);
 
-// A socket's address; the other way round, of what a socket call has filled in (IPv6 only).
+// Of what a socket call has filled in.
+Gid GidOf(const sockaddr_storage& address);
+uint16_t PortOf(const sockaddr_storage& address);
+
+// A socket's address.
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;

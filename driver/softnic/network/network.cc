@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -33,12 +34,18 @@ Result<std::shared_ptr<Network>> Network::Create(std::shared_ptr<RnicThread> rni
   if (!network->timer_.valid()) {
     return ErrnoStatus("create a timer");
   }
+  network->own_epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  if (!network->own_epoll_.valid()) {
+    return ErrnoStatus("create an epoll instance");
+  }
   network->rnic_->Watch(network->timer_.get(), [raw = network.get()] { raw->OnTick(); });
+  network->rnic_->Watch(network->own_epoll_.get(), [raw = network.get()] { raw->OnOwnPortsReadable(); });
   return network;
 }
 
 Network::~Network() {
   rnic_->Unwatch(timer_.get());
+  rnic_->Unwatch(own_epoll_.get());
   {
     MutexLock lock(mutex_);
     for (const auto& [local, port] : ports_) {
@@ -48,11 +55,12 @@ Network::~Network() {
   rnic_->Barrier();
 }
 
-Result<UdpPort*> Network::PortOf(const Gid& local, uint32_t interface) {
+Result<UdpPort*> Network::SharedPort(const Gid& local, uint32_t interface) {
   MutexLock lock(mutex_);
   std::unique_ptr<UdpPort>& port = ports_[local];
   if (port == nullptr) {
-    Result<std::unique_ptr<UdpPort>> opened = UdpPort::Open(local, interface, counters_, faults_.get());
+    Result<std::unique_ptr<UdpPort>> opened =
+        UdpPort::Open(local, interface, UdpPort::Use::kShared, counters_, faults_.get());
     if (!opened.ok()) {
       ports_.erase(local);
       return std::move(opened).status();
@@ -61,6 +69,23 @@ Result<UdpPort*> Network::PortOf(const Gid& local, uint32_t interface) {
     rnic_->Watch(port->fd(), [this, raw = port.get()] { OnReadable(*raw); });
   }
   return port.get();
+}
+
+Result<std::unique_ptr<UdpPort>> Network::OpenPort(const Gid& local, uint32_t interface) {
+  return UdpPort::Open(local, interface, UdpPort::Use::kOwn, counters_, faults_.get());
+}
+
+void Network::Add(const std::shared_ptr<OwnPort>& port) {
+  {
+    MutexLock lock(mutex_);
+    own_ports_.emplace(port->fd(), port);
+  }
+  KeepTime();
+}
+
+void Network::Remove(const OwnPort& port) {
+  MutexLock lock(mutex_);
+  own_ports_.erase(port.fd());
 }
 
 Status Network::Add(const std::shared_ptr<Connection>& connection) {
@@ -94,7 +119,8 @@ std::shared_ptr<Connection> Network::Find(uint32_t number) {
 
 void Network::OnReadable(UdpPort& port) {
   for (int turn = 0; turn < kBatchesInTurn; turn++) {
-    const bool got = port.Receive([this](std::span<const std::byte> bytes, const Gid& from) { Sort(bytes, from); });
+    const bool got = port.Receive(UdpPort::BuffersOfThisThread(),
+                                  [this](std::span<const std::byte> bytes, const Gid& from) { Sort(bytes, from); });
     DeliverSorted();
     AnswerMore();
     if (!got && answering_.empty()) {
@@ -103,6 +129,23 @@ void Network::OnReadable(UdpPort& port) {
   }
   if (!answering_.empty()) {  // what is readable calls again
     rnic_->Post([this, raw = &port] { OnReadable(*raw); });
+  }
+}
+
+void Network::OnOwnPortsReadable() {
+  std::array<epoll_event, 32> events{};
+  const int ready = epoll_wait(own_epoll_.get(), events.data(), events.size(), 0);
+  for (int i = 0; i < ready; i++) {
+    std::shared_ptr<OwnPort> port;
+    {
+      MutexLock lock(mutex_);
+      if (const auto found = own_ports_.find(events[static_cast<size_t>(i)].data.fd); found != own_ports_.end()) {
+        port = found->second;
+      }
+    }
+    if (port != nullptr) {
+      port->OnReadable();
+    }
   }
 }
 
@@ -174,6 +217,9 @@ void Network::OnTick() {
   bool waiting = false;
   {
     MutexLock lock(mutex_);
+    for (const auto& [fd, port] : own_ports_) {
+      waiting = port->OnTick() || waiting;
+    }
     for (const auto& [number, connection] : connections_) {
       const auto deadline = connection->deadline();
       waiting = waiting || deadline != Connection::TimePoint::max();
@@ -198,6 +244,11 @@ void Network::OnTick() {
   TERMFS_CHECK(timerfd_settime(timer_.get(), 0, &off, nullptr) == 0);
   ticking_.store(false);
   MutexLock lock(mutex_);
+  for (const auto& [fd, port] : own_ports_) {
+    if (port->needs_ticks()) {
+      StartTicking();
+    }
+  }
   if (std::any_of(connections_.begin(), connections_.end(),
                   [](const auto& one) { return one.second->deadline() != Connection::TimePoint::max(); })) {
     StartTicking();

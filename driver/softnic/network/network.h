@@ -21,6 +21,7 @@
 #include "driver/softnic/network/connection.h"
 #include "driver/softnic/network/counters.h"
 #include "driver/softnic/network/fault_injection.h"
+#include "driver/softnic/network/own_port.h"
 #include "driver/softnic/network/udp_port.h"
 #include "driver/softnic/rnic_thread.h"
 
@@ -35,10 +36,17 @@ class Network {
   Network& operator=(const Network&) = delete;
 
   // The port of a local address, opened when it is first asked for.
-  Result<UdpPort*> PortOf(const Gid& local, uint32_t interface) EXCLUDES(mutex_);
+  Result<UdpPort*> SharedPort(const Gid& local, uint32_t interface) EXCLUDES(mutex_);
+  // One for a single queue pair.
+  Result<std::unique_ptr<UdpPort>> OpenPort(const Gid& local, uint32_t interface);
   // Gives the connection a number that is hard to guess. EUSERS: too many.
   Status Add(const std::shared_ptr<Connection>& connection) EXCLUDES(mutex_);
   void Remove(const Connection& connection) EXCLUDES(mutex_);
+  // A port that its queue pair's thread mostly receives on: when that thread does not come for a tick, and does not
+  // sleep on it either, it is watched here.
+  void Add(const std::shared_ptr<OwnPort>& port) EXCLUDES(mutex_);
+  void Remove(const OwnPort& port) EXCLUDES(mutex_);
+  int own_ports() const { return own_epoll_.get(); }  // where those are watched
   // After something was posted.
   void KeepTime() {
     if (!ticking_.load(std::memory_order_seq_cst)) [[unlikely]] {
@@ -61,6 +69,7 @@ class Network {
 
   // On the RNIC thread.
   void OnReadable(UdpPort& port) EXCLUDES(mutex_);
+  void OnOwnPortsReadable() EXCLUDES(mutex_);
   void Sort(std::span<const std::byte> bytes, const Gid& from);
   void DeliverSorted();
   void AnswerMore();
@@ -70,9 +79,11 @@ class Network {
   NetworkCounters counters_;
   std::unique_ptr<FaultInjection> faults_;
   UniqueFd timer_;
+  UniqueFd own_epoll_;
   std::atomic<bool> ticking_{false};
   Mutex mutex_;
   std::map<Gid, std::unique_ptr<UdpPort>> ports_ GUARDED_BY(mutex_);
+  std::map<int, std::shared_ptr<OwnPort>> own_ports_ GUARDED_BY(mutex_);  // by descriptor
   std::unordered_map<uint32_t, std::shared_ptr<Connection>> connections_ GUARDED_BY(mutex_);
 
   // Of the RNIC thread.

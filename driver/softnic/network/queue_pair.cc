@@ -64,7 +64,13 @@ Result<std::unique_ptr<QueuePair>> NetworkQueuePair::Create(std::shared_ptr<Netw
 
 Status NetworkQueuePair::Init(const std::shared_ptr<Registry>& registry, uint32_t domain) {
   const NetworkPath& path = *options_.network;
-  ASSIGN_OR_RETURN(port_, network_->PortOf(path.local, path.interface));
+  std::unique_ptr<UdpPort> own;
+  if (path.polled) {
+    ASSIGN_OR_RETURN(own, network_->OpenPort(path.local, path.interface));
+    port_ = own.get();
+  } else {
+    ASSIGN_OR_RETURN(port_, network_->SharedPort(path.local, path.interface));
+  }
   ASSIGN_OR_RETURN(mtu_, MtuOf(path));
   RETURN_IF_ERROR(SecureRandom(&first_sequence_, sizeof(first_sequence_)));
   first_sequence_ &= roce::kSequenceMask;
@@ -74,10 +80,25 @@ Status NetworkQueuePair::Init(const std::shared_ptr<Registry>& registry, uint32_
   receive_attached_ = true;
   connection_ = std::make_shared<Connection>(*port_, network_->counters(), ExportedMemory(registry, domain), this,
                                              std::move(sends), std::move(receives));
+  if (own != nullptr) {
+    own_port_ = std::make_shared<OwnPort>(*network_, std::move(own), connection_);
+    RETURN_IF_ERROR(own_port_->Open());
+    network_->Add(own_port_);
+    RETURN_IF_ERROR(send_queue_->Add(own_port_.get()));
+    if (receive_queue_ != send_queue_) {
+      RETURN_IF_ERROR(receive_queue_->Add(own_port_.get()));
+    }
+  }
   return network_->Add(connection_);
 }
 
 NetworkQueuePair::~NetworkQueuePair() {
+  if (own_port_ != nullptr) {
+    send_queue_->Remove(own_port_.get());
+    receive_queue_->Remove(own_port_.get());
+    network_->Remove(*own_port_);
+    own_port_->Close();
+  }
   if (connection_ != nullptr) {
     network_->Remove(*connection_);
     connection_->Close(/*detach=*/true);

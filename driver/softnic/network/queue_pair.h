@@ -51,6 +51,7 @@ class NetworkQueuePair final : public QueuePair, public QueuePairCounts {
   LocalKeys local_keys_;
   UdpPort* port_ = nullptr;
   std::shared_ptr<Connection> connection_;
+  std::shared_ptr<OwnPort> own_port_;  // where NetworkPath::polled says so
   uint32_t first_sequence_ = 0;
   uint32_t mtu_ = 0;
   bool connected_once_ = false;

@@ -21,6 +21,7 @@ constexpr size_t kMessagesAtOnce = 64;
 constexpr size_t kLargestIpv4 = 6 << 10;   // a packet of the largest MTU, headers included
 constexpr size_t kLargestIpv6 = 64 << 10;  // many of them, put together
 constexpr size_t kIpv6AtOnce = 16;
+constexpr size_t kReceiveBytes = std::max(kMessagesAtOnce * kLargestIpv4, kIpv6AtOnce* kLargestIpv6);
 constexpr size_t kMostSegments = 64;  // of one send
 constexpr size_t kMostSegmentBytes = 60000;
 constexpr int kSocketBytes = 16 << 20;
@@ -79,15 +80,10 @@ msghdr& PrepareMessage(const Flow& flow, UdpPort::Batch& batch, size_t index, st
 }  // namespace
 
 struct UdpPort::ReceiveBuffers {
-  ReceiveBuffers(size_t messages, size_t bytes_each)
-      : bytes(messages * bytes_each), vectors(messages), headers(messages) {
-    for (size_t i = 0; i < messages; i++) {
-      vectors[i] = {bytes.data() + i * bytes_each, bytes_each};
-    }
-  }
   // The kernel changes them with every call.
-  void Prepare() {
-    for (size_t i = 0; i < headers.size(); i++) {
+  void Prepare(size_t messages, size_t bytes_each) {
+    for (size_t i = 0; i < messages; i++) {
+      vectors[i] = {bytes.get() + i * bytes_each, bytes_each};
       msghdr& header = headers[i].msg_hdr;
       header = {};
       header.msg_name = &from[i];
@@ -99,24 +95,25 @@ struct UdpPort::ReceiveBuffers {
     }
   }
 
-  std::vector<std::byte> bytes;
-  std::vector<iovec> vectors;
-  std::vector<mmsghdr> headers;
-  std::array<sockaddr_in6, kMessagesAtOnce> from{};
+  const std::unique_ptr<std::byte[]> bytes = std::make_unique_for_overwrite<std::byte[]>(kReceiveBytes);
+  std::array<iovec, kMessagesAtOnce> vectors{};
+  std::array<mmsghdr, kMessagesAtOnce> headers{};
+  std::array<sockaddr_storage, kMessagesAtOnce> from{};
   struct alignas(cmsghdr) Control : std::array<char, CMSG_SPACE(sizeof(int))> {};
   std::array<Control, kMessagesAtOnce> control{};
 };
 
 UdpPort::UdpPort(const Gid& local, NetworkCounters& counters, FaultInjection* faults)
-    : local_(local),
-      counters_(counters),
-      faults_(faults),
-      buffers_(IsIpv4(local) ? std::make_unique<ReceiveBuffers>(kMessagesAtOnce, kLargestIpv4)
-                             : std::make_unique<ReceiveBuffers>(kIpv6AtOnce, kLargestIpv6)) {}
+    : local_(local), counters_(counters), faults_(faults) {}
 
 UdpPort::~UdpPort() = default;
 
-Result<std::unique_ptr<UdpPort>> UdpPort::Open(const Gid& local, uint32_t interface, NetworkCounters& counters,
+UdpPort::ReceiveBuffers& UdpPort::BuffersOfThisThread() {
+  thread_local const auto buffers = std::make_unique<ReceiveBuffers>();
+  return *buffers;
+}
+
+Result<std::unique_ptr<UdpPort>> UdpPort::Open(const Gid& local, uint32_t interface, Use use, NetworkCounters& counters,
                                                FaultInjection* faults) {
   std::unique_ptr<UdpPort> port(new UdpPort(local, counters, faults));
   const bool ipv4 = IsIpv4(local);
@@ -125,35 +122,41 @@ Result<std::unique_ptr<UdpPort>> UdpPort::Open(const Gid& local, uint32_t interf
     return ErrnoStatus("create a UDP socket");
   }
   SetBuffers(port->sending_.get());
-  RETURN_IF_ERROR(ipv4 ? port->OpenIpv4(interface) : port->OpenIpv6(interface));
+  RETURN_IF_ERROR(ipv4 ? port->OpenIpv4(interface, use) : port->OpenIpv6(interface, use));
   return port;
 }
 
-Status UdpPort::Bind(int socket, uint32_t interface) {
+Status UdpPort::Bind(uint32_t interface, Use use) {
   SocketAddress address(local_, roce::kUdpPort, interface);
-  if (bind(socket, address.get(), address.length) == 0) {
+  if (use == Use::kShared && bind(sending_.get(), address.get(), address.length) == 0) {
     number_ = roce::kUdpPort;
     return Status::Ok();
   }
+  const bool taken = use == Use::kShared && errno == EADDRINUSE;
   address = SocketAddress(local_, 0, interface);
-  if (errno != EADDRINUSE || bind(socket, address.get(), address.length) != 0) {
+  if ((use == Use::kShared && !taken) || bind(sending_.get(), address.get(), address.length) != 0) {
     return ErrnoStatus("bind a UDP socket to " + ToString(local_));
   }
   SocketAddress bound;
   bound.length = sizeof(bound.storage);
-  if (getsockname(socket, reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) != 0) {
+  if (getsockname(sending_.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) != 0) {
     return ErrnoStatus("ask for the port of a UDP socket");
   }
-  number_ = ntohs(reinterpret_cast<const sockaddr_in*>(&bound.storage)->sin_port);  // sockaddr_in6 has it there, too
-  LOG_INFO("UDP port {} of {} is taken: RoCE packets are received on port {}, which only termfs peers know",
-           roce::kUdpPort, ToString(local_), number_);
+  number_ = PortOf(bound.storage);
+  if (taken) {
+    LOG_INFO("UDP port {} of {} is taken: RoCE packets are received on port {}, which only termfs peers know",
+             roce::kUdpPort, ToString(local_), number_);
+  }
   return Status::Ok();
 }
 
-Status UdpPort::OpenIpv4(uint32_t interface) {
+Status UdpPort::OpenIpv4(uint32_t interface, Use use) {
   RETURN_IF_ERROR(SetOption(sending_.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO, "forbid fragments"));
+  if (use == Use::kOwn) {
+    return Bind(interface, use);
+  }
   RETURN_IF_ERROR(DropAll(sending_.get()));
-  RETURN_IF_ERROR(Bind(sending_.get(), interface));
+  RETURN_IF_ERROR(Bind(interface, use));
   raw_ = UniqueFd(socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP));
   if (!raw_.valid()) {
     return ErrnoStatus("create a raw socket for RoCE over IPv4 (it needs CAP_NET_RAW; RoCE over IPv6 does not)");
@@ -164,10 +167,10 @@ Status UdpPort::OpenIpv4(uint32_t interface) {
   return bind(raw_.get(), address.get(), address.length) == 0 ? Status::Ok() : ErrnoStatus("bind a raw socket");
 }
 
-Status UdpPort::OpenIpv6(uint32_t interface) {
+Status UdpPort::OpenIpv6(uint32_t interface, Use use) {
   RETURN_IF_ERROR(SetOption(sending_.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO, "forbid fragments"));
   RETURN_IF_ERROR(SetOption(sending_.get(), IPPROTO_UDP, UDP_GRO, 1, "receive datagrams put together"));
-  return Bind(sending_.get(), interface);
+  return Bind(interface, use);
 }
 
 Result<uint32_t> UdpPort::PathMtu(const NetworkPath& path) {
@@ -186,16 +189,17 @@ Result<uint32_t> UdpPort::PathMtu(const NetworkPath& path) {
 // ---------------------------------------------------------------------------------------------------------------
 // Receiving.
 
-bool UdpPort::Receive(const Take& take) {
-  buffers_->Prepare();
-  const int got =
-      recvmmsg(fd(), buffers_->headers.data(), static_cast<unsigned>(buffers_->headers.size()), MSG_DONTWAIT, nullptr);
+bool UdpPort::Receive(ReceiveBuffers& buffers, const Take& take) {
+  const bool ipv4 = IsIpv4(local_);
+  const size_t most = ipv4 ? kMessagesAtOnce : kIpv6AtOnce;
+  buffers.Prepare(most, ipv4 ? kLargestIpv4 : kLargestIpv6);
+  const int got = recvmmsg(fd(), buffers.headers.data(), static_cast<unsigned>(most), MSG_DONTWAIT, nullptr);
   for (int i = 0; i < got; i++) {
-    const mmsghdr& message = buffers_->headers[static_cast<size_t>(i)];
+    const mmsghdr& message = buffers.headers[static_cast<size_t>(i)];
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(message.msg_hdr.msg_iov->iov_base),
                                            message.msg_len);
     if (raw_.valid()) {
-      TakeIpv4(bytes, take);
+      TakeRaw(bytes, take);
       continue;
     }
     size_t segment = bytes.size();
@@ -207,12 +211,12 @@ bool UdpPort::Receive(const Take& take) {
         segment = static_cast<size_t>(size);
       }
     }
-    TakeIpv6(bytes, segment, buffers_->from[static_cast<size_t>(i)], take);
+    TakeDatagrams(bytes, segment, buffers.from[static_cast<size_t>(i)], take);
   }
   return got > 0;
 }
 
-void UdpPort::TakeIpv4(std::span<const std::byte> datagram, const Take& take) {
+void UdpPort::TakeRaw(std::span<const std::byte> datagram, const Take& take) {
   Count(counters_.packets_received);
   constexpr size_t kHeaders = kIpv4HeaderBytes + kUdpHeaderBytes;
   if (datagram.size() < kHeaders + roce::kCrcBytes) {
@@ -233,11 +237,10 @@ void UdpPort::TakeIpv4(std::span<const std::byte> datagram, const Take& take) {
   take(transport, from);
 }
 
-void UdpPort::TakeIpv6(std::span<const std::byte> datagrams, size_t segment, const sockaddr_in6& from,
-                       const Take& take) {
-  Gid source;
-  std::memcpy(source.data(), &from.sin6_addr, source.size());
-  const Flow flow(source, ntohs(from.sin6_port), local_, number_);
+void UdpPort::TakeDatagrams(std::span<const std::byte> datagrams, size_t segment, const sockaddr_storage& from,
+                            const Take& take) {
+  const Gid source = GidOf(from);
+  const Flow flow(source, PortOf(from), local_, number_);
   while (!datagrams.empty()) {
     const auto datagram = datagrams.first(std::min(segment == 0 ? datagrams.size() : segment, datagrams.size()));
     datagrams = datagrams.subspan(datagram.size());

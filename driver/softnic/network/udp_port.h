@@ -10,6 +10,8 @@
 // in by a raw socket, with the headers as they came; that needs CAP_NET_RAW.
 //
 // The port is RoCE's, 4791, or where that is taken on this address another one, which only termfs's own peers are told.
+// A port of a queue pair's own is always such. As its peers are known to write IPv4 headers as this side does, it needs
+// no raw socket: the headers are what they have to be, or the CRC is wrong.
 //
 // Thread-safety: Receive on one thread; the rest on any.
 // Errors:        what cannot be sent is dropped and counted, as by a network.
@@ -50,8 +52,10 @@ class UdpPort {
     std::array<Control, kBatchPackets> controls;
   };
 
-  // EACCES, EPERM: IPv4 without CAP_NET_RAW; EADDRNOTAVAIL: not an address of this host. `faults` may be null.
-  static Result<std::unique_ptr<UdpPort>> Open(const Gid& local, uint32_t interface, NetworkCounters& counters,
+  enum class Use : uint8_t { kShared, kOwn };
+  // EACCES, EPERM: a shared one of IPv4 without CAP_NET_RAW; EADDRNOTAVAIL: not an address of this host. `faults` may
+  // be null.
+  static Result<std::unique_ptr<UdpPort>> Open(const Gid& local, uint32_t interface, Use use, NetworkCounters& counters,
                                                FaultInjection* faults);
 
   ~UdpPort();
@@ -65,7 +69,10 @@ class UdpPort {
   // Takes in what is there, up to a few hundred datagrams, and calls `take` with the packet of each, CRC removed, and
   // the host it came from. False: there was nothing.
   using Take = std::function<void(std::span<const std::byte> packet, const Gid& from)>;
-  bool Receive(const Take& take);
+  struct ReceiveBuffers;
+  bool Receive(ReceiveBuffers& buffers, const Take& take);
+  // What is received lies there until the next Receive. They are large: one for each thread that receives.
+  static ReceiveBuffers& BuffersOfThisThread();
 
   void Send(const Flow& flow, Batch& batch);
 
@@ -78,14 +85,13 @@ class UdpPort {
   static Result<uint32_t> PathMtu(const NetworkPath& path);
 
  private:
-  struct ReceiveBuffers;
-
   UdpPort(const Gid& local, NetworkCounters& counters, FaultInjection* faults);
-  Status OpenIpv4(uint32_t interface);
-  Status OpenIpv6(uint32_t interface);
-  Status Bind(int socket, uint32_t interface);
-  void TakeIpv4(std::span<const std::byte> datagram, const Take& take);
-  void TakeIpv6(std::span<const std::byte> datagrams, size_t segment, const sockaddr_in6& from, const Take& take);
+  Status OpenIpv4(uint32_t interface, Use use);
+  Status OpenIpv6(uint32_t interface, Use use);
+  Status Bind(uint32_t interface, Use use);
+  void TakeRaw(std::span<const std::byte> datagram, const Take& take);
+  void TakeDatagrams(std::span<const std::byte> datagrams, size_t segment, const sockaddr_storage& from,
+                     const Take& take);
   void SendMessages(std::span<mmsghdr> messages, size_t packets);
   void SendOneByOne(const Flow& flow, Batch& batch);
   void SendRuns(const Flow& flow, Batch& batch);
@@ -95,8 +101,7 @@ class UdpPort {
   FaultInjection* const faults_;
   uint16_t number_ = 0;
   UniqueFd sending_;
-  UniqueFd raw_;  // IPv4
-  std::unique_ptr<ReceiveBuffers> buffers_;
+  UniqueFd raw_;  // a shared one of IPv4
   Mutex mutex_;
   std::vector<std::unique_ptr<Batch>> free_ GUARDED_BY(mutex_);
 };

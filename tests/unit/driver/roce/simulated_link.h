@@ -74,6 +74,7 @@ class End final : public RemoteMemory, public PacketSink, public CompletionSink 
     packet.assign(bytes, std::byte{0xdd});
     return packet.data();
   }
+  void Discard() override { packet.clear(); }
   void Flush() {
     if (!packet.empty()) {
       out(std::exchange(packet, {}));

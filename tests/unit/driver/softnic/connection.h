@@ -31,19 +31,20 @@ inline QueuePairOptions Patient() {
   return options;
 }
 
-// How the queue pairs of Sides made from now on are connected: over this address of the loopback interface; empty:
-// through shared memory.
+// How the queue pairs of Sides made from now on are connected: over this address of the loopback interface, both ends
+// "polled" (NetworkPath) where that follows; empty: through shared memory.
 inline std::optional<NetworkPath> test_path;
 inline SoftNicOptions test_nic;
-inline void SetPath(const std::string& address) {
+inline void SetPath(const std::string& path) {
   test_path.reset();
-  if (address.empty()) {
+  if (path.empty()) {
     return;
   }
+  const std::string address = path.substr(0, path.find(' '));
   const std::string mapped = address.find(':') == std::string::npos ? "::ffff:" + address : address;
   Gid gid;
   TERMFS_CHECK(inet_pton(AF_INET6, mapped.c_str(), gid.data()) == 1);
-  test_path = {.local = gid, .remote = gid, .interface = 0};
+  test_path = {.local = gid, .remote = gid, .interface = 0, .polled = address != path};
 }
 
 // For tests of what holds on either path.
@@ -54,10 +55,11 @@ class AnyPath : public testing::TestWithParam<const char*> {
   static bool over_network() { return *GetParam() != '\0'; }
 };
 inline std::string PathName(const testing::TestParamInfo<const char*>& info) {
-  const std::string address = info.param;
-  return address.empty() ? "SharedMemory" : (address == "::1" ? "Ipv6" : "Ipv4");
+  const std::string path = info.param;
+  const std::string family = path.starts_with("::1") ? "Ipv6" : "Ipv4";
+  return path.empty() ? "SharedMemory" : family + (path.ends_with("polled") ? "Polled" : "");
 }
-inline auto EveryPath() { return testing::Values("", "::1", "127.0.0.1"); }
+inline auto EveryPath() { return testing::Values("", "::1", "127.0.0.1", "::1 polled", "127.0.0.1 polled"); }
 
 struct Side {
   explicit Side(QueuePairOptions wanted = Patient()) : options(wanted) {

@@ -24,7 +24,8 @@ class Network : public testing::TestWithParam<const char*> {
     test_nic = {};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Families, Network, testing::Values("::1", "127.0.0.1"), PathName);
+INSTANTIATE_TEST_SUITE_P(Families, Network, testing::Values("::1", "127.0.0.1", "::1 polled", "127.0.0.1 polled"),
+                         PathName);
 
 uint64_t Metric(Nic& nic, const std::string& name) {
   for (const MetricValue& value : nic.Metrics()) {
@@ -107,7 +108,9 @@ TEST_P(Network, PeerGone_IsReportedAfterTheRetries) {
   EXPECT_EQ(statuses[WcStatus::kRetryExcErr], 1);
   EXPECT_EQ(statuses[WcStatus::kWrFlushErr], 2);  // the other READ, and the receive
   EXPECT_FALSE(c.client.pair->connected());
-  EXPECT_GT(Metric(*c.server.nic, "network_packets_no_connection_total"), 0u);
+  if (!test_path->polled) {  // else the port has gone with the queue pair
+    EXPECT_GT(Metric(*c.server.nic, "network_packets_no_connection_total"), 0u);
+  }
 }
 
 TEST_P(Network, Close_LeavesMemoryAlone) {
@@ -117,7 +120,8 @@ TEST_P(Network, Close_LeavesMemoryAlone) {
     ASSERT_TRUE(d.client.Send(d.client.Request(Opcode::kRdmaRead, 0, 1 << 20, d.server.region->rkey(), 0)).ok());
     d.client.pair->Close();
     std::fill_n(d.client.memory->data(), 1 << 20, std::byte{0x55});
-    ASSERT_EQ(d.client.WaitStatus(), WcStatus::kWrFlushErr);
+    const WcStatus status = d.client.WaitStatus();
+    ASSERT_TRUE(status == WcStatus::kWrFlushErr || status == WcStatus::kSuccess);  // it may have been faster
     ASSERT_TRUE(std::all_of(d.client.memory->data(), d.client.memory->data() + (1 << 20),
                             [](std::byte byte) { return byte == std::byte{0x55}; }));
   }

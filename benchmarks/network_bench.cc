@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// network_bench serve ADDRESS PORT
+// network_bench measure ADDRESS PORT [PAIRS [SECONDS]]
+//
+// Between two hosts: pages of 4 KiB that are READ at queue depth 32, beside the same asked for over TCP, pipelined,
+// with epoll at both ends; and of 1 MiB, beside one TCP stream. Turns of the two alternate. Prints JSON: bytes moved in
+// each turn per second, and per second of processor time that the whole machine spent, on which both hosts must be.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/page.h"
+#include "base/random.h"
+#include "benchmarks/must.h"
+#include "driver/softnic/softnic.h"
+#include "tlib/rpc/tcp_socket.h"
+
+namespace termfs::benchmarks {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr uint64_t kRegionPages = 16 << 10;  // 64 MiB
+constexpr size_t kDepth = 32;
+constexpr size_t kLargeDepth = 4;
+constexpr size_t kLarge = 1 << 20;
+constexpr size_t kSmall = kPageSize;
+
+enum class Mode : uint8_t { kRdma = 1, kRequests = 2, kStream = 3 };
+
+void CheckIo(bool ok, const char* what) {
+  if (!ok) {
+    std::perror(what);
+    std::exit(1);
+  }
+}
+
+void SendAll(int socket, const void* data, size_t size) {
+  CheckIo(send(socket, data, size, MSG_NOSIGNAL) == static_cast<ssize_t>(size), "send");
+}
+bool ReceiveAll(int socket, void* data, size_t size) {
+  return recv(socket, data, size, MSG_WAITALL) == static_cast<ssize_t>(size);
+}
+
+// Of the whole machine, since it was started.
+double CpuSeconds() {
+  std::FILE* const file = std::fopen("/proc/stat", "re");
+  CheckIo(file != nullptr, "/proc/stat");
+  std::array<unsigned long long, 8> ticks{};
+  const int got = std::fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &ticks[0], &ticks[1], &ticks[2],
+                              &ticks[3], &ticks[4], &ticks[5], &ticks[6], &ticks[7]);
+  std::fclose(file);
+  CheckIo(got == 8, "/proc/stat");
+  const unsigned long long busy = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6];  // neither idle nor stolen
+  return static_cast<double>(busy) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+void WaitFor(int epoll, int socket, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.fd = socket;
+  CheckIo(epoll_ctl(epoll, EPOLL_CTL_MOD, socket, &event) == 0, "epoll_ctl");
+  CheckIo(epoll_wait(epoll, &event, 1, -1) == 1, "epoll_wait");
+}
+UniqueFd Watch(int socket) {
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{};
+  event.data.fd = socket;
+  CheckIo(epoll.valid() && epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket, &event) == 0, "epoll");
+  CheckIo(fcntl(socket, F_SETFL, O_NONBLOCK) == 0, "fcntl");
+  return epoll;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The server.
+
+struct Store {
+  Store() : nic(Must(driver::CreateSoftNic())), domain(Must(nic->CreateProtectionDomain())) {
+    driver::TermRegionOptions options;
+    options.pages = options.max_pages = kRegionPages;
+    region = Must(domain->RegisterTermRegion(options));
+    Must(region->Commit({0}, kRegionPages));
+    for (uint32_t page = 0; page < kRegionPages; page++) {
+      std::memset(region->frame({page}), static_cast<int>(page), kPageSize);
+      region->Publish({page}, {page});
+    }
+  }
+  std::unique_ptr<driver::Nic> nic;
+  std::unique_ptr<driver::ProtectionDomain> domain;
+  std::unique_ptr<driver::TermRegion> region;
+};
+
+// The frames lie one behind the other.
+std::byte* BytesOf(Store& store, uint64_t offset) { return store.region->frame({0}) + offset; }
+
+void ServeRdma(Store& store, int socket) {
+  const auto queue = Must(store.nic->CreateCompletionQueue(16));
+  driver::QueuePairOptions options;
+  options.send_cq = options.recv_cq = queue.get();
+  options.max_send = options.max_recv = 4;
+  options.network = Must(tlib::NetworkPathOf(socket));
+  const auto pair = Must(store.domain->CreateQueuePair(options));
+  const driver::Endpoint local = Must(pair->LocalEndpoint());
+  driver::Endpoint remote;
+  remote.bytes.resize(local.bytes.size());
+  CheckIo(ReceiveAll(socket, remote.bytes.data(), remote.bytes.size()), "an endpoint");
+  Must(pair->Connect(std::move(remote)));
+  SendAll(socket, local.bytes.data(), local.bytes.size());
+  const uint32_t rkey = store.region->rkey().value;
+  SendAll(socket, &rkey, sizeof(rkey));
+  char end = 0;
+  ReceiveAll(socket, &end, 1);
+}
+
+// Requests are offsets of pages; as many as have come are answered together, out of the frames.
+void ServeRequests(Store& store, int socket) {
+  const UniqueFd epoll = Watch(socket);
+  std::array<uint64_t, 4 * kDepth> requests{};
+  size_t have = 0;  // bytes of them
+  while (true) {
+    WaitFor(epoll.get(), socket, EPOLLIN);
+    auto* const bytes = reinterpret_cast<char*>(requests.data());
+    const ssize_t got = recv(socket, bytes + have, sizeof(requests) - have, 0);
+    if (got <= 0) {
+      return;
+    }
+    have += static_cast<size_t>(got);
+    const size_t count = have / sizeof(uint64_t);
+    std::array<iovec, 4 * kDepth> replies{};
+    for (size_t i = 0; i < count; i++) {
+      replies[i] = {BytesOf(store, requests[i]), kSmall};
+    }
+    for (size_t first = 0; first < count;) {
+      ssize_t sent = writev(socket, &replies[first], static_cast<int>(count - first));
+      if (sent < 0 && errno == EAGAIN) {
+        WaitFor(epoll.get(), socket, EPOLLOUT);
+        continue;
+      }
+      if (sent <= 0) {
+        return;
+      }
+      while (first < count && static_cast<size_t>(sent) >= replies[first].iov_len) {
+        sent -= static_cast<ssize_t>(replies[first++].iov_len);
+      }
+      if (sent > 0) {
+        replies[first].iov_base = static_cast<char*>(replies[first].iov_base) + sent;
+        replies[first].iov_len -= static_cast<size_t>(sent);
+      }
+    }
+    have -= count * sizeof(uint64_t);
+    std::memmove(bytes, bytes + count * sizeof(uint64_t), have);
+  }
+}
+
+// While it is told to: one byte, and what it asked for, over and over.
+void ServeStream(Store& store, int socket) {
+  uint64_t bytes = 0;
+  while (ReceiveAll(socket, &bytes, sizeof(bytes))) {
+    for (uint64_t done = 0; done < bytes;) {
+      const uint64_t offset = done % (kRegionPages << kPageBits);
+      const ssize_t sent = send(socket, BytesOf(store, offset), std::min<uint64_t>(kLarge, bytes - done), MSG_NOSIGNAL);
+      if (sent <= 0) {
+        return;
+      }
+      done += static_cast<uint64_t>(sent);
+    }
+  }
+}
+
+int Serve(const tlib::HostPort& place) {
+  Store store;
+  const std::vector<UniqueFd> listeners = Must(tlib::ListenTcp(place));
+  std::puts("ready");
+  std::fflush(stdout);
+  while (true) {
+    pollfd waiting{listeners.front().get(), POLLIN, 0};
+    poll(&waiting, 1, -1);
+    UniqueFd socket(accept4(listeners.front().get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket.valid()) {
+      continue;
+    }
+    std::thread([&store, socket = std::move(socket)] {
+      Must(tlib::SetTcpOptions(socket.get()));
+      Mode mode{};
+      if (!ReceiveAll(socket.get(), &mode, sizeof(mode))) {
+        return;
+      }
+      mode == Mode::kRdma       ? ServeRdma(store, socket.get())
+      : mode == Mode::kRequests ? ServeRequests(store, socket.get())
+                                : ServeStream(store, socket.get());
+    }).detach();
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The client.
+
+UniqueFd Dial(const tlib::HostPort& place, Mode mode) {
+  UniqueFd socket = Must(tlib::ConnectTcp(place, steady_clock::now() + std::chrono::seconds(10)));
+  CheckIo(fcntl(socket.get(), F_SETFL, 0) == 0, "fcntl");
+  SendAll(socket.get(), &mode, sizeof(mode));
+  return socket;
+}
+
+class Rdma {
+ public:
+  explicit Rdma(const tlib::HostPort& place)
+      : socket_(Dial(place, Mode::kRdma)),
+        nic_(Must(driver::CreateSoftNic())),
+        domain_(Must(nic_->CreateProtectionDomain())),
+        memory_(Must(nic_->AllocateMemory({.bytes = kLargeDepth * kLarge}))),
+        memory_region_(Must(domain_->RegisterMemory(memory_->data(), memory_->size(), driver::Access::kLocalWrite))),
+        queue_(Must(nic_->CreateCompletionQueue(128))) {
+    driver::QueuePairOptions options;
+    options.send_cq = options.recv_cq = queue_.get();
+    options.network = Must(tlib::NetworkPathOf(socket_.get()));
+    options.network->polled = true;  // as clients have it
+    pair_ = Must(domain_->CreateQueuePair(options));
+    const driver::Endpoint local = Must(pair_->LocalEndpoint());
+    SendAll(socket_.get(), local.bytes.data(), local.bytes.size());
+    driver::Endpoint remote;
+    remote.bytes.resize(local.bytes.size());
+    CheckIo(ReceiveAll(socket_.get(), remote.bytes.data(), remote.bytes.size()), "an endpoint");
+    Must(pair_->Connect(std::move(remote)));
+    CheckIo(ReceiveAll(socket_.get(), &rkey_, sizeof(rkey_)), "a key");
+  }
+
+  // Bytes READ.
+  uint64_t Run(uint32_t size, size_t depth, double seconds) {
+    const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
+    std::array<driver::SendWorkRequest, kDepth> requests;
+    std::array<driver::WorkCompletion, kDepth> completions;
+    for (size_t i = 0; i < depth; i++) {
+      requests[i] = Request(i, size);
+    }
+    Must(pair_->PostSend(std::span(requests).first(depth)));
+    uint64_t done = 0;
+    size_t under_way = depth;
+    while (under_way > 0) {
+      const size_t got = queue_->Poll(completions);
+      if (got == 0) {
+        Sleep();
+        continue;
+      }
+      under_way -= got;
+      done += got;
+      const bool more = steady_clock::now() < end;
+      for (size_t i = 0; i < got; i++) {
+        CheckIo(completions[i].status == driver::WcStatus::kSuccess, "READ");
+        requests[i] = Request(completions[i].id, size);
+      }
+      if (more) {
+        Must(pair_->PostSend(std::span(requests).first(got)));
+        under_way += got;
+      }
+    }
+    return done * size;
+  }
+
+ private:
+  driver::SendWorkRequest Request(uint64_t slot, uint32_t size) {
+    driver::SendWorkRequest request;
+    request.id = slot;
+    request.opcode = driver::Opcode::kRdmaRead;
+    request.local = {memory_->data() + slot * size, size, memory_region_->lkey()};
+    request.remote_offset = random_.Below((kRegionPages << kPageBits) / size) * size;
+    request.rkey = {rkey_};
+    return request;
+  }
+  void Sleep() {
+    if (queue_->Arm()) {
+      pollfd waiting{queue_->fd(), POLLIN, 0};
+      poll(&waiting, 1, -1);
+      queue_->Disarm();
+    }
+  }
+
+  UniqueFd socket_;
+  std::unique_ptr<driver::Nic> nic_;
+  std::unique_ptr<driver::ProtectionDomain> domain_;
+  std::unique_ptr<driver::Memory> memory_;
+  std::unique_ptr<driver::MemoryRegion> memory_region_;
+  std::unique_ptr<driver::CompletionQueue> queue_;
+  std::unique_ptr<driver::QueuePair> pair_;
+  uint32_t rkey_ = 0;
+  Random random_{1};
+};
+
+// As many requests are under way as depth says; those that are answered make room for new ones, sent together.
+class TcpRequests {
+ public:
+  explicit TcpRequests(const tlib::HostPort& place)
+      : socket_(Dial(place, Mode::kRequests)), epoll_(Watch(socket_.get())), buffer_(kDepth * kSmall) {}
+
+  uint64_t Run(double seconds) {
+    const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
+    Ask(kDepth);
+    uint64_t asked = kDepth;
+    uint64_t bytes = 0;
+    while (bytes < asked * kSmall) {
+      WaitFor(epoll_.get(), socket_.get(), EPOLLIN);
+      // The answers' slots, the one that is being filled first, to the end of the buffer and round.
+      const size_t at = bytes % buffer_.size();
+      const std::array<iovec, 2> slots = {{{buffer_.data() + at, buffer_.size() - at}, {buffer_.data(), at}}};
+      const ssize_t got = readv(socket_.get(), slots.data(), slots.size());
+      CheckIo(got > 0, "a reply");
+      const uint64_t answered = (bytes + static_cast<uint64_t>(got)) / kSmall - bytes / kSmall;
+      bytes += static_cast<uint64_t>(got);
+      if (answered > 0 && steady_clock::now() < end) {
+        Ask(answered);
+        asked += answered;
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  void Ask(size_t count) {
+    std::array<uint64_t, kDepth> requests;
+    for (size_t i = 0; i < count; i++) {
+      requests[i] = random_.Below(kRegionPages) << kPageBits;
+    }
+    SendAll(socket_.get(), requests.data(), count * sizeof(uint64_t));
+  }
+
+  UniqueFd socket_;
+  UniqueFd epoll_;
+  std::vector<char> buffer_;
+  Random random_{1};
+};
+
+class TcpStream {
+ public:
+  explicit TcpStream(const tlib::HostPort& place) : socket_(Dial(place, Mode::kStream)), buffer_(kLarge) {}
+
+  uint64_t Run(double seconds) {
+    const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
+    uint64_t bytes = 0;
+    while (steady_clock::now() < end) {
+      const uint64_t wanted = 256 * kLarge;  // so many that the way back does not count
+      SendAll(socket_.get(), &wanted, sizeof(wanted));
+      for (uint64_t left = wanted; left > 0;) {
+        const ssize_t got = recv(socket_.get(), buffer_.data(), std::min<uint64_t>(buffer_.size(), left), 0);
+        CheckIo(got > 0, "the stream");
+        left -= static_cast<uint64_t>(got);
+      }
+      bytes += wanted;
+    }
+    return bytes;
+  }
+
+ private:
+  UniqueFd socket_;
+  std::vector<char> buffer_;
+};
+
+struct Turn {
+  double per_second = 0;
+  double per_cpu_second = 0;
+};
+
+template <typename Run>
+Turn Measure(Run&& run) {
+  const double cpu = CpuSeconds();
+  const auto begin = steady_clock::now();
+  const auto bytes = static_cast<double>(run());
+  const double took = std::chrono::duration<double>(steady_clock::now() - begin).count();
+  return {bytes / took, bytes / std::max(CpuSeconds() - cpu, 0.01)};
+}
+
+template <typename Ours, typename Theirs>
+void Compare(const char* name, int pairs, Ours&& ours, Theirs&& theirs, bool last) {
+  ours();
+  theirs();
+  std::printf("\"%s\": [", name);
+  for (int i = 0; i < pairs; i++) {
+    const Turn mine = Measure(ours);
+    const Turn other = Measure(theirs);
+    std::printf("%s{\"rdma\": [%.4g, %.4g], \"tcp\": [%.4g, %.4g]}", i == 0 ? "" : ", ", mine.per_second,
+                mine.per_cpu_second, other.per_second, other.per_cpu_second);
+  }
+  std::puts(last ? "]}" : "],");
+  std::fflush(stdout);
+}
+
+int MeasureAll(const tlib::HostPort& place, int pairs, double seconds) {
+  Rdma rdma(place);
+  TcpRequests requests(place);
+  TcpStream stream(place);
+  std::printf("{");
+  Compare(
+      "requests_4k", pairs, [&] { return rdma.Run(kSmall, kDepth, seconds); }, [&] { return requests.Run(seconds); },
+      false);
+  Compare(
+      "stream_1m", pairs, [&] { return rdma.Run(kLarge, kLargeDepth, seconds); }, [&] { return stream.Run(seconds); },
+      true);
+  return 0;
+}
+
+}  // namespace
+}  // namespace termfs::benchmarks
+
+int main(int argc, char** argv) {
+  using namespace termfs::benchmarks;
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (argc < 4 || (mode != "serve" && mode != "measure")) {
+    std::fputs("usage: network_bench serve|measure ADDRESS PORT [PAIRS [SECONDS]]\n", stderr);
+    return 2;
+  }
+  const termfs::tlib::HostPort place{argv[2], static_cast<uint16_t>(std::atoi(argv[3]))};
+  return mode == "serve" ? Serve(place)
+                         : MeasureAll(place, argc > 4 ? std::atoi(argv[4]) : 7, argc > 5 ? std::atof(argv[5]) : 1);
+}
