@@ -75,7 +75,8 @@ def reason_against(path, quote, included):
         return f"{folder} may not include {included}"
     implementation = re.match(r"driver/(\w+)/", included)
     if implementation and not path.startswith(implementation.group(0)):
-        if path.count("/") > 1 or not path.startswith("driver/"):
+        carries = implementation.group(1) == "roce" and path.startswith("driver/softnic/")  # over UDP
+        if not carries and (path.count("/") > 1 or not path.startswith("driver/")):
             return f"an implementation of the NIC is included by itself and by *_main.cc only: {included}"
     sides = {side_of(path), side_of(included)}
     if sides == {"client", "server"}:

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
 #include "base/log.h"
 #include "driver/softnic/queue_pair.h"
@@ -158,7 +159,10 @@ int SoftCompletionQueue::fd() const {
   if (!lone_) {
     return epoll_.get();
   }
-  return inlet_ != nullptr ? inlet_->fd() : queue_pairs_.front()->socket();
+  if (inlet_ == nullptr) {
+    return queue_pairs_.front()->socket();
+  }
+  return ports_.empty() ? inlet_->fd() : ports_.front()->fd();
 }
 
 bool SoftCompletionQueue::Arm() {
@@ -175,9 +179,15 @@ bool SoftCompletionQueue::Arm() {
   }
   SetTimer(deadline);
   if (inlet_ != nullptr) {
-    lone_ = !timer_set_ && queue_pairs_.empty() && ports_.empty();
-    return inlet_->Arm() &&
-           std::all_of(ports_.begin(), ports_.end(), [](PolledPort* port) { return port->PrepareToSleep(); });
+    lone_ = !timer_set_ && queue_pairs_.empty() && ports_.size() <= 1;
+    for (PolledPort* port : ports_) {
+      port->PrepareToSleep();  // before the look into the inlet: see OwnPort
+    }
+    if (!inlet_->Arm()) {
+      StayAwake();
+      return false;
+    }
+    return true;
   }
   lone_ = !timer_set_ && queue_pairs_.size() == 1 && queue_pairs_.front()->SleepsForMessages(*this);
   return true;
@@ -202,8 +212,6 @@ void SoftCompletionQueue::SetTimer(TimePoint deadline) {
 void SoftCompletionQueue::Disarm() {
   if (lone_ && inlet_ != nullptr) {
     lone_ = false;
-    inlet_->ReadEvent();
-  } else if (inlet_ != nullptr && queue_pairs_.empty() && !timer_set_) {
     if (inlet_->woken()) {
       inlet_->ReadEvent();
     }
@@ -213,17 +221,21 @@ void SoftCompletionQueue::Disarm() {
   } else {
     ReadDescriptors();
   }
-  if (armed_) {
-    armed_ = false;
-    if (inlet_ != nullptr) {
-      inlet_->Disarm();
-    }
-    for (PolledPort* port : ports_) {
-      port->StayAwake();
-    }
-    for (SoftQueuePair* queue_pair : queue_pairs_) {
-      queue_pair->StayAwake(*this);
-    }
+  StayAwake();
+}
+
+void SoftCompletionQueue::StayAwake() {
+  if (!std::exchange(armed_, false)) {
+    return;
+  }
+  if (inlet_ != nullptr) {
+    inlet_->Disarm();
+  }
+  for (PolledPort* port : ports_) {
+    port->StayAwake();
+  }
+  for (SoftQueuePair* queue_pair : queue_pairs_) {
+    queue_pair->StayAwake(*this);
   }
 }
 

@@ -10,8 +10,10 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import time
+import zlib
 
 from cases_reconnect import WORKER, check_work, logged
 from cases_service import failure
@@ -323,3 +325,55 @@ def case_network_killed_mount(site):
         check(time.monotonic() - began < 30, "a dead client delays others by seconds")
         volume.abandon(first)
         eventually(lambda: len(volume.status()["sessions"]) == 1, "its session ends")
+
+
+def right_crc(packet):
+    """Whether a captured datagram from its IP header on ends with the invariant CRC, by what the specification says."""
+    header = 40 if packet[0] >> 4 == 6 else 20
+    length = struct.unpack_from(">H", packet, header + 4)[0]
+    covered = bytearray(b"\xff" * 8 + packet[:header + length])
+    ip, udp = 8, 8 + header
+    masked = (ip, ip + 1, ip + 2, ip + 3, ip + 7) if header == 40 else (ip + 1, ip + 8, ip + 10, ip + 11)
+    for place in (*masked, udp + 6, udp + 7, udp + 8 + 4):  # and the UDP checksum, and BTH's congestion bits
+        covered[place] = covered[place] | 0x0f if place == ip and header == 40 else 0xff
+    return struct.pack("<I", zlib.crc32(covered[:-4])) == bytes(covered[-4:])
+
+
+def packets_of(path):
+    """Of a pcap file with Ethernet frames: from the IP header on."""
+    with open(path, "rb") as file:
+        check(file.read(24)[20:24] == b"\x01\0\0\0", "a capture of Ethernet")
+        while record := file.read(16):
+            yield file.read(struct.unpack_from("<I", record, 8)[0])[14:]
+
+
+def case_network_capture(site):
+    """What a mount and its server send is RoCEv2: a dissector knows every packet, and every CRC is right."""
+    need("tshark")
+    need("ethtool")
+    for ipv6 in (False, True):
+        volume = site.volume("64M", 0.25)
+        volume.stop()
+        with two_hosts(site, ipv6) as hosts:
+            for host in (hosts.server, hosts.client):  # else a capture shows what is cut into packets behind it
+                run(*host, "ethtool", "-K", "veth0", "gso", "off", "gro", "off", "tso", "off", "tx-udp-segmentation", "off")
+            capture = os.path.join(site.scratch, "capture")
+            tshark = site.start(*hosts.server, "tshark", "-q", "-i", "veth0", "-f", "udp", "-F", "pcap", "-w", capture)
+            eventually(lambda path=capture: os.path.exists(path) and os.path.getsize(path) >= 24, "tshark captures")
+            hosts.serve(site, volume)
+            m = volume.mount(at=hosts.client)
+            write_and_check(m, 4)
+            volume.umount(m)
+            time.sleep(1)
+            tshark.send_signal(signal.SIGINT)
+            check(tshark.wait(timeout=60) == 0, "tshark ends")
+            packets = list(packets_of(capture))
+            check(len(packets) > 2000, f"{len(packets)} packets")
+            wrong = sum(not right_crc(packet) for packet in packets)
+            check(wrong == 0, f"{wrong} of {len(packets)} packets have another CRC")
+            for shown, count in (("infiniband", len(packets)), ("_ws.malformed", 0), ("_ws.expert.severity >= 6291456", 0)):
+                # What messages carry is ours: the dissector is not to take it for Ethernet frames.
+                seen = run("tshark", "-o", "infiniband.identify_payload:FALSE", "-r", capture, "-Y", shown, "-T", "fields",
+                           "-e", "frame.number").split()
+                check(len(seen) == count, f"{shown}: {len(seen)} packets, not {count}; the first: {seen[:5]}")
+        os.unlink(capture)

@@ -40,8 +40,26 @@ void OwnPort::Poll() {
 }
 
 void OwnPort::OnReadable() {
-  MutexLock lock(mutex_);
-  Receive();
+  {
+    MutexLock lock(mutex_);
+    Receive();
+  }
+  WakeForPut();
+}
+
+// Asleep is said before the sleeper looks into the inlet, and put before this looks at the sleeper. Who sleeps is woken
+// by a datagram that is still there when he looks: so nobody here may take it in.
+void OwnPort::WakeForPut() {
+  if (!asleep_.load(std::memory_order_seq_cst)) {
+    return;
+  }
+  if (watched_.load(std::memory_order_relaxed)) {
+    watched_.store(false, std::memory_order_seq_cst);
+    Watch(0);
+  }
+  if (connection_->TakePut()) {
+    port_->SendToItself();
+  }
 }
 
 void OwnPort::TakeBack() {
@@ -55,10 +73,9 @@ void OwnPort::TakeBack() {
 
 // Who sleeps has to find what arrives: nobody else takes it from now on, or whoever still does puts it into the inlet,
 // which the sleeper is woken by.
-bool OwnPort::PrepareToSleep() {
+void OwnPort::PrepareToSleep() {
   asleep_.store(true, std::memory_order_seq_cst);
   TakeBack();
-  return true;
 }
 
 bool OwnPort::OnTick() {

@@ -31,11 +31,13 @@ class OwnPort final : public PolledPort {
   void Close() EXCLUDES(mutex_);
 
   void Poll() override EXCLUDES(mutex_);
-  bool PrepareToSleep() override;
+  void PrepareToSleep() override;
   void StayAwake() override { asleep_.store(false, std::memory_order_relaxed); }
   int fd() const override { return port_->fd(); }
 
   void OnReadable() EXCLUDES(mutex_);
+  // Its thread may sleep on the port, and there are completions for it.
+  void WakeForPut();
   // Watches the port from here, if that is called for. False: no more ticks are needed.
   bool OnTick();
   bool needs_ticks() const {

@@ -67,7 +67,7 @@ class UdpPort {
   int fd() const { return raw_.valid() ? raw_.get() : sending_.get(); }  // where they come in
 
   // Takes in what is there, up to a few hundred datagrams, and calls `take` with the packet of each, CRC removed, and
-  // the host it came from. False: there was nothing.
+  // the host it came from. False: there is no more now.
   using Take = std::function<void(std::span<const std::byte> packet, const Gid& from)>;
   struct ReceiveBuffers;
   bool Receive(ReceiveBuffers& buffers, const Take& take);
@@ -75,6 +75,8 @@ class UdpPort {
   static ReceiveBuffers& BuffersOfThisThread();
 
   void Send(const Flow& flow, Batch& batch);
+  // An empty datagram, which wakes who sleeps on the port and is dropped.
+  void SendToItself();
 
   // Batches are large; they serve again.
   std::unique_ptr<Batch> TakeBatch() EXCLUDES(mutex_);
@@ -85,7 +87,7 @@ class UdpPort {
   static Result<uint32_t> PathMtu(const NetworkPath& path);
 
  private:
-  UdpPort(const Gid& local, NetworkCounters& counters, FaultInjection* faults);
+  UdpPort(const Gid& local, uint32_t interface, NetworkCounters& counters, FaultInjection* faults);
   Status OpenIpv4(uint32_t interface, Use use);
   Status OpenIpv6(uint32_t interface, Use use);
   Status Bind(uint32_t interface, Use use);
@@ -97,6 +99,7 @@ class UdpPort {
   void SendRuns(const Flow& flow, Batch& batch);
 
   const Gid local_;
+  const uint32_t interface_;
   NetworkCounters& counters_;
   FaultInjection* const faults_;
   uint16_t number_ = 0;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "base/random.h"
 #include "driver/softnic/network/fault_injection.h"
@@ -124,6 +125,26 @@ TEST_P(Network, Close_LeavesMemoryAlone) {
     ASSERT_TRUE(status == WcStatus::kWrFlushErr || status == WcStatus::kSuccess);  // it may have been faster
     ASSERT_TRUE(std::all_of(d.client.memory->data(), d.client.memory->data() + (1 << 20),
                             [](std::byte byte) { return byte == std::byte{0x55}; }));
+  }
+}
+
+// Pauses as long as it takes the RNIC thread to watch the port in the place of its owner, or not: whoever takes in what
+// arrives, the owner wakes up.
+TEST_P(Network, Arm_AfterPausesNoWakeUpIsLost) {
+  Connection c;
+  Random random(5);
+  for (int round = 0; round < 500; round++) {
+    std::this_thread::sleep_for(std::chrono::microseconds(random.Below(8000)));
+    ASSERT_TRUE(c.client.Send(c.client.Request(Opcode::kRdmaRead, 0, 64, c.server.region->rkey(), 0)).ok());
+    WorkCompletion completion;
+    while (c.client.queue->Poll({&completion, 1}) == 0) {
+      if (c.client.queue->Arm()) {
+        pollfd waiting{c.client.queue->fd(), POLLIN, 0};
+        ASSERT_EQ(poll(&waiting, 1, 60000), 1) << "lost wake-up in round " << round;
+        c.client.queue->Disarm();
+      }
+    }
+    ASSERT_EQ(completion.status, WcStatus::kSuccess);
   }
 }
 

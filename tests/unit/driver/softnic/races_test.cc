@@ -86,7 +86,8 @@ TEST_P(Races, Read_PageIsNeverAMixture) {
   uint64_t data = 0;
   // Long enough that the writer has had its turns, too.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  for (int round = 0; round < 20000 || (data * magic == 0 && std::chrono::steady_clock::now() < deadline); round++) {
+  const int rounds = over_network() ? 5000 : 20000;
+  for (int round = 0; round < rounds || (data * magic == 0 && std::chrono::steady_clock::now() < deadline); round++) {
     // All pages in one work request: each is atomic for itself.
     ASSERT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, kPages * kPageSize, term->rkey(), 0)),
               WcStatus::kSuccess);
@@ -234,15 +235,15 @@ void Echo(Side& side, int rounds, CompletionQueue& receives) {
 }
 
 TEST_P(Races, Arm_NoMessageIsSleptThrough) {
-  constexpr int kRounds = 20000;
+  const int rounds = over_network() ? 3000 : 20000;
   Connection c;
   ASSERT_TRUE(c.server.Receive(1, 0, 64).ok());
   ASSERT_TRUE(c.client.Receive(1, 0, 64).ok());
-  std::jthread server([&] { Echo(c.server, kRounds, *c.server.queue); });
+  std::jthread server([&] { Echo(c.server, rounds, *c.server.queue); });
   SendWorkRequest first = c.client.Request(Opcode::kSend, 64, 64, {});
   first.signaled = false;
   ASSERT_TRUE(c.client.Send(first).ok());
-  Echo(c.client, kRounds - 1, *c.client.queue);
+  Echo(c.client, rounds - 1, *c.client.queue);
   WorkCompletion last;
   EXPECT_TRUE(SleepFor(c.client, &last));
 }
@@ -259,17 +260,17 @@ struct ReceivingSide : Side {
 };
 
 TEST_P(Races, Arm_OfReceivesAlone_NoMessageIsSleptThrough) {
-  constexpr int kRounds = 20000;
+  const int rounds = over_network() ? 3000 : 20000;
   ReceivingSide server_side;
   ReceivingSide client_side;
   Connect(*client_side.pair, *server_side.pair);
   ASSERT_TRUE(server_side.Receive(1, 0, 64).ok());
   ASSERT_TRUE(client_side.Receive(1, 0, 64).ok());
-  std::jthread server([&] { Echo(server_side, kRounds, *server_side.receives); });
+  std::jthread server([&] { Echo(server_side, rounds, *server_side.receives); });
   SendWorkRequest first = client_side.Request(Opcode::kSend, 64, 64, {});
   first.signaled = false;
   ASSERT_TRUE(client_side.Send(first).ok());
-  Echo(client_side, kRounds - 1, *client_side.receives);
+  Echo(client_side, rounds - 1, *client_side.receives);
   WorkCompletion last;
   EXPECT_TRUE(SleepFor(*client_side.receives, &last));
 }
