@@ -279,7 +279,15 @@ def case_network_cut_link(site):
             worker = site.start("python3", "-c", WORKER, m.path, site.scratch, number, 150)
             eventually(lambda n=number: len(logged(site, n)) > 5, "the program works")
             cut()
-            time.sleep(seconds)
+            if name == "long":
+                time.sleep(7.5)
+                up, sessions = m.describe()["link_up"], len(volume.status()["sessions"])
+                check((up, sessions) == ("0", 1), f"the client is the first to know: {up}, {sessions}")
+                eventually(lambda: not volume.status()["sessions"], "the server gives up on the session")
+                seconds = max(seconds, 8)
+                time.sleep(seconds - 8)
+            else:
+                time.sleep(seconds)
             done = len(logged(site, number))
             mend()
             began = time.monotonic()

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What RDMA over UDP costs beside TCP, between two hosts made of network namespaces; and such hosts."""
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+from mounts import DEADLINE, end
+
+PORT = 4797
+
+
+class Hosts:
+    """Two network namespaces, joined by a link: commands that run others there."""
+
+    def __init__(self, stack, mtu, ipv6=True):
+        self.addresses = ("fd00:7e::1", "fd00:7e::2") if ipv6 else ("10.234.0.1", "10.234.0.2")
+        self.server, self.client = (self.new(stack) for _ in range(2))
+        run(*self.server, "ip", "link", "add", "veth0", "mtu", mtu, "type", "veth", "peer", "name", "veth0", "mtu", mtu,
+            "netns", self.client[2])
+        for host, address in ((self.server, self.addresses[0]), (self.client, self.addresses[1])):
+            run(*host, "ip", "address", "add", f"{address}/{64 if ipv6 else 24}", "dev", "veth0",
+                *(["nodad"] if ipv6 else []))
+            run(*host, "ip", "link", "set", "veth0", "up")
+
+    @staticmethod
+    def new(stack):
+        holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo here; exec sleep infinity"],
+                                  stdout=subprocess.PIPE, text=True)
+        stack.callback(end, holder)
+        if holder.stdout.readline() != "here\n":
+            sys.exit("benchmarks/run: no network namespaces can be made here")
+        return ("nsenter", "--target", str(holder.pid), "--net")
+
+
+def run(*command):
+    subprocess.run([str(word) for word in command], check=True, timeout=DEADLINE)
+
+
+def bench(build, quick, bar):
+    """Bars for a link with jumbo frames, as RDMA networks have, and for one without. `bar` makes one."""
+    if shutil.which("ip") is None:
+        sys.exit("benchmarks/run: ip is not installed; ./dev bench installs it")
+    bars = []
+    binary = os.path.join(build, "benchmarks", "network_bench")
+    for mtu in (9000, 1500):
+        with contextlib.ExitStack() as stack:
+            hosts = Hosts(stack, mtu)
+            server = subprocess.Popen([*hosts.server, binary, "serve", hosts.addresses[0], str(PORT)],
+                                      stdout=subprocess.PIPE, text=True)
+            stack.callback(end, server)
+            if server.stdout.readline() != "ready\n":
+                sys.exit("benchmarks/run: network_bench ended by itself")
+            output = subprocess.run([*hosts.client, binary, "measure", hosts.addresses[0], str(PORT), "7" if quick else "11"],
+                                    check=True, capture_output=True, timeout=DEADLINE * 3).stdout
+        turns = json.loads(output)
+        for kind, what, bound in (("requests_4k", "READs of 4 KiB, depth 32, / TCP requests", 1.2),
+                                  ("stream_1m", "READs of 1 MiB / a TCP stream", 0.7)):
+            ratios = [turn["rdma"][1] / turn["tcp"][1] for turn in turns[kind]]
+            bars.append(bar(f"{what}, bytes per CPU s, MTU {mtu}", bound, ratios))
+    return bars
