@@ -388,7 +388,7 @@ bool Responder::CopyOut(const Answer& answer, std::span<std::byte> to) {
   uint64_t offset = answer.offset;
   uint64_t left = answer.length;
   const uint64_t wanted = std::min<uint64_t>(left, kPageSize - offset % kPageSize);  // of the first page
-  if (page_bytes_ == 0 && to.size() == wanted) {
+  if (page_bytes_ == 0 && !to.empty() && to.size() == wanted) {
     return memory_.Read(answer.rkey, offset, to);
   }
   while (!to.empty()) {
