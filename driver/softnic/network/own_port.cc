@@ -94,6 +94,7 @@ void OwnPort::Receive() {
   if (closed_) {
     return;
   }
+  std::vector<Connection::Arrived>& arrived = arrived_;
   port_->Receive(UdpPort::BuffersOfThisThread(), [&](std::span<const std::byte> bytes, const Gid& from) {
     const std::optional<roce::Packet> packet = roce::Decode(bytes);
     if (!packet) {
@@ -101,7 +102,7 @@ void OwnPort::Receive() {
     } else if (packet->queue_pair != connection_->number()) {
       Count(network_.counters().no_connection);
     } else {
-      arrived_.push_back({*packet, from});
+      arrived.push_back({*packet, from});
     }
   });
   if (!arrived_.empty()) {
