@@ -90,11 +90,7 @@ bool OwnPort::OnTick() {
   return true;
 }
 
-void OwnPort::Receive() {
-  if (closed_) {
-    return;
-  }
-  std::vector<Connection::Arrived>& arrived = arrived_;
+void OwnPort::CollectInto(std::vector<Connection::Arrived>& arrived) {
   port_->Receive(UdpPort::BuffersOfThisThread(), [&](std::span<const std::byte> bytes, const Gid& from) {
     const std::optional<roce::Packet> packet = roce::Decode(bytes);
     if (!packet) {
@@ -105,6 +101,13 @@ void OwnPort::Receive() {
       arrived.push_back({*packet, from});
     }
   });
+}
+
+void OwnPort::Receive() {
+  if (closed_) {
+    return;
+  }
+  CollectInto(arrived_);
   if (!arrived_.empty()) {
     const auto now = std::chrono::steady_clock::now();
     bool more = connection_->Deliver(arrived_, now);

@@ -48,6 +48,7 @@ class OwnPort final : public PolledPort {
   void TakeBack();
   void Watch(uint32_t events);
   void Receive() REQUIRES(mutex_);
+  void CollectInto(std::vector<Connection::Arrived>& arrived);
 
   Network& network_;
   const std::unique_ptr<UdpPort> port_;
