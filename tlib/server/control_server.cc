@@ -313,9 +313,9 @@ void ControlServer::OnTick() {
   std::vector<PeerPtr> silent;
   for (const auto& [fd, peer] : peers_) {
     const bool owes = !peer->session.has_value() || peer->reader.holds_bytes();
-    if (owes && !peer->busy && now - peer->since > kPatience) {
-      silent.push_back(peer);
-    } else if (peer->session.has_value() && peer->pings && !peer->busy && now - peer->heard > kClientSilence) {
+    const bool owes_too_long = owes && now - peer->since > kPatience;
+    const bool gone = peer->session.has_value() && peer->pings && now - peer->heard > kClientSilence;
+    if (!peer->busy && (owes_too_long || gone)) {
       silent.push_back(peer);
     }
   }
