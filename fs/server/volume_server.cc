@@ -123,6 +123,9 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
                                             .listen = listen,
                                             .secret = secret};
   transport_ = nic.transport();
+  if (listen.has_value()) {
+    transport_ += ", " + nic.transport(/*network=*/true) + " at " + tlib::ToString(*listen);
+  }
   ASSIGN_OR_RETURN(server_, tlib::server::Server::Start(nic, options, *service_));
   RETURN_IF_ERROR(Recover());
   ASSIGN_OR_RETURN(kept_since_, NoteMemory(paths, epoch, server_->memory()));

@@ -242,8 +242,8 @@ def case_network_and_here(site):
 
 
 def case_network_bad_link(site):
-    """Packets are lost, doubled, late, out of order and changed, both ways: nothing but time is lost."""
-    os.environ["TERMFS_NETWORK_FAULTS"] = "loss=0.01,duplication=0.01,reordering=0.02,corruption=0.005,seed=5"
+    """Packets are lost, doubled, late, out of order, changed and replayed, both ways: nothing but time is lost."""
+    os.environ["TERMFS_NETWORK_FAULTS"] = "loss=0.01,duplication=0.01,reordering=0.02,corruption=0.005,replay=0.01,seed=5"
     try:
         for host in ("::1", "127.0.0.1"):
             site.network = host

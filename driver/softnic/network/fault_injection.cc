@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "driver/softnic/network/fault_injection.h"
 
-#include <charconv>
+#include <cstdlib>
 #include <string>
 
 namespace termfs::driver::softnic {
 namespace {
 
 constexpr uint64_t kMostOvertaking = 8;  // packets
+constexpr size_t kPast = 512;            // of them
 
 }  // namespace
 
@@ -35,9 +36,11 @@ Result<FaultOptions> ParseFaults(std::string_view text) {
       options.reordering = number;
     } else if (name == "corruption") {
       options.corruption = number;
+    } else if (name == "replay") {
+      options.replay = number;
     } else {
       return Status::Error(EINVAL, "network faults: \"" + std::string(name) +
-                                       "\" is none of loss, duplication, reordering, corruption, seed");
+                                       "\" is none of loss, duplication, reordering, corruption, replay, seed");
     }
   }
   return options;
@@ -53,6 +56,16 @@ void FaultInjection::Pass(std::span<const std::byte> packet, const Send& send) {
         leaving.splice(leaving.end(), held_, held);
       }
       held = next;
+    }
+    if (options_.replay > 0) {
+      if (past_.size() < kPast) {
+        past_.push_back({{packet.begin(), packet.end()}, send, 0, {}});
+      } else {
+        past_[oldest_++ % kPast] = {{packet.begin(), packet.end()}, send, 0, {}};
+      }
+      if (random_.Double() < options_.replay) {
+        leaving.push_back(past_[random_.Below(past_.size())]);
+      }
     }
     if (random_.Double() >= options_.loss) {
       Held one{{packet.begin(), packet.end()}, send, 1 + random_.Below(kMostOvertaking), {}};

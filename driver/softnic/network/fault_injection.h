@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FaultInjection: a network that loses, doubles, delays, reorders and corrupts packets, for tests: what a software RNIC
-// sends goes through it, packet by packet. The same seed makes the same decisions.
+// FaultInjection: a network that loses, doubles, delays, reorders, corrupts and replays packets, for tests: what a
+// software RNIC sends goes through it, packet by packet. The same seed makes the same decisions.
 //
 // Thread-safety: any thread.
 #pragma once
@@ -27,11 +27,12 @@ struct FaultOptions {
   double duplication = 0;
   double reordering = 0;  // it leaves after up to 8 packets that follow it, or after `hold`
   double corruption = 0;  // one bit of it changes
+  double replay = 0;      // one of the last 512 packets is sent once more after it
   std::chrono::milliseconds hold{5};
   uint64_t seed = 1;
 };
 
-// "loss=0.01,duplication=0.01,reordering=0.02,corruption=0.001,seed=7", in any order, none twice. EINVAL says what is
+// "loss=0.01,duplication=0.01,reordering=0.02,corruption=0.001,replay=0.01,seed=7", in any order. EINVAL says what is
 // wrong.
 Result<FaultOptions> ParseFaults(std::string_view text);
 
@@ -60,6 +61,8 @@ class FaultInjection {
   Mutex mutex_;
   Random random_ GUARDED_BY(mutex_);
   std::list<Held> held_ GUARDED_BY(mutex_);
+  std::vector<Held> past_ GUARDED_BY(mutex_);
+  size_t oldest_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace termfs::driver::softnic

@@ -39,7 +39,7 @@ uint64_t Metric(Nic& nic, const std::string& name) {
 }
 
 TEST_P(Network, BadNetwork_EveryOperationHappensOnceAndInOrder) {
-  test_nic.network_faults = "loss=0.02,duplication=0.02,reordering=0.02,corruption=0.01,seed=3";
+  test_nic.network_faults = "loss=0.02,duplication=0.02,reordering=0.02,corruption=0.01,replay=0.02,seed=3";
   Connection c;
   constexpr uint32_t kBytes = 20000;  // several packets of any MTU
   uint64_t* const counter = reinterpret_cast<uint64_t*>(c.server.memory->data() + (512 << 10));
@@ -237,10 +237,11 @@ TEST_P(Network, ForgedDatagrams_ChangeNothing) {
 
 TEST(NetworkFaults, Parse) {
   using softnic::ParseFaults;
-  const auto options = ParseFaults("loss=0.5,seed=9,corruption=1");
+  const auto options = ParseFaults("loss=0.5,seed=9,corruption=1,replay=0.25");
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(options->loss, 0.5);
   EXPECT_EQ(options->corruption, 1);
+  EXPECT_EQ(options->replay, 0.25);
   EXPECT_EQ(options->seed, 9u);
   for (const char* wrong : {"loss", "loss=", "loss=2", "loss=-1", "gain=0.1", "loss=x", "loss=0.1x"}) {
     EXPECT_EQ(ParseFaults(wrong).status().code(), EINVAL) << wrong;
