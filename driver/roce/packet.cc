@@ -9,7 +9,7 @@
 namespace termfs::driver::roce {
 namespace {
 
-constexpr size_t kBaseBytes = 12;
+constexpr size_t kBaseBytes = kLeastPacketBytes;
 constexpr size_t kRethBytes = 16;
 constexpr size_t kAtomicBytes = 28;
 constexpr size_t kAethBytes = 4;

@@ -101,8 +101,10 @@ void EncodeHeaders(const Packet& packet, std::byte* to);
 // `bytes`: from the base transport header to the end of the pad.
 std::optional<Packet> Decode(std::span<const std::byte> bytes);
 
+inline constexpr size_t kLeastPacketBytes = 12;  // a base transport header
+
 // The invariant CRC over a datagram from its IP header on, with what routers may change taken as ones; `transport` is
-// the packet. In the order of the bytes on the wire.
+// the packet, REQUIRES: of kLeastPacketBytes at least. In the order of the bytes on the wire.
 using InvariantCrc = std::array<std::byte, kCrcBytes>;
 // `ip`: an IPv4 header without options; `udp`: the UDP header.
 InvariantCrc InvariantCrcOf4(std::span<const std::byte, 20> ip, std::span<const std::byte, 8> udp,

@@ -83,6 +83,9 @@ void SessionThread::Run() {
   TimePoint drain_due = begin + (heat ? drain_period : kForever);
   TimePoint publish_due = begin + (heat ? options.heat_period : kForever);
   const bool pings = core_->over_network();
+  if (pings) {
+    answered_ping_ = begin;
+  }
   TimePoint ping_due = begin + (pings ? kPingPeriod : kForever);
   while (SleepUntil(std::min({pull_due, drain_due, publish_due, ping_due}))) {
     const TimePoint now = steady_clock::now();
@@ -172,8 +175,8 @@ Status SessionThread::PullNextPiece() {
   read.rkey = core_->region().bitmap_rkey;
   RETURN_IF_ERROR(pair_->PostSend({&read, 1}));
   std::array<driver::WorkCompletion, 1> completion;
-  Deadline deadline = core_->over_network() ? Deadline(answered_ping_ + kServerSilence)  // pings wait meanwhile
-                                            : Deadline(core_->call_timeout());
+  Deadline deadline = answered_ping_ != TimePoint::max() ? Deadline(answered_ping_ + kServerSilence)  // pings wait
+                                                         : Deadline(core_->call_timeout());
   RETURN_IF_ERROR(waiter_.Wait(
       *queue_, [&] { return queue_->Poll(completion) != 0; }, deadline, /*soon=*/true));
   if (completion[0].status != driver::WcStatus::kSuccess) {

@@ -59,7 +59,8 @@ class SessionThread {
   Counter& pulled_bytes_;
   const uint64_t piece_words_;
   uint64_t next_word_ = 0;
-  TimePoint answered_ping_ = std::chrono::steady_clock::now();  // when the last one that was answered was sent
+  // When the last one that was answered was sent. The server does not wait for pings before it has had one.
+  TimePoint answered_ping_ = TimePoint::max();
   UniqueFd stop_event_;
   std::unique_ptr<uint64_t[]> piece_;
   std::unique_ptr<driver::MemoryRegion> piece_region_;

@@ -11,7 +11,7 @@ namespace termfs::driver::softnic {
 struct NetworkCounters {
   std::atomic<uint64_t> packets_sent{0};
   std::atomic<uint64_t> packets_received{0};
-  std::atomic<uint64_t> unsent{0};         // the socket would not take them
+  std::atomic<uint64_t> unsent{0};         // packets, or runs of them, that the socket would not take
   std::atomic<uint64_t> malformed{0};      // no packet of the transport
   std::atomic<uint64_t> wrong_crc{0};      // invariant CRC
   std::atomic<uint64_t> no_connection{0};  // for a queue pair that there is not, or from another host than its peer

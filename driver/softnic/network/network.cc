@@ -16,7 +16,7 @@ namespace termfs::driver::softnic {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{2};
-constexpr int kQuietTicks = 500;    // then the timer stops
+constexpr int kQuietTicks = 25;     // then the timer stops
 constexpr int kBatchesInTurn = 32;  // before the RNIC thread's other descriptors have theirs
 constexpr size_t kMostConnections = 1 << 20;
 

@@ -104,7 +104,7 @@ struct UdpPort::ReceiveBuffers {
 };
 
 UdpPort::UdpPort(const Gid& local, uint32_t interface, NetworkCounters& counters, FaultInjection* faults)
-    : local_(local), interface_(interface), counters_(counters), faults_(faults) {}
+    : local_(local), interface_(interface), counters_(counters), faults_(faults), sends_runs_(!IsIpv4(local)) {}
 
 UdpPort::~UdpPort() = default;
 
@@ -222,7 +222,7 @@ bool UdpPort::Receive(ReceiveBuffers& buffers, const Take& take) {
 void UdpPort::TakeRaw(std::span<const std::byte> datagram, const Take& take) {
   Count(counters_.packets_received);
   constexpr size_t kHeaders = kIpv4HeaderBytes + kUdpHeaderBytes;
-  if (datagram.size() < kHeaders + roce::kCrcBytes) {
+  if (datagram.size() < kHeaders + roce::kLeastPacketBytes + roce::kCrcBytes) {
     Count(counters_.malformed);
     return;
   }
@@ -248,7 +248,7 @@ void UdpPort::TakeDatagrams(std::span<const std::byte> datagrams, size_t segment
     const auto datagram = datagrams.first(std::min(segment == 0 ? datagrams.size() : segment, datagrams.size()));
     datagrams = datagrams.subspan(datagram.size());
     Count(counters_.packets_received);
-    if (datagram.size() < roce::kCrcBytes) {
+    if (datagram.size() < roce::kLeastPacketBytes + roce::kCrcBytes) {
       Count(counters_.malformed);
       continue;
     }
@@ -274,10 +274,10 @@ void UdpPort::Send(const Flow& flow, Batch& batch) {
             sendto(sending_.get(), packet.data(), packet.size(), MSG_DONTWAIT, to.get(), to.length);
       });
     }
-  } else if (flow.ipv4()) {
-    SendOneByOne(flow, batch);
-  } else {
+  } else if (sends_runs_.load(std::memory_order_relaxed)) {
     SendRuns(flow, batch);
+  } else {
+    SendOneByOne(flow, batch);
   }
 }
 
@@ -286,27 +286,31 @@ void UdpPort::SendToItself() {
   [[maybe_unused]] const ssize_t sent = sendto(sending_.get(), "", 0, MSG_DONTWAIT, to.get(), to.length);
 }
 
-void UdpPort::SendMessages(std::span<mmsghdr> messages, size_t packets) {
+bool UdpPort::SendMessages(std::span<mmsghdr> messages) {
   while (!messages.empty()) {
     const int sent = sendmmsg(sending_.get(), messages.data(), static_cast<unsigned>(messages.size()), MSG_DONTWAIT);
     if (sent > 0) {
       messages = messages.subspan(static_cast<size_t>(sent));
       continue;
     }
+    if (errno == EIO && messages.front().msg_hdr.msg_control != nullptr) {
+      return false;
+    }
     pollfd waiting{sending_.get(), POLLOUT, 0};
     if (errno == EINTR || ((errno == EAGAIN || errno == ENOBUFS) && poll(&waiting, 1, kPatienceMs) > 0)) {
       continue;
     }
-    Count(counters_.unsent, std::max<size_t>(packets / messages.size(), 1));
+    Count(counters_.unsent);
     messages = messages.subspan(1);
   }
+  return true;
 }
 
 void UdpPort::SendOneByOne(const Flow& flow, Batch& batch) {
   for (size_t i = 0; i < batch.count; i++) {
     PrepareMessage(flow, batch, i, batch.packets[i]);
   }
-  SendMessages(std::span(batch.messages).first(batch.count), batch.count);
+  SendMessages(std::span(batch.messages).first(batch.count));
 }
 
 // Runs of datagrams of one size, of which the last may be shorter, lie one behind the other and go as one.
@@ -335,7 +339,10 @@ void UdpPort::SendRuns(const Flow& flow, Batch& batch) {
     count++;
     i = end;
   }
-  SendMessages(std::span(batch.messages).first(count), batch.count);
+  if (!SendMessages(std::span(batch.messages).first(count))) {
+    sends_runs_.store(false, std::memory_order_relaxed);
+    SendOneByOne(flow, batch);  // some for the second time
+  }
 }
 
 std::unique_ptr<UdpPort::Batch> UdpPort::TakeBatch() {

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -94,7 +95,8 @@ class UdpPort {
   void TakeRaw(std::span<const std::byte> datagram, const Take& take);
   void TakeDatagrams(std::span<const std::byte> datagrams, size_t segment, const sockaddr_storage& from,
                      const Take& take);
-  void SendMessages(std::span<mmsghdr> messages, size_t packets);
+  // False: the device cannot send runs.
+  bool SendMessages(std::span<mmsghdr> messages);
   void SendOneByOne(const Flow& flow, Batch& batch);
   void SendRuns(const Flow& flow, Batch& batch);
 
@@ -103,6 +105,7 @@ class UdpPort {
   NetworkCounters& counters_;
   FaultInjection* const faults_;
   uint16_t number_ = 0;
+  std::atomic<bool> sends_runs_;  // not over IPv4, nor over a device that computes no checksums
   UniqueFd sending_;
   UniqueFd raw_;  // a shared one of IPv4
   Mutex mutex_;
