@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 
-from mounts import DEADLINE, end
+from mounts import DEADLINE, Mounts, end, scratch_directory, wait_for
 
 PORT = 4797
 
@@ -61,3 +61,43 @@ def bench(build, quick, bar):
             ratios = [turn["rdma"][1] / turn["tcp"][1] for turn in turns[kind]]
             bars.append(bar(f"{what}, bytes per CPU s, MTU {mtu}", bound, ratios))
     return bars
+
+
+SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
+
+
+def sshfs(mounts, hosts):
+    """A mount of the server's files by sshfs, without ssh: its cipher is not what is compared. None: not installed."""
+    server = next((path for path in SFTP_SERVERS if os.path.exists(path)), None)
+    if server is None or shutil.which("sshfs") is None or shutil.which("socat") is None:
+        return None
+    files = os.path.join(mounts.scratch, "sftp")
+    os.mkdir(files)
+    listener = mounts.processes.start([*hosts.server, "socat", f"TCP6-LISTEN:{PORT + 1},fork,reuseaddr,nodelay",
+                                       f"EXEC:{server}"], mounts.log)
+    wait_for(lambda: f":{PORT + 1} " in subprocess.run([*hosts.server, "ss", "-Hltn"], capture_output=True, text=True,
+                                                       check=True).stdout, "socat", listener)
+    return mounts.mount("sshfs", *hosts.client, "sshfs", "-f", "-o", f"directport={PORT + 1},allow_other",
+                        f"[{hosts.addresses[0]}]:{files}", "MOUNTPOINT")
+
+
+def bench_mounts(build, fuse, fill, rate, bar, pairs):
+    """4 KiB random direct reads of resident pages at 4 jobs, beside others over the same link."""
+    with contextlib.ExitStack() as stack:
+        hosts = Hosts(stack, 9000)
+        place = f"[{hosts.addresses[0]}]:{PORT}"
+        scratch = stack.enter_context(scratch_directory())
+        mounts = stack.enter_context(Mounts(build, scratch, before=hosts.server, serve_options=("--listen", place)))
+        theirs = sshfs(mounts, hosts)
+        if theirs is None:
+            print("sshfs: skipped, sshfs, socat or openssh-sftp-server is not installed")
+            return []
+        ours = mounts.mount("termfs", *hosts.client, mounts.termfs, "mount", place, "--secret",
+                            os.path.join(mounts.volume, "secret"), "MOUNTPOINT", "--foreground", "-o", f"fuse={fuse}")
+        fill(ours)
+        fill(theirs)
+        subject, reference = rate(ours), rate(theirs)
+        subject()
+        reference()
+        return [bar("mount over a network: 4 KiB random read, 4 jobs, rate / sshfs", 3.0,
+                    [subject() / reference() for _ in range(pairs)])]

@@ -162,7 +162,7 @@ int SoftCompletionQueue::fd() const {
   if (inlet_ == nullptr) {
     return queue_pairs_.front()->socket();
   }
-  return ports_.empty() ? inlet_->fd() : ports_.front()->fd();
+  return inlet_->fd();
 }
 
 bool SoftCompletionQueue::Arm() {
@@ -179,9 +179,9 @@ bool SoftCompletionQueue::Arm() {
   }
   SetTimer(deadline);
   if (inlet_ != nullptr) {
-    lone_ = !timer_set_ && queue_pairs_.empty() && ports_.size() <= 1;
+    lone_ = !timer_set_ && queue_pairs_.empty() && ports_.empty();
     for (PolledPort* port : ports_) {
-      port->PrepareToSleep();  // before the look into the inlet: see OwnPort
+      port->PrepareToSleep();
     }
     if (!inlet_->Arm()) {
       StayAwake();
@@ -210,7 +210,7 @@ void SoftCompletionQueue::SetTimer(TimePoint deadline) {
 }
 
 void SoftCompletionQueue::Disarm() {
-  if (lone_ && inlet_ != nullptr) {
+  if (inlet_ != nullptr && queue_pairs_.empty() && !timer_set_) {  // else it is to be found out what it was
     lone_ = false;
     if (inlet_->woken()) {
       inlet_->ReadEvent();

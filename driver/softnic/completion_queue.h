@@ -30,8 +30,7 @@ class PolledPort {
  public:
   virtual ~PolledPort() = default;
   virtual void Poll() = 0;
-  // From now on who sleeps on fd() is woken by what arrives, and by completions that another thread puts into the inlet
-  // after this.
+  // From now on who sleeps on fd() is woken by what arrives, and mostly alone.
   virtual void PrepareToSleep() = 0;
   virtual void StayAwake() = 0;
   virtual int fd() const = 0;
@@ -88,7 +87,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   std::vector<SoftQueuePair*> queue_pairs_;
   size_t next_ = 0;  // whose turn it is
   bool armed_ = false;
-  bool lone_ = false;  // armed for the one queue pair's socket only, or the one port, or the inlet
+  bool lone_ = false;  // armed for the one queue pair's socket only, or for the inlet only
   bool timer_set_ = false;
   std::shared_ptr<CompletionInlet> inlet_;  // null: no queue pair over the network was attached
   std::vector<PolledPort*> ports_;

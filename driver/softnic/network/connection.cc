@@ -176,14 +176,12 @@ void Connection::Flush() {
 void Connection::OnSend(const WorkCompletion& completion) {
   if (owner_ != nullptr) {
     sends_->Put(owner_, completion);
-    put_.store(true, std::memory_order_relaxed);
   }
 }
 
 void Connection::OnReceive(const WorkCompletion& completion) {
   if (owner_ != nullptr) {
     receives_->Put(owner_, completion);
-    put_.store(true, std::memory_order_relaxed);
   }
 }
 

@@ -56,8 +56,6 @@ class Connection final : private roce::PacketSink, private roce::CompletionSink 
   // When OnTimer has something to do; any thread may ask.
   TimePoint deadline() const { return TimePoint(TimePoint::duration(deadline_.load(std::memory_order_seq_cst))); }
   void OnTimer(TimePoint now) EXCLUDES(mutex_);
-  // Whether completions were put that its owner may be asleep for, since the last call.
-  bool TakePut() { return put_.exchange(false, std::memory_order_relaxed); }
   struct Arrived {
     roce::Packet packet;
     Gid from;
@@ -89,7 +87,6 @@ class Connection final : private roce::PacketSink, private roce::CompletionSink 
   const std::shared_ptr<CompletionInlet> receives_;
   std::atomic<State> state_{State::kIdle};
   std::atomic<uint32_t> unsignaled_{0};
-  std::atomic<bool> put_{false};
   std::atomic<TimePoint::rep> deadline_{TimePoint::max().time_since_epoch().count()};
 
   Mutex mutex_;

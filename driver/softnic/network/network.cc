@@ -231,12 +231,6 @@ void Network::OnTick() {
   for (const auto& connection : due) {
     connection->OnTimer(now);
   }
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [fd, port] : own_ports_) {
-      port->WakeForPut();
-    }
-  }
   if (faults_ != nullptr) {
     faults_->Release(now);
   }

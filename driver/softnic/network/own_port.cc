@@ -44,21 +44,9 @@ void OwnPort::OnReadable() {
     MutexLock lock(mutex_);
     Receive();
   }
-  WakeForPut();
-}
-
-// Asleep is said before the sleeper looks into the inlet, and put before this looks at the sleeper. Who sleeps is woken
-// by a datagram that is still there when he looks: so nobody here may take it in.
-void OwnPort::WakeForPut() {
-  if (!asleep_.load(std::memory_order_seq_cst)) {
-    return;
-  }
-  if (watched_.load(std::memory_order_relaxed)) {
-    watched_.store(false, std::memory_order_seq_cst);
+  if (asleep_.load(std::memory_order_relaxed) && watched_.load(std::memory_order_relaxed)) {
+    watched_.store(false, std::memory_order_seq_cst);  // it fell asleep in the moment in which this was taken over
     Watch(0);
-  }
-  if (connection_->TakePut()) {
-    port_->SendToItself();
   }
 }
 
@@ -71,8 +59,6 @@ void OwnPort::TakeBack() {
   }
 }
 
-// Who sleeps has to find what arrives: nobody else takes it from now on, or whoever still does puts it into the inlet,
-// which the sleeper is woken by.
 void OwnPort::PrepareToSleep() {
   asleep_.store(true, std::memory_order_seq_cst);
   TakeBack();

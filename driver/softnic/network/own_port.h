@@ -36,8 +36,6 @@ class OwnPort final : public PolledPort {
   int fd() const override { return port_->fd(); }
 
   void OnReadable() EXCLUDES(mutex_);
-  // Its thread may sleep on the port, and there are completions for it.
-  void WakeForPut();
   // Watches the port from here, if that is called for. False: no more ticks are needed.
   bool OnTick();
   bool needs_ticks() const {

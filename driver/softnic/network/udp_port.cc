@@ -103,8 +103,8 @@ struct UdpPort::ReceiveBuffers {
   std::array<Control, kMessagesAtOnce> control{};
 };
 
-UdpPort::UdpPort(const Gid& local, uint32_t interface, NetworkCounters& counters, FaultInjection* faults)
-    : local_(local), interface_(interface), counters_(counters), faults_(faults), sends_runs_(!IsIpv4(local)) {}
+UdpPort::UdpPort(const Gid& local, NetworkCounters& counters, FaultInjection* faults)
+    : local_(local), counters_(counters), faults_(faults), sends_runs_(!IsIpv4(local)) {}
 
 UdpPort::~UdpPort() = default;
 
@@ -115,7 +115,7 @@ UdpPort::ReceiveBuffers& UdpPort::BuffersOfThisThread() {
 
 Result<std::unique_ptr<UdpPort>> UdpPort::Open(const Gid& local, uint32_t interface, Use use, NetworkCounters& counters,
                                                FaultInjection* faults) {
-  std::unique_ptr<UdpPort> port(new UdpPort(local, interface, counters, faults));
+  std::unique_ptr<UdpPort> port(new UdpPort(local, counters, faults));
   const bool ipv4 = IsIpv4(local);
   port->sending_ = UniqueFd(socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP));
   if (!port->sending_.valid()) {
@@ -198,9 +198,6 @@ bool UdpPort::Receive(ReceiveBuffers& buffers, const Take& take) {
     const mmsghdr& message = buffers.headers[static_cast<size_t>(i)];
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(message.msg_hdr.msg_iov->iov_base),
                                            message.msg_len);
-    if (bytes.empty()) {
-      continue;  // a wake-up
-    }
     if (raw_.valid()) {
       TakeRaw(bytes, take);
       continue;
@@ -279,11 +276,6 @@ void UdpPort::Send(const Flow& flow, Batch& batch) {
   } else {
     SendOneByOne(flow, batch);
   }
-}
-
-void UdpPort::SendToItself() {
-  const SocketAddress to(local_, number_, interface_);
-  [[maybe_unused]] const ssize_t sent = sendto(sending_.get(), "", 0, MSG_DONTWAIT, to.get(), to.length);
 }
 
 bool UdpPort::SendMessages(std::span<mmsghdr> messages) {

@@ -76,8 +76,6 @@ class UdpPort {
   static ReceiveBuffers& BuffersOfThisThread();
 
   void Send(const Flow& flow, Batch& batch);
-  // An empty datagram, which wakes who sleeps on the port and is dropped.
-  void SendToItself();
 
   // Batches are large; they serve again.
   std::unique_ptr<Batch> TakeBatch() EXCLUDES(mutex_);
@@ -88,7 +86,7 @@ class UdpPort {
   static Result<uint32_t> PathMtu(const NetworkPath& path);
 
  private:
-  UdpPort(const Gid& local, uint32_t interface, NetworkCounters& counters, FaultInjection* faults);
+  UdpPort(const Gid& local, NetworkCounters& counters, FaultInjection* faults);
   Status OpenIpv4(uint32_t interface, Use use);
   Status OpenIpv6(uint32_t interface, Use use);
   Status Bind(uint32_t interface, Use use);
@@ -101,7 +99,6 @@ class UdpPort {
   void SendRuns(const Flow& flow, Batch& batch);
 
   const Gid local_;
-  const uint32_t interface_;
   NetworkCounters& counters_;
   FaultInjection* const faults_;
   uint16_t number_ = 0;
