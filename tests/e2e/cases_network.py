@@ -119,7 +119,6 @@ class Hosts:
         for host, address in zip((self.server, self.client), addresses):
             run(*host, "ip", "address", "add", address, "dev", "veth0", *(["nodad"] if ipv6 else []))
             run(*host, "ip", "link", "set", "veth0", "up")
-            run(*host, "ip", "link", "set", "lo", "up")
 
     def place(self):
         return f"[{self.address}]:{PORT}" if ":" in self.address else f"{self.address}:{PORT}"

@@ -30,24 +30,34 @@ Result<std::shared_ptr<Network>> Network::Create(std::shared_ptr<RnicThread> rni
     LOG_WARNING("the network is made to lose {}, double {}, reorder {} and corrupt {} of the packets sent (seed {})",
                 faults->loss, faults->duplication, faults->reordering, faults->corruption, faults->seed);
   }
-  network->timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!network->timer_.valid()) {
-    return ErrnoStatus("create a timer");
-  }
-  network->own_epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
-  if (!network->own_epoll_.valid()) {
-    return ErrnoStatus("create an epoll instance");
-  }
-  network->rnic_->Watch(network->timer_.get(), [raw = network.get()] { raw->OnTick(); });
-  network->rnic_->Watch(network->own_epoll_.get(), [raw = network.get()] { raw->OnOwnPortsReadable(); });
   return network;
 }
 
+Status Network::Start() {
+  if (own_epoll_.valid()) {
+    return Status::Ok();
+  }
+  timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!timer_.valid()) {
+    return ErrnoStatus("create a timer");
+  }
+  own_epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  if (!own_epoll_.valid()) {
+    return ErrnoStatus("create an epoll instance");
+  }
+  rnic_->Watch(timer_.get(), [this] { OnTick(); });
+  rnic_->Watch(own_epoll_.get(), [this] { OnOwnPortsReadable(); });
+  return Status::Ok();
+}
+
 Network::~Network() {
-  rnic_->Unwatch(timer_.get());
-  rnic_->Unwatch(own_epoll_.get());
   {
     MutexLock lock(mutex_);
+    if (!own_epoll_.valid()) {
+      return;
+    }
+    rnic_->Unwatch(timer_.get());
+    rnic_->Unwatch(own_epoll_.get());
     for (const auto& [local, port] : ports_) {
       rnic_->Unwatch(port->fd());
     }
@@ -57,6 +67,7 @@ Network::~Network() {
 
 Result<UdpPort*> Network::SharedPort(const Gid& local, uint32_t interface) {
   MutexLock lock(mutex_);
+  RETURN_IF_ERROR(Start());
   std::unique_ptr<UdpPort>& port = ports_[local];
   if (port == nullptr) {
     Result<std::unique_ptr<UdpPort>> opened =
@@ -72,6 +83,10 @@ Result<UdpPort*> Network::SharedPort(const Gid& local, uint32_t interface) {
 }
 
 Result<std::unique_ptr<UdpPort>> Network::OpenPort(const Gid& local, uint32_t interface) {
+  {
+    MutexLock lock(mutex_);
+    RETURN_IF_ERROR(Start());
+  }
   return UdpPort::Open(local, interface, UdpPort::Use::kOwn, counters_, faults_.get());
 }
 

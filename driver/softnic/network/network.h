@@ -38,7 +38,7 @@ class Network {
   // The port of a local address, opened when it is first asked for.
   Result<UdpPort*> SharedPort(const Gid& local, uint32_t interface) EXCLUDES(mutex_);
   // One for a single queue pair.
-  Result<std::unique_ptr<UdpPort>> OpenPort(const Gid& local, uint32_t interface);
+  Result<std::unique_ptr<UdpPort>> OpenPort(const Gid& local, uint32_t interface) EXCLUDES(mutex_);
   // Gives the connection a number that is hard to guess. EUSERS: too many.
   Status Add(const std::shared_ptr<Connection>& connection) EXCLUDES(mutex_);
   void Remove(const Connection& connection) EXCLUDES(mutex_);
@@ -64,6 +64,8 @@ class Network {
   };
 
   explicit Network(std::shared_ptr<RnicThread> rnic) : rnic_(std::move(rnic)) {}
+  // With the first port: who stays on one host needs no descriptors for this.
+  Status Start() REQUIRES(mutex_);
   void StartTicking();
   std::shared_ptr<Connection> Find(uint32_t number) EXCLUDES(mutex_);
 
