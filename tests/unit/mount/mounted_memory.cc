@@ -46,7 +46,8 @@ int Host(const std::vector<std::string>& roots, const std::string& options, int 
   std::vector<std::unique_ptr<Mount>> mounts;
   for (const std::string& root : roots) {
     auto& mount = *mounts.emplace_back(std::make_unique<Mount>(volume));
-    mount.request.address = fs::client::ServerAddress("memory,of \\ a test");  // what must be escaped in a list of options
+    mount.request.address =
+        fs::client::ServerAddress("memory,of \\ a test");  // what must be escaped in a list of options
     mount.request.mountpoint = root;
     TERMFS_CHECK(signals.ok() && ApplyMountOptions(options, mount.request.config).ok());
   }
