@@ -70,11 +70,23 @@ bool MayHavePayload(Op op) {
   return op != Op::kReadRequest && op != Op::kAcknowledge && op != Op::kAtomicAcknowledge && !IsAtomic(op);
 }
 
+// ISA-L leaves with the upper halves of the vector registers in use, which costs the next SSE instruction some hundred
+// cycles: a sixth of all the time that READs of a page took.
+void LeaveVectorRegisters() {
+#if defined(__x86_64__)
+  static const bool has_avx = __builtin_cpu_supports("avx") != 0;
+  if (has_avx) {
+    asm volatile("vzeroupper");  // the lower halves, all that is used without AVX, stay
+  }
+#endif
+}
+
 // Of the bytes of `pieces`, one behind the other, as Ethernet's.
 template <typename... Pieces>
 InvariantCrc CrcOf(const Pieces&... pieces) {
   uint32_t crc = 0;
   ((crc = crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(pieces.data()), pieces.size())), ...);
+  LeaveVectorRegisters();
   InvariantCrc bytes;
   std::memcpy(bytes.data(), &crc, sizeof(crc));  // the least significant byte goes first
   return bytes;
