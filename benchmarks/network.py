@@ -14,15 +14,16 @@ PORT = 4797
 
 class Hosts:
     """Two network namespaces, joined by a link: commands that run others there."""
+    IPV6 = ("fd00:7e::1", "fd00:7e::2")
+    IPV4 = ("10.234.0.1", "10.234.0.2")
 
-    def __init__(self, stack, mtu, ipv6=True):
-        self.addresses = ("fd00:7e::1", "fd00:7e::2") if ipv6 else ("10.234.0.1", "10.234.0.2")
+    def __init__(self, stack, mtu):
         self.server, self.client = (self.new(stack) for _ in range(2))
         run(*self.server, "ip", "link", "add", "veth0", "mtu", mtu, "type", "veth", "peer", "name", "veth0", "mtu", mtu,
             "netns", self.client[2])
-        for host, address in ((self.server, self.addresses[0]), (self.client, self.addresses[1])):
-            run(*host, "ip", "address", "add", f"{address}/{64 if ipv6 else 24}", "dev", "veth0",
-                *(["nodad"] if ipv6 else []))
+        for host, ipv6, ipv4 in zip((self.server, self.client), self.IPV6, self.IPV4):
+            run(*host, "ip", "address", "add", f"{ipv6}/64", "dev", "veth0", "nodad")
+            run(*host, "ip", "address", "add", f"{ipv4}/24", "dev", "veth0")
             run(*host, "ip", "link", "set", "veth0", "up")
 
     @staticmethod
@@ -48,12 +49,12 @@ def bench(build, quick, bar):
     for mtu in (9000, 1500):
         with contextlib.ExitStack() as stack:
             hosts = Hosts(stack, mtu)
-            server = subprocess.Popen([*hosts.server, binary, "serve", hosts.addresses[0], str(PORT)],
+            server = subprocess.Popen([*hosts.server, binary, "serve", hosts.IPV6[0], str(PORT)],
                                       stdout=subprocess.PIPE, text=True)
             stack.callback(end, server)
             if server.stdout.readline() != "ready\n":
                 sys.exit("benchmarks/run: network_bench ended by itself")
-            output = subprocess.run([*hosts.client, binary, "measure", hosts.addresses[0], str(PORT), "7" if quick else "11"],
+            output = subprocess.run([*hosts.client, binary, "measure", hosts.IPV6[0], str(PORT), "7" if quick else "11"],
                                     check=True, capture_output=True, timeout=DEADLINE * 3).stdout
         turns = json.loads(output)
         for kind, what, bound in (("requests_4k", "READs of 4 KiB, depth 32, / TCP requests", 1.2),
@@ -67,25 +68,27 @@ SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
 
 
 def sshfs(mounts, hosts):
-    """A mount of the server's files by sshfs, without ssh: its cipher is not what is compared. None: not installed."""
+    """A mount of the server's files by sshfs, without ssh: its cipher is not what is compared. None: not installed.
+
+    It speaks IPv4 only, without ssh."""
     server = next((path for path in SFTP_SERVERS if os.path.exists(path)), None)
     if server is None or shutil.which("sshfs") is None or shutil.which("socat") is None:
         return None
     files = os.path.join(mounts.scratch, "sftp")
     os.mkdir(files)
-    listener = mounts.processes.start([*hosts.server, "socat", f"TCP6-LISTEN:{PORT + 1},fork,reuseaddr,nodelay",
+    listener = mounts.processes.start([*hosts.server, "socat", f"TCP4-LISTEN:{PORT + 1},fork,reuseaddr,nodelay",
                                        f"EXEC:{server}"], mounts.log)
     wait_for(lambda: f":{PORT + 1} " in subprocess.run([*hosts.server, "ss", "-Hltn"], capture_output=True, text=True,
                                                        check=True).stdout, "socat", listener)
     return mounts.mount("sshfs", *hosts.client, "sshfs", "-f", "-o", f"directport={PORT + 1},allow_other",
-                        f"[{hosts.addresses[0]}]:{files}", "MOUNTPOINT")
+                        f"{hosts.IPV4[0]}:{files}", "MOUNTPOINT")
 
 
 def bench_mounts(build, fuse, fill, rate, bar, pairs):
     """4 KiB random direct reads of resident pages at 4 jobs, beside others over the same link."""
     with contextlib.ExitStack() as stack:
         hosts = Hosts(stack, 9000)
-        place = f"[{hosts.addresses[0]}]:{PORT}"
+        place = f"[{hosts.IPV6[0]}]:{PORT}"
         scratch = stack.enter_context(scratch_directory())
         mounts = stack.enter_context(Mounts(build, scratch, before=hosts.server, serve_options=("--listen", place)))
         theirs = sshfs(mounts, hosts)

@@ -71,16 +71,18 @@ double CpuSeconds() {
   return static_cast<double>(busy) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-void WaitFor(int epoll, int socket, uint32_t events) {
+void WaitToRead(int epoll) {
   epoll_event event{};
-  event.events = events;
-  event.data.fd = socket;
-  CheckIo(epoll_ctl(epoll, EPOLL_CTL_MOD, socket, &event) == 0, "epoll_ctl");
   CheckIo(epoll_wait(epoll, &event, 1, -1) == 1, "epoll_wait");
+}
+void WaitToWrite(int socket) {
+  pollfd waiting{socket, POLLOUT, 0};
+  CheckIo(poll(&waiting, 1, -1) == 1, "poll");
 }
 UniqueFd Watch(int socket) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{};
+  event.events = EPOLLIN;
   event.data.fd = socket;
   CheckIo(epoll.valid() && epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket, &event) == 0, "epoll");
   CheckIo(fcntl(socket, F_SETFL, O_NONBLOCK) == 0, "fcntl");
@@ -134,7 +136,7 @@ void ServeRequests(Store& store, int socket) {
   std::array<uint64_t, 4 * kDepth> requests{};
   size_t have = 0;  // bytes of them
   while (true) {
-    WaitFor(epoll.get(), socket, EPOLLIN);
+    WaitToRead(epoll.get());
     auto* const bytes = reinterpret_cast<char*>(requests.data());
     const ssize_t got = recv(socket, bytes + have, sizeof(requests) - have, 0);
     if (got <= 0) {
@@ -149,7 +151,7 @@ void ServeRequests(Store& store, int socket) {
     for (size_t first = 0; first < count;) {
       ssize_t sent = writev(socket, &replies[first], static_cast<int>(count - first));
       if (sent < 0 && errno == EAGAIN) {
-        WaitFor(epoll.get(), socket, EPOLLOUT);
+        WaitToWrite(socket);
         continue;
       }
       if (sent <= 0) {
@@ -314,7 +316,7 @@ class TcpRequests {
     uint64_t asked = kDepth;
     uint64_t bytes = 0;
     while (bytes < asked * kSmall) {
-      WaitFor(epoll_.get(), socket_.get(), EPOLLIN);
+      WaitToRead(epoll_.get());
       // The answers' slots, the one that is being filled first, to the end of the buffer and round.
       const size_t at = bytes % buffer_.size();
       const std::array<iovec, 2> slots = {{{buffer_.data() + at, buffer_.size() - at}, {buffer_.data(), at}}};

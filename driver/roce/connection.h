@@ -47,6 +47,8 @@ class RemoteMemory {
   // The value before; `offset` is a multiple of 8.
   virtual bool CompareSwap(RKey rkey, uint64_t offset, uint64_t compare, uint64_t swap, uint64_t* before) = 0;
   virtual bool FetchAdd(RKey rkey, uint64_t offset, uint64_t add, uint64_t* before) = 0;
+  // It will be READ soon.
+  virtual void Prefetch(RKey /*rkey*/, uint64_t /*offset*/, uint64_t /*length*/) {}
 };
 
 // The way out. What it cannot send it may drop.

@@ -333,6 +333,9 @@ bool Responder::Continue() {
       answers_.pop_front();
       continue;
     }
+    if (!answer.begun && answers_.size() > 1 && answers_[1].kind == Answer::Kind::kRead) {
+      memory_.Prefetch(answers_[1].rkey, answers_[1].offset, answers_[1].length);
+    }
     if (!SendPartOfRead(answer)) {
       const uint32_t sequence = answer.sequence;
       answers_.clear();

@@ -13,6 +13,7 @@
 // Thread-safety: writers of one page are serialised by the caller; readers in any process at any time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -131,6 +132,22 @@ inline PageCopy CopyPage(const PageTableEntry& entry, const std::byte* frames, u
     }
   }
   return PageCopy::kUnstable;
+}
+
+// Starts loading what CopyPage will copy. Frames lie about at random, where no processor expects the next one.
+inline void PrefetchPage(const PageTableEntry& entry, const std::byte* frames, uint32_t max_frames, uint32_t in_page,
+                         size_t length) {
+  const uint32_t frame = FrameOf(entry.load(std::memory_order_relaxed));
+  if (frame >= max_frames) {
+    return;
+  }
+  constexpr size_t kLine = 64;
+  constexpr size_t kLines = 8;  // past these the processor's own prefetcher has caught on
+  const std::byte* const from = frames + (uint64_t{frame} << kPageBits) + in_page;
+  const size_t bytes = std::min({length, kLines * kLine, size_t{kPageSize - in_page}});
+  for (size_t at = 0; at < bytes; at += kLine) {
+    __builtin_prefetch(from + at);
+  }
 }
 
 }  // namespace termfs::driver::softnic

@@ -112,17 +112,7 @@ inline void RemoteRegion::PrefetchFrame(uint64_t offset, uint32_t length) const 
   if (offset >= max_size_) {
     return;
   }
-  const uint32_t frame = FrameOf(entries_[offset >> kPageBits].load(std::memory_order_relaxed));
-  if (frame >= max_frames_) {
-    return;
-  }
-  constexpr uint32_t kLines = 8;  // past these the processor's own prefetcher has caught on
-  const uint64_t in_page = offset & (kPageSize - 1);
-  const std::byte* from = frames_ + (uint64_t{frame} << kPageBits) + in_page;
-  const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(std::min(length, kLines * 64), kPageSize - in_page));
-  for (uint32_t at = 0; at < bytes; at += 64) {
-    __builtin_prefetch(from + at);
-  }
+  PrefetchPage(entries_[offset >> kPageBits], frames_, max_frames_, static_cast<uint32_t>(offset % kPageSize), length);
 }
 
 }  // namespace termfs::driver::softnic

@@ -90,6 +90,17 @@ bool ExportedMemory::ReadPage(const Export& region, uint64_t offset, std::span<s
   return true;
 }
 
+void ExportedMemory::Prefetch(RKey rkey, uint64_t offset, uint64_t length) {
+  const Export* const region = Find(rkey);
+  if (region == nullptr || !region->frames || !Covers(*region, offset, length)) {
+    return;
+  }
+  const auto& entry =
+      reinterpret_cast<const PageTableEntry*>(region->object->data() + kEntriesOffset)[offset >> kPageBits];
+  PrefetchPage(entry, region->frames->data(), static_cast<uint32_t>(region->max_pages),
+               static_cast<uint32_t>(offset % kPageSize), length);
+}
+
 std::byte* ExportedMemory::Reach(RKey rkey, uint64_t offset, uint64_t length, Access access) {
   if (!Allows(rkey, offset, length, access)) {
     return nullptr;

@@ -26,6 +26,7 @@ class ExportedMemory final : public roce::RemoteMemory {
   bool Write(RKey rkey, uint64_t offset, std::span<const std::byte> from) override;
   bool CompareSwap(RKey rkey, uint64_t offset, uint64_t compare, uint64_t swap, uint64_t* before) override;
   bool FetchAdd(RKey rkey, uint64_t offset, uint64_t add, uint64_t* before) override;
+  void Prefetch(RKey rkey, uint64_t offset, uint64_t length) override;
 
  private:
   struct Known {
