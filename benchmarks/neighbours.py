@@ -19,13 +19,13 @@ GLUSTER_BRICK = [
     ("performance/io-threads", []),
     ("debug/io-stats", []),
     ("protocol/server", [
-        "transport-type socket", "transport.socket.bind-address 127.0.0.1", "transport.socket.listen-port {port}",
-        "auth.addr.debug-io-stats.allow 127.0.0.1"
+        "transport-type socket", "transport.socket.bind-address {address}", "transport.socket.listen-port {port}",
+        "auth.addr.debug-io-stats.allow *"
     ]),
 ]
 GLUSTER_CLIENT = [
     ("protocol/client", [
-        "transport-type socket", "remote-host 127.0.0.1", "remote-port {port}", "remote-subvolume debug-io-stats"
+        "transport-type socket", "remote-host {address}", "remote-port {port}", "remote-subvolume debug-io-stats"
     ]),
     ("cluster/distribute", []),
     ("performance/write-behind", []),
@@ -44,9 +44,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def listening(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def listening(port, before=()):
+    return subprocess.run([*before, "ss", "-Hltn", f"sport = :{port}"], check=True, capture_output=True).stdout != b""
 
 
 def volume_file(path, translators, **values):
@@ -63,8 +62,9 @@ def volume_file(path, translators, **values):
     return path
 
 
-def gluster(mounts, wait_for):
-    """Mounts a GlusterFS volume of one brick; its mount point, or None where it is not installed."""
+def gluster(mounts, wait_for, address="127.0.0.1", server_host=(), client_host=()):
+    """Mounts a GlusterFS volume of one brick; its mount point, or None where it is not installed. What stands before the
+    commands makes them run on other hosts than this one."""
     if not (shutil.which("glusterfsd") and shutil.which("glusterfs")):
         return None
     home = os.path.join(mounts.scratch, "gluster")
@@ -72,13 +72,13 @@ def gluster(mounts, wait_for):
     os.makedirs(brick)
     port = free_port()
     server = mounts.processes.start([
-        "glusterfsd", "-N", "-f", volume_file(f"{home}/brick.vol", GLUSTER_BRICK, brick=brick, port=port), "-l",
-        f"{home}/brick.log"
+        *server_host, "glusterfsd", "-N", "-f",
+        volume_file(f"{home}/brick.vol", GLUSTER_BRICK, brick=brick, address=address, port=port), "-l", f"{home}/brick.log"
     ], mounts.log)
-    wait_for(lambda: listening(port), "glusterfsd", server)
-    return mounts.mount("gluster-mount", "glusterfs", "-N", "-f",
-                        volume_file(f"{home}/client.vol", GLUSTER_CLIENT, port=port), "-l", f"{home}/client.log",
-                        "MOUNTPOINT")
+    wait_for(lambda: listening(port, server_host), "glusterfsd", server)
+    return mounts.mount("gluster-mount", *client_host, "glusterfs", "-N", "-f",
+                        volume_file(f"{home}/client.vol", GLUSTER_CLIENT, address=address, port=port), "-l",
+                        f"{home}/client.log", "MOUNTPOINT")
 
 
 def private_network(mounts, wait_for):
@@ -121,11 +121,9 @@ def moose(mounts, wait_for):
                      "HDD_LEAVE_SPACE_DEFAULT = 64MiB", "NICE_LEVEL = 0", "DISABLE_OOM_KILLER = 0", "")
     inside = private_network(mounts, wait_for)
 
-    def listening_inside(port):
-        return subprocess.run([*inside, "ss", "-Hltn", f"sport = :{port}"], check=True, capture_output=True).stdout
 
     server = mounts.processes.start([*inside, "mfsmaster", "-f", "-c", master, "start"], mounts.log)
-    wait_for(lambda: listening_inside(9421), "mfsmaster", server)
+    wait_for(lambda: listening(9421, inside), "mfsmaster", server)
     server = mounts.processes.start([*inside, "mfschunkserver", "-f", "-c", chunks, "start"], mounts.log)
     path = mounts.mount("moose-mount", *inside, "mfsmount", "-f", "-H", MOOSE, "MOUNTPOINT")
     # Files can be written once the master knows the chunk server, which takes a few seconds.

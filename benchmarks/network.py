@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import neighbours
 from mounts import DEADLINE, Mounts, end, scratch_directory, wait_for
 
 PORT = 4797
@@ -78,29 +79,32 @@ def sshfs(mounts, hosts):
     os.mkdir(files)
     listener = mounts.processes.start([*hosts.server, "socat", f"TCP4-LISTEN:{PORT + 1},fork,reuseaddr,nodelay",
                                        f"EXEC:{server}"], mounts.log)
-    wait_for(lambda: f":{PORT + 1} " in subprocess.run([*hosts.server, "ss", "-Hltn"], capture_output=True, text=True,
-                                                       check=True).stdout, "socat", listener)
+    wait_for(lambda: neighbours.listening(PORT + 1, hosts.server), "socat", listener)
     return mounts.mount("sshfs", *hosts.client, "sshfs", "-f", "-o", f"directport={PORT + 1},allow_other",
                         f"{hosts.IPV4[0]}:{files}", "MOUNTPOINT")
 
 
 def bench_mounts(build, fuse, fill, rate, bar, pairs):
-    """4 KiB random direct reads of resident pages at 4 jobs, beside others over the same link."""
+    """4 KiB random direct reads of resident pages at 4 jobs, beside others over the same link, where they are installed.
+    `bar` makes a bar."""
     with contextlib.ExitStack() as stack:
         hosts = Hosts(stack, 9000)
         place = f"[{hosts.IPV6[0]}]:{PORT}"
         scratch = stack.enter_context(scratch_directory())
         mounts = stack.enter_context(Mounts(build, scratch, before=hosts.server, serve_options=("--listen", place)))
-        theirs = sshfs(mounts, hosts)
-        if theirs is None:
-            print("sshfs: skipped, sshfs, socat or openssh-sftp-server is not installed")
-            return []
         ours = mounts.mount("termfs", *hosts.client, mounts.termfs, "mount", place, "--secret",
                             os.path.join(mounts.volume, "secret"), "MOUNTPOINT", "--foreground", "-o", f"fuse={fuse}")
         fill(ours)
-        fill(theirs)
-        subject, reference = rate(ours), rate(theirs)
-        subject()
-        reference()
-        return [bar("mount over a network: 4 KiB random read, 4 jobs, rate / sshfs", 3.0,
-                    [subject() / reference() for _ in range(pairs)])]
+        subject = rate(ours)
+        for name, bound, theirs in (("sshfs", 3.0, sshfs(mounts, hosts)),
+                                    ("GlusterFS", 2.0, neighbours.gluster(mounts, wait_for, hosts.IPV4[0], hosts.server,
+                                                                          hosts.client))):
+            if theirs is None:
+                print(f"{name}: skipped, it is not installed (sshfs needs socat and openssh-sftp-server, too)")
+                continue
+            fill(theirs)
+            reference = rate(theirs)
+            subject()
+            reference()
+            yield bar(f"mount over a network: 4 KiB random read, 4 jobs, rate / {name}", bound,
+                      [subject() / reference() for _ in range(pairs)])
