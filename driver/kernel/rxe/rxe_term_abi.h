@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR Apache-2.0 */
+/*
+ * What user space and the driver agree about a TeRM memory region.
+ *
+ * A TeRM MR is registered by ibv_reg_mr() with IB_ACCESS_ON_DEMAND and
+ * RXE_TERM_ACCESS; its iova is its virtual address. The latter is one of the
+ * optional access flags, which a driver that does not know it ignores: whether
+ * an MR is a TeRM MR is asked by RXE_TERM_METHOD_QUERY, a method of the MR
+ * object of the uverbs ioctl. It fails with EPROTONOSUPPORT where the driver
+ * has no TeRM MRs, and with EOPNOTSUPP for an MR that is none.
+ */
+#ifndef RXE_TERM_ABI_H
+#define RXE_TERM_ABI_H
+
+#include <linux/types.h>
+
+/* Counts up with every change that the other side has to know about. */
+#define RXE_TERM_ABI_VERSION	1
+
+#define RXE_TERM_ACCESS		(1 << 28)
+
+/* Absent pages read as this many bytes over and over. */
+#define RXE_TERM_PATTERN_BYTES	64
+
+enum rxe_term_methods {
+	RXE_TERM_METHOD_QUERY = 0x1000,
+};
+
+enum rxe_term_query_attrs {
+	RXE_TERM_ATTR_MR = 0x1000,	/* in: the MR's handle */
+	RXE_TERM_ATTR_INFO,		/* out: struct rxe_term_info */
+};
+
+struct rxe_term_info {
+	__u32 abi_version;
+	__u32 page_size;	/* bytes */
+	__u64 start;		/* virtual address of the first page */
+	__u64 pages;
+	__u64 present;		/* pages */
+	/*
+	 * The bitmap, a bit per page, 1: present, in 64-bit words: mmap() the
+	 * device's command descriptor there. It stays mapped when the MR is
+	 * gone.
+	 */
+	__u64 bitmap_offset;
+	__u64 bitmap_bytes;
+	/* Since the registration, in pages. */
+	__u64 mapped;		/* entries that came to point at data */
+	__u64 invalidated;	/* entries that came to point at the pattern */
+	__u64 faulted;		/* by WRITEs and atomics */
+	__u64 magic_reads;	/* answered with the pattern, in part or whole */
+	__u8 pattern[RXE_TERM_PATTERN_BYTES];
+};
+
+#endif /* RXE_TERM_ABI_H */

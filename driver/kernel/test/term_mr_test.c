@@ -1,0 +1,679 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the driver promises of TeRM MRs, over stock libibverbs, on one device whose queue pairs are connected to each
+ * other.
+ *
+ *   term_mr_test DEVICE DIRECTORY         every case; DIRECTORY is on a disk, so that its files' pages can be evicted
+ *   term_mr_test DEVICE DIRECTORY stock   the driver is not ours: what it must say
+ *   term_mr_test DEVICE DIRECTORY large MIB     an MR of so many MiB, more than there is memory
+ *   term_mr_test DEVICE DIRECTORY hold    registers, says "held" and waits to be killed
+ *
+ * Prints a line for each case, `ok NAME` or `FAIL NAME: why`. Exit code 1: something failed.
+ */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver/kernel/test/uverbs_calls.h"
+
+#define PAGE ((size_t)4096)
+#define PAGES 64
+#define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
+#define TERM_ACCESS (ACCESS | IBV_ACCESS_ON_DEMAND | RXE_TERM_ACCESS)
+#define GID_INDEX 1
+
+static const char* failure; /* of the case that runs */
+static char failure_text[256];
+
+#define FAIL(...)                                                                \
+  do {                                                                           \
+    if (failure == NULL) {                                                       \
+      int used = snprintf(failure_text, sizeof(failure_text), "%d: ", __LINE__); \
+      snprintf(failure_text + used, sizeof(failure_text) - used, __VA_ARGS__);   \
+      failure = failure_text;                                                    \
+    }                                                                            \
+    return;                                                                      \
+  } while (0)
+#define CHECK(condition)                \
+  do {                                  \
+    if (!(condition)) {                 \
+      FAIL("not so: %s", #condition);   \
+    }                                   \
+  } while (0)
+#define CHECK_EQ(a, b)                                                                            \
+  do {                                                                                            \
+    long long left_ = (long long)(a), right_ = (long long)(b);                                    \
+    if (left_ != right_) {                                                                        \
+      FAIL("%s is %lld, not %lld", #a, left_, right_);                                            \
+    }                                                                                             \
+  } while (0)
+/* Of a step that checks by itself. */
+#define STEP(call)         \
+  do {                     \
+    call;                  \
+    if (failure != NULL) { \
+      return;              \
+    }                      \
+  } while (0)
+
+static void give_up(const char* what) {
+  perror(what);
+  exit(2);
+}
+
+/* ---- A device and two queue pairs, `near` and `far`, connected to each other. */
+
+static struct ibv_context* context;
+static struct ibv_pd* pd;
+static struct ibv_cq* cq;
+static struct ibv_qp *near, *far;
+static uint8_t* buffer; /* local, registered */
+static struct ibv_mr* buffer_mr;
+static const char* directory;
+
+static struct ibv_qp* make_pair(void) {
+  struct ibv_qp_init_attr init = {.send_cq = cq,
+                                  .recv_cq = cq,
+                                  .cap = {.max_send_wr = 64, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
+                                  .qp_type = IBV_QPT_RC,
+                                  .sq_sig_all = 1};
+  struct ibv_qp* qp = ibv_create_qp(pd, &init);
+  if (qp == NULL) {
+    give_up("ibv_create_qp");
+  }
+  return qp;
+}
+
+static void connect_pair(struct ibv_qp* qp, uint32_t peer) {
+  union ibv_gid gid;
+  struct ibv_port_attr port;
+  if (ibv_query_gid(context, 1, GID_INDEX, &gid) != 0 || ibv_query_port(context, 1, &port) != 0) {
+    give_up("query the port");
+  }
+  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ACCESS};
+  int wrong = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  attr = (struct ibv_qp_attr){
+      .qp_state = IBV_QPS_RTR,
+      .path_mtu = port.active_mtu,
+      .dest_qp_num = peer,
+      .max_dest_rd_atomic = 16,
+      .min_rnr_timer = 1,
+      .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = GID_INDEX, .hop_limit = 1}}};
+  wrong |= ibv_modify_qp(qp, &attr,
+                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  attr = (struct ibv_qp_attr){
+      .qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 16};
+  wrong |= ibv_modify_qp(qp, &attr,
+                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                             IBV_QP_MAX_QP_RD_ATOMIC);
+  if (wrong != 0) {
+    give_up("connect the queue pairs");
+  }
+}
+
+static void connect_both(void) {
+  near = make_pair();
+  far = make_pair();
+  connect_pair(near, far->qp_num);
+  connect_pair(far, near->qp_num);
+}
+
+static void disconnect(void) {
+  ibv_destroy_qp(near);
+  ibv_destroy_qp(far);
+}
+
+static void open_device(const char* name) {
+  int count = 0;
+  struct ibv_device** devices = ibv_get_device_list(&count);
+  for (int i = 0; i < count; i++) {
+    if (strcmp(ibv_get_device_name(devices[i]), name) == 0) {
+      context = ibv_open_device(devices[i]);
+    }
+  }
+  if (context == NULL) {
+    give_up("open the device");
+  }
+  pd = ibv_alloc_pd(context);
+  cq = ibv_create_cq(context, 128, NULL, NULL, 0);
+  buffer = aligned_alloc(PAGE, PAGES * PAGE);
+  buffer_mr = ibv_reg_mr(pd, buffer, PAGES * PAGE, ACCESS);
+  if (pd == NULL || cq == NULL || buffer_mr == NULL) {
+    give_up("prepare the device");
+  }
+  connect_both();
+}
+
+/* One operation, to its end. */
+static enum ibv_wc_status run(struct ibv_send_wr* request) {
+  struct ibv_send_wr* bad = NULL;
+  struct ibv_wc completion;
+  int got = 0;
+  request->send_flags = IBV_SEND_SIGNALED;
+  if (ibv_post_send(near, request, &bad) != 0) {
+    give_up("ibv_post_send");
+  }
+  while ((got = ibv_poll_cq(cq, 1, &completion)) == 0) {
+  }
+  return got < 0 ? IBV_WC_GENERAL_ERR : completion.status;
+}
+
+static enum ibv_wc_status transfer(enum ibv_wr_opcode opcode, struct ibv_mr* mr, const void* remote, size_t length) {
+  struct ibv_sge local = {.addr = (uintptr_t)buffer, .length = (uint32_t)length, .lkey = buffer_mr->lkey};
+  struct ibv_send_wr request = {.opcode = opcode, .sg_list = &local, .num_sge = 1};
+  request.wr.rdma.remote_addr = (uintptr_t)remote;
+  request.wr.rdma.rkey = mr->rkey;
+  return run(&request);
+}
+static enum ibv_wc_status read_into_buffer(struct ibv_mr* mr, const void* remote, size_t length) {
+  memset(buffer, 0xee, length);
+  return transfer(IBV_WR_RDMA_READ, mr, remote, length);
+}
+
+/* ---- Files whose pages are known, mapped. */
+
+static uint8_t byte_of(uint64_t page, size_t at) { return (uint8_t)(page * 37 + at * 11 + (at >> 8) + 5); }
+
+static bool is_page(const uint8_t* bytes, uint64_t page, size_t from, size_t length) {
+  for (size_t i = 0; i < length; i++) {
+    if (bytes[i] != byte_of(page, from + i)) {
+      return false;
+    }
+  }
+  return true;
+}
+static bool is_pattern(const uint8_t* bytes, const struct rxe_term_info* info, size_t length) {
+  for (size_t i = 0; i < length; i++) {
+    if (bytes[i] != info->pattern[i % RXE_TERM_PATTERN_BYTES]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+struct region {
+  int file;
+  uint8_t* memory;
+  size_t bytes;
+  struct ibv_mr* mr;
+  struct rxe_term_info info;
+  const _Atomic uint64_t* bitmap;
+};
+
+static bool bit(const struct region* region, uint64_t page) {
+  return (atomic_load(&region->bitmap[page / 64]) >> (page % 64) & 1) != 0;
+}
+
+static int open_file(const char* name, size_t pages) {
+  char path[512];
+  uint8_t bytes[PAGE];
+  snprintf(path, sizeof(path), "%s/%s", directory, name);
+  int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+  for (uint64_t page = 0; file >= 0 && page < pages; page++) {
+    for (size_t i = 0; i < PAGE; i++) {
+      bytes[i] = byte_of(page, i);
+    }
+    if (write(file, bytes, PAGE) != (ssize_t)PAGE) {
+      give_up("write");
+    }
+  }
+  if (file < 0 || fsync(file) != 0) {
+    give_up(path);
+  }
+  unlink(path);
+  return file;
+}
+
+static void drop(struct region* region, size_t page, size_t count) {
+  /* Out of the page table, and out of the page cache, too. */
+  madvise(region->memory + page * PAGE, count * PAGE, MADV_DONTNEED);
+  posix_fadvise(region->file, (off_t)(page * PAGE), (off_t)(count * PAGE), POSIX_FADV_DONTNEED);
+}
+
+static void begin(struct region* region, size_t pages, int access) {
+  memset(region, 0, sizeof(*region));
+  region->bytes = pages * PAGE;
+  region->file = open_file("region", pages);
+  region->memory = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->file, 0);
+  CHECK(region->memory != MAP_FAILED);
+  drop(region, 0, pages);
+  region->mr = ibv_reg_mr(pd, region->memory, region->bytes, access);
+  if (region->mr == NULL) {
+    FAIL("ibv_reg_mr: %s", strerror(errno));
+  }
+  if ((access & RXE_TERM_ACCESS) == 0 || (access & IBV_ACCESS_ON_DEMAND) == 0) {
+    return;
+  }
+  CHECK_EQ(term_query_mr(region->mr, &region->info), 0);
+  region->bitmap = mmap(NULL, region->info.bitmap_bytes, PROT_READ, MAP_SHARED, context->cmd_fd,
+                        (off_t)region->info.bitmap_offset);
+  CHECK(region->bitmap != MAP_FAILED);
+}
+
+static void end(struct region* region) {
+  if (region->mr != NULL) {
+    ibv_dereg_mr(region->mr);
+  }
+  if (region->bitmap != NULL && region->bitmap != MAP_FAILED) {
+    munmap((void*)region->bitmap, region->info.bitmap_bytes);
+  }
+  munmap(region->memory, region->bytes);
+  close(region->file);
+}
+
+static int prefetch(struct region* region, size_t page, size_t count) {
+  return term_advise_mr(region->mr, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, (uintptr_t)region->memory + page * PAGE,
+                        (uint32_t)(count * PAGE));
+}
+static int find(struct region* region, size_t page, size_t count) {
+  return term_advise_mr(region->mr, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+                        (uintptr_t)region->memory + page * PAGE, (uint32_t)(count * PAGE));
+}
+
+/* Every page: what a READ says is what the bitmap says. */
+static void check_all(struct region* region, uint64_t* present) {
+  *present = 0;
+  for (uint64_t page = 0; page < region->info.pages; page++) {
+    CHECK_EQ(read_into_buffer(region->mr, region->memory + page * PAGE, PAGE), IBV_WC_SUCCESS);
+    if (bit(region, page)) {
+      CHECK(is_page(buffer, page, 0, PAGE));
+      ++*present;
+    } else {
+      CHECK(is_pattern(buffer, &region->info, PAGE));
+    }
+  }
+  CHECK_EQ(term_query_mr(region->mr, &region->info), 0);
+  CHECK_EQ(region->info.present, *present);
+}
+
+/* ---- Cases. */
+
+static void is_described(struct region* region) {
+  CHECK_EQ(region->info.abi_version, RXE_TERM_ABI_VERSION);
+  CHECK_EQ(region->info.page_size, PAGE);
+  CHECK_EQ(region->info.start, (uintptr_t)region->memory);
+  CHECK_EQ(region->info.pages, PAGES);
+  CHECK_EQ(region->info.present, 0);
+  CHECK(region->info.bitmap_bytes >= PAGES / 8);
+}
+
+static void absent_pages_read_as_the_pattern(struct region* region) {
+  uint64_t present = 0;
+  STEP(check_all(region, &present));
+  CHECK_EQ(present, 0);
+  CHECK_EQ(region->info.magic_reads, PAGES);
+  CHECK_EQ(region->info.faulted, 0);
+}
+
+static void prefetched_pages_read_as_data(struct region* region) {
+  uint64_t present = 0;
+  CHECK_EQ(prefetch(region, 3, 10), 0);
+  CHECK_EQ(prefetch(region, 63, 1), 0);
+  STEP(check_all(region, &present));
+  CHECK_EQ(present, 11);
+  CHECK(bit(region, 3) && bit(region, 12) && bit(region, 63) && !bit(region, 2) && !bit(region, 13));
+}
+
+static void evicted_pages_read_as_the_pattern(struct region* region) {
+  uint64_t present = 0;
+  CHECK_EQ(prefetch(region, 0, PAGES), 0);
+  STEP(check_all(region, &present));
+  CHECK_EQ(present, PAGES);
+  drop(region, 10, 20);
+  STEP(check_all(region, &present));
+  CHECK_EQ(present, PAGES - 20);
+  CHECK_EQ(region->info.invalidated, 20);
+  CHECK_EQ(prefetch(region, 10, 20), 0);
+  STEP(check_all(region, &present));
+  CHECK_EQ(present, PAGES);
+}
+
+static void reclaimed_pages_read_as_the_pattern(struct region* region) {
+  uint64_t present = 0;
+  CHECK_EQ(prefetch(region, 0, PAGES), 0);
+  CHECK_EQ(madvise(region->memory, region->bytes, MADV_PAGEOUT), 0);
+  STEP(check_all(region, &present)); /* some may stay */
+  CHECK(present < PAGES);
+}
+
+static void finding_does_not_fault(struct region* region) {
+  uint64_t present = 0;
+  CHECK_EQ(find(region, 0, PAGES), 0);
+  STEP(check_all(region, &present));
+  CHECK_EQ(present, 0);
+  for (size_t page = 20; page < 24; page++) {
+    CHECK(is_page(region->memory + page * PAGE, page, 0, 16)); /* the processor's own fault */
+  }
+  STEP(check_all(region, &present));
+  CHECK_EQ(present, 0); /* nobody has said so yet */
+  CHECK_EQ(find(region, 0, PAGES), 0);
+  STEP(check_all(region, &present));
+  CHECK(bit(region, 20) && bit(region, 23));
+  CHECK_EQ(region->info.faulted, 0);
+}
+
+static void written_back_pages_are_found_again(struct region* region) {
+  uint64_t present = 0;
+  for (size_t page = 0; page < PAGES; page++) {
+    region->memory[page * PAGE] = byte_of(page, 0); /* dirty, the same as it was */
+  }
+  CHECK_EQ(prefetch(region, 0, PAGES), 0);
+  CHECK_EQ(msync(region->memory, region->bytes, MS_SYNC), 0);
+  STEP(check_all(region, &present)); /* whatever it is, bitmap and READs agree */
+  CHECK_EQ(find(region, 0, PAGES), 0);
+  STEP(check_all(region, &present));
+  CHECK_EQ(present, PAGES);
+}
+
+static void a_write_faults_its_page_in(struct region* region) {
+  memset(buffer, 0xab, 100);
+  CHECK_EQ(transfer(IBV_WR_RDMA_WRITE, region->mr, region->memory + 5 * PAGE + 50, 100), IBV_WC_SUCCESS);
+  CHECK(is_page(region->memory + 5 * PAGE, 5, 0, 50));
+  CHECK(region->memory[5 * PAGE + 50] == 0xab && region->memory[5 * PAGE + 149] == 0xab);
+  CHECK(is_page(region->memory + 5 * PAGE + 150, 5, 150, PAGE - 150));
+  CHECK(bit(region, 5) && !bit(region, 4) && !bit(region, 6));
+  CHECK_EQ(term_query_mr(region->mr, &region->info), 0);
+  CHECK_EQ(region->info.faulted, 1);
+  /* It reaches the file: the page was marked dirty. */
+  uint8_t bytes[100];
+  CHECK_EQ(fsync(region->file), 0);
+  drop(region, 0, PAGES);
+  CHECK_EQ(pread(region->file, bytes, sizeof(bytes), 5 * PAGE + 50), (ssize_t)sizeof(bytes));
+  CHECK(bytes[0] == 0xab && bytes[99] == 0xab);
+}
+
+static void a_write_after_a_read_only_prefetch(struct region* region) {
+  CHECK_EQ(prefetch(region, 7, 1), 0);
+  memset(buffer, 0xcd, PAGE);
+  CHECK_EQ(transfer(IBV_WR_RDMA_WRITE, region->mr, region->memory + 7 * PAGE, PAGE), IBV_WC_SUCCESS);
+  CHECK(region->memory[7 * PAGE] == 0xcd && region->memory[8 * PAGE - 1] == 0xcd);
+}
+
+static void atomics_fault_their_page_in(struct region* region) {
+  struct ibv_sge local = {.addr = (uintptr_t)buffer, .length = 8, .lkey = buffer_mr->lkey};
+  struct ibv_send_wr request = {.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .sg_list = &local, .num_sge = 1};
+  uint64_t before = 0, after = 0;
+  for (size_t i = 0; i < 8; i++) {
+    ((uint8_t*)&before)[i] = byte_of(9, 16 + i);
+  }
+  request.wr.atomic.remote_addr = (uintptr_t)region->memory + 9 * PAGE + 16;
+  request.wr.atomic.rkey = region->mr->rkey;
+  request.wr.atomic.compare_add = 3;
+  CHECK_EQ(run(&request), IBV_WC_SUCCESS);
+  CHECK(memcmp(buffer, &before, 8) == 0);
+  memcpy(&after, region->memory + 9 * PAGE + 16, 8);
+  CHECK(after == before + 3);
+  CHECK(bit(region, 9));
+}
+
+static void unaligned_reads_may_cross_the_border(struct region* region) {
+  CHECK_EQ(prefetch(region, 1, 1), 0);
+  /* From 100 bytes before page 1, which is there, to 200 bytes into page 2, which is not. */
+  CHECK_EQ(read_into_buffer(region->mr, region->memory + PAGE - 100, 100 + PAGE + 200), IBV_WC_SUCCESS);
+  for (size_t i = 0; i < 100; i++) {
+    CHECK(buffer[i] == region->info.pattern[(PAGE - 100 + i) % RXE_TERM_PATTERN_BYTES]);
+  }
+  CHECK(is_page(buffer + 100, 1, 0, PAGE));
+  CHECK(is_pattern(buffer + 100 + PAGE, &region->info, 200));
+  CHECK_EQ(read_into_buffer(region->mr, region->memory + PAGE + 77, 64), IBV_WC_SUCCESS);
+  CHECK(is_page(buffer, 1, 77, 64));
+}
+
+static void out_of_range_is_refused(struct region* region) {
+  CHECK_EQ(read_into_buffer(region->mr, region->memory + region->bytes - 10, 20), IBV_WC_REM_ACCESS_ERR);
+  disconnect();
+  connect_both();
+  CHECK_EQ(read_into_buffer(region->mr, region->memory - 1, 1), IBV_WC_REM_ACCESS_ERR);
+  disconnect();
+  connect_both();
+  CHECK_EQ(term_advise_mr(region->mr, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, (uintptr_t)region->memory, 1U << 31), EINVAL);
+  CHECK_EQ(read_into_buffer(region->mr, region->memory, PAGE), IBV_WC_SUCCESS);
+  CHECK(is_pattern(buffer, &region->info, PAGE));
+}
+
+static void the_bitmap_outlives_its_region(struct region* region) {
+  CHECK_EQ(prefetch(region, 0, 4), 0);
+  CHECK(bit(region, 0));
+  CHECK_EQ(ibv_dereg_mr(region->mr), 0);
+  region->mr = NULL;
+  (void)bit(region, 0);
+  drop(region, 0, PAGES);
+  (void)bit(region, 0);
+}
+
+static void the_bitmap_maps_more_than_once(struct region* region) {
+  struct rxe_term_info again;
+  void* twice = NULL;
+  CHECK_EQ(term_query_mr(region->mr, &again), 0);
+  CHECK_EQ(again.bitmap_offset, region->info.bitmap_offset);
+  twice = mmap(NULL, again.bitmap_bytes, PROT_READ, MAP_SHARED, context->cmd_fd, (off_t)again.bitmap_offset);
+  CHECK(twice != MAP_FAILED);
+  CHECK_EQ(prefetch(region, 0, 1), 0);
+  CHECK_EQ(*(uint64_t*)twice & 1, 1);
+  munmap(twice, again.bitmap_bytes);
+}
+
+static void plain_on_demand(struct region* region) {
+  struct rxe_term_info info;
+  CHECK_EQ(term_query_mr(region->mr, &info), EOPNOTSUPP);
+  for (uint64_t page = 0; page < PAGES; page++) { /* READs fault */
+    CHECK_EQ(read_into_buffer(region->mr, region->memory + page * PAGE, PAGE), IBV_WC_SUCCESS);
+    CHECK(is_page(buffer, page, 0, PAGE));
+  }
+  drop(region, 0, PAGES);
+  CHECK_EQ(read_into_buffer(region->mr, region->memory + PAGE + 9, 5000), IBV_WC_SUCCESS);
+  CHECK(is_page(buffer, 1, 9, PAGE - 9));
+  CHECK(is_page(buffer + PAGE - 9, 2, 0, 5000 - (PAGE - 9)));
+}
+
+static void pinned_regions_are_none(struct region* region) {
+  struct rxe_term_info info;
+  CHECK_EQ(term_query_mr(region->mr, &info), EOPNOTSUPP);
+  CHECK_EQ(read_into_buffer(region->mr, region->memory + 2 * PAGE, PAGE), IBV_WC_SUCCESS);
+  CHECK(is_page(buffer, 2, 0, PAGE));
+}
+
+static void nonsense_is_refused(struct region* region) {
+  CHECK(ibv_reg_mr_iova(pd, region->memory, region->bytes, (uintptr_t)region->memory + PAGE, TERM_ACCESS) == NULL);
+  CHECK(ibv_reg_mr(pd, NULL, SIZE_MAX, TERM_ACCESS) == NULL);
+  CHECK(ibv_reg_mr(pd, region->memory, region->bytes, TERM_ACCESS | IBV_ACCESS_HUGETLB) == NULL);
+  CHECK_EQ(term_advise_mr(region->mr, 17, (uintptr_t)region->memory, PAGE), EOPNOTSUPP);
+}
+
+/* Ten seconds of READs while pages come and go: each is all data or all pattern, and never another page's. */
+struct race {
+  struct region* region;
+  atomic_bool stop;
+  uint64_t moved;
+};
+
+static uint32_t draw(uint32_t* state) {
+  *state ^= *state << 13;
+  *state ^= *state >> 17;
+  *state ^= *state << 5;
+  return *state;
+}
+
+static void* come_and_go(void* argument) {
+  struct race* race = argument;
+  uint32_t state = 2463534242U;
+  while (!atomic_load(&race->stop)) {
+    const size_t page = draw(&state) % PAGES;
+    const size_t count = 1 + draw(&state) % (PAGES - page);
+    switch (draw(&state) % 4) {
+      case 0:
+        drop(race->region, page, count);
+        break;
+      case 1:
+        madvise(race->region->memory + page * PAGE, count * PAGE, MADV_PAGEOUT);
+        break;
+      case 2:
+        find(race->region, page, count);
+        break;
+      default:
+        prefetch(race->region, page, count);
+    }
+    race->moved++;
+  }
+  return NULL;
+}
+
+static void reads_race_eviction(struct region* region) {
+  struct race race = {.region = region};
+  pthread_t thread;
+  uint32_t state = 88172645U;
+  uint64_t data = 0, pattern = 0;
+  const time_t until = time(NULL) + 10;
+  CHECK_EQ(pthread_create(&thread, NULL, come_and_go, &race), 0);
+  while (time(NULL) < until && failure == NULL) {
+    const size_t page = draw(&state) % PAGES;
+    const size_t from = draw(&state) % 4 == 0 ? draw(&state) % 4000 : 0;
+    if (read_into_buffer(region->mr, region->memory + page * PAGE + from, PAGE - from) != IBV_WC_SUCCESS) {
+      failure = "a READ failed";
+    } else if (is_page(buffer, page, from, PAGE - from)) {
+      data++;
+    } else {
+      for (size_t i = 0; i < PAGE - from; i++) {
+        if (buffer[i] != region->info.pattern[(from + i) % RXE_TERM_PATTERN_BYTES]) {
+          failure = "a page was neither data nor the pattern";
+          break;
+        }
+      }
+      pattern++;
+    }
+  }
+  atomic_store(&race.stop, true);
+  pthread_join(thread, NULL);
+  printf("  %" PRIu64 " READs of data, %" PRIu64 " of the pattern, %" PRIu64 " moves\n", data, pattern, race.moved);
+  if (failure == NULL) {
+    CHECK(data > 100 && pattern > 100 && race.moved > 100);
+    uint64_t present = 0;
+    STEP(check_all(region, &present));
+  }
+}
+
+/* More than there is memory: the kernel evicts, and says so. */
+static void large(size_t pages) {
+  struct region region;
+  uint32_t state = 521288629U;
+  uint64_t data = 0, pattern = 0;
+  STEP(begin(&region, pages, TERM_ACCESS));
+  CHECK_EQ(region.info.pages, pages);
+  for (int round = 0; round < 2; round++) {
+    for (size_t page = 0; page < pages; page += 512) {
+      const size_t count = pages - page < 512 ? pages - page : 512;
+      const int error = prefetch(&region, page, count);
+      if (error != 0 && error != EBUSY && error != ENOMEM && error != EFAULT) {
+        FAIL("prefetch of %zu pages at %zu: %s", count, page, strerror(error));
+      }
+    }
+    for (int i = 0; i < 4000; i++) {
+      const size_t page = draw(&state) % pages;
+      CHECK_EQ(read_into_buffer(region.mr, region.memory + page * PAGE, PAGE), IBV_WC_SUCCESS);
+      if (is_page(buffer, page, 0, PAGE)) {
+        data++;
+      } else {
+        CHECK(is_pattern(buffer, &region.info, PAGE));
+        pattern++;
+      }
+    }
+  }
+  CHECK_EQ(term_query_mr(region.mr, &region.info), 0);
+  printf("  %zu pages, %" PRIu64 " present at last; READs: %" PRIu64 " data, %" PRIu64 " pattern\n", pages,
+         (uint64_t)region.info.present, data, pattern);
+  CHECK(region.info.present < pages && region.info.invalidated > 0 && data > 0 && pattern > 0);
+  end(&region);
+}
+
+struct test {
+  const char* name;
+  void (*body)(struct region*);
+  int access;
+};
+
+static const struct test tests[] = {
+    {"is_described", is_described, TERM_ACCESS},
+    {"absent_pages_read_as_the_pattern", absent_pages_read_as_the_pattern, TERM_ACCESS},
+    {"prefetched_pages_read_as_data", prefetched_pages_read_as_data, TERM_ACCESS},
+    {"evicted_pages_read_as_the_pattern", evicted_pages_read_as_the_pattern, TERM_ACCESS},
+    {"reclaimed_pages_read_as_the_pattern", reclaimed_pages_read_as_the_pattern, TERM_ACCESS},
+    {"finding_does_not_fault", finding_does_not_fault, TERM_ACCESS},
+    {"written_back_pages_are_found_again", written_back_pages_are_found_again, TERM_ACCESS},
+    {"a_write_faults_its_page_in", a_write_faults_its_page_in, TERM_ACCESS},
+    {"a_write_after_a_read_only_prefetch", a_write_after_a_read_only_prefetch, TERM_ACCESS},
+    {"atomics_fault_their_page_in", atomics_fault_their_page_in, TERM_ACCESS},
+    {"unaligned_reads_may_cross_the_border", unaligned_reads_may_cross_the_border, TERM_ACCESS},
+    {"out_of_range_is_refused", out_of_range_is_refused, TERM_ACCESS},
+    {"the_bitmap_outlives_its_region", the_bitmap_outlives_its_region, TERM_ACCESS},
+    {"the_bitmap_maps_more_than_once", the_bitmap_maps_more_than_once, TERM_ACCESS},
+    {"plain_on_demand", plain_on_demand, ACCESS | IBV_ACCESS_ON_DEMAND},
+    {"pinned_regions_are_none", pinned_regions_are_none, ACCESS | RXE_TERM_ACCESS},
+    {"nonsense_is_refused", nonsense_is_refused, TERM_ACCESS},
+    {"reads_race_eviction", reads_race_eviction, TERM_ACCESS},
+};
+
+static int report(const char* name) {
+  const int failed = failure != NULL;
+  if (failed) {
+    printf("FAIL %s: %s\n", name, failure);
+  } else {
+    printf("ok %s\n", name);
+  }
+  fflush(stdout);
+  failure = NULL;
+  return failed;
+}
+
+static void stock(void) {
+  struct rxe_term_info info;
+  struct ibv_mr* mr = ibv_reg_mr(pd, buffer, PAGE, ACCESS | RXE_TERM_ACCESS);
+  CHECK(mr != NULL); /* it ignores what it does not know */
+  CHECK_EQ(term_query_mr(mr, &info), EPROTONOSUPPORT);
+  ibv_dereg_mr(mr);
+  CHECK(ibv_reg_mr(pd, buffer, PAGE, TERM_ACCESS) == NULL);
+}
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    fprintf(stderr, "usage: term_mr_test DEVICE DIRECTORY [stock | large MIB | hold]\n");
+    return 2;
+  }
+  directory = argv[2];
+  open_device(argv[1]);
+  const char* what = argc > 3 ? argv[3] : "";
+  if (strcmp(what, "stock") == 0) {
+    stock();
+    return report("a_stock_driver_is_recognised");
+  }
+  if (strcmp(what, "large") == 0 && argc > 4) {
+    large((size_t)atoll(argv[4]) << 20 >> 12);
+    return report("larger_than_memory");
+  }
+  if (strcmp(what, "hold") == 0) {
+    struct region region;
+    begin(&region, PAGES, TERM_ACCESS);
+    prefetch(&region, 0, PAGES);
+    puts(failure == NULL ? "held" : failure);
+    fflush(stdout);
+    pause();
+  }
+  int failed = 0;
+  for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
+    struct region region;
+    begin(&region, PAGES, tests[i].access);
+    if (failure == NULL) {
+      tests[i].body(&region);
+    }
+    end(&region);
+    failed |= report(tests[i].name);
+  }
+  return failed;
+}

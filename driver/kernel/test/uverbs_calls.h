@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Methods of the kernel's MR object that rdma-core 44 has no functions for, called through the uverbs ioctl of a device
+ * that libibverbs has opened. C, so that it serves the driver's test, and C++.
+ *
+ * Errors: 0, or the errno.
+ */
+#pragma once
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "driver/kernel/rxe/rxe_term_abi.h"
+
+#define TERM_UVERBS_ATTRS 4
+
+struct term_uverbs_call {
+  struct ib_uverbs_ioctl_hdr header;
+  struct ib_uverbs_attr attrs[TERM_UVERBS_ATTRS];
+};
+
+static inline void term_uverbs_begin(struct term_uverbs_call* call, uint16_t method) {
+  memset(call, 0, sizeof(*call));
+  call->header.object_id = UVERBS_OBJECT_MR;
+  call->header.method_id = method;
+  call->header.driver_id = RDMA_DRIVER_RXE;
+}
+
+/* `data`: a value where `length` is at most 8, else an address. */
+static inline void term_uverbs_add(struct term_uverbs_call* call, uint16_t id, uint16_t length, uint64_t data) {
+  struct ib_uverbs_attr* attr = &call->attrs[call->header.num_attrs++];
+  attr->attr_id = id;
+  attr->len = length;
+  attr->flags = UVERBS_ATTR_F_MANDATORY;
+  attr->data = data;
+}
+
+static inline int term_uverbs_run(struct ibv_context* context, struct term_uverbs_call* call) {
+  call->header.length =
+      (uint16_t)(sizeof(call->header) + (size_t)call->header.num_attrs * sizeof(call->attrs[0]));
+  return ioctl(context->cmd_fd, RDMA_VERBS_IOCTL, call) == 0 ? 0 : errno;
+}
+
+/* EPROTONOSUPPORT: the driver knows no TeRM MRs; EOPNOTSUPP: this MR is none. */
+static inline int term_query_mr(struct ibv_mr* mr, struct rxe_term_info* info) {
+  struct term_uverbs_call call;
+  term_uverbs_begin(&call, RXE_TERM_METHOD_QUERY);
+  term_uverbs_add(&call, RXE_TERM_ATTR_MR, 0, mr->handle);
+  term_uverbs_add(&call, RXE_TERM_ATTR_INFO, sizeof(*info), (uint64_t)(uintptr_t)info);
+  memset(info, 0, sizeof(*info));
+  return term_uverbs_run(mr->context, &call);
+}
+
+/* `advice`: IB_UVERBS_ADVISE_MR_ADVICE_...; the range is covered when this returns. */
+static inline int term_advise_mr(struct ibv_mr* mr, uint64_t advice, uint64_t address, uint32_t length) {
+  struct ib_uverbs_sge range = {.addr = address, .length = length, .lkey = mr->lkey};
+  struct term_uverbs_call call;
+  term_uverbs_begin(&call, UVERBS_METHOD_ADVISE_MR);
+  term_uverbs_add(&call, UVERBS_ATTR_ADVISE_MR_PD_HANDLE, 0, mr->pd->handle);
+  term_uverbs_add(&call, UVERBS_ATTR_ADVISE_MR_ADVICE, sizeof(uint64_t), advice);
+  term_uverbs_add(&call, UVERBS_ATTR_ADVISE_MR_FLAGS, sizeof(uint32_t), IB_UVERBS_ADVISE_MR_FLAG_FLUSH);
+  term_uverbs_add(&call, UVERBS_ATTR_ADVISE_MR_SGE_LIST, sizeof(range), (uint64_t)(uintptr_t)&range);
+  return term_uverbs_run(mr->context, &call);
+}
