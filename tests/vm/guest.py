@@ -10,7 +10,7 @@ import time
 
 from kernel import MODULES, ROOT, run
 
-MEMORY_MIB = 1024
+MEMORY_MIB = 640
 DISK_MIB = 1024  # sparse
 PROVIDERS = "/usr/lib/x86_64-linux-gnu/libibverbs"
 # Programs of this machine that the guest runs.

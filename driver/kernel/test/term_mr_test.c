@@ -5,7 +5,8 @@
  *
  *   term_mr_test DEVICE DIRECTORY         every case; DIRECTORY is on a disk, so that its files' pages can be evicted
  *   term_mr_test DEVICE DIRECTORY stock   the driver is not ours: what it must say
- *   term_mr_test DEVICE DIRECTORY large MIB     an MR of so many MiB, more than there is memory
+ *   term_mr_test DEVICE DIRECTORY large MIB [PROCESSES]     an MR of so many MiB, more than there is memory; PROCESSES:
+ *                                         a memory cgroup's cgroup.procs, which it enters once the file is written
  *   term_mr_test DEVICE DIRECTORY hold    registers, says "held" and waits to be killed
  *
  * Prints a line for each case, `ok NAME` or `FAIL NAME: why`. Exit code 1: something failed.
@@ -476,9 +477,14 @@ static void plain_on_demand(struct region* region) {
 
 static void pinned_regions_are_none(struct region* region) {
   struct rxe_term_info info;
-  CHECK_EQ(term_query_mr(region->mr, &info), EOPNOTSUPP);
-  CHECK_EQ(read_into_buffer(region->mr, region->memory + 2 * PAGE, PAGE), IBV_WC_SUCCESS);
-  CHECK(is_page(buffer, 2, 0, PAGE));
+  struct ibv_mr* mr = ibv_reg_mr(pd, buffer, PAGES * PAGE, ACCESS | RXE_TERM_ACCESS);
+  CHECK(mr != NULL);
+  CHECK_EQ(term_query_mr(mr, &info), EOPNOTSUPP);
+  buffer[PAGE] = 0x5c;
+  CHECK_EQ(transfer(IBV_WR_RDMA_READ, mr, buffer + PAGE, 1), IBV_WC_SUCCESS);
+  CHECK_EQ(buffer[0], 0x5c);
+  CHECK_EQ(ibv_dereg_mr(mr), 0);
+  (void)region;
 }
 
 static void nonsense_is_refused(struct region* region) {
@@ -561,12 +567,17 @@ static void reads_race_eviction(struct region* region) {
 }
 
 /* More than there is memory: the kernel evicts, and says so. */
-static void large(size_t pages) {
+static void large(size_t pages, const char* cgroup) {
   struct region region;
   uint32_t state = 521288629U;
   uint64_t data = 0, pattern = 0;
   STEP(begin(&region, pages, TERM_ACCESS));
   CHECK_EQ(region.info.pages, pages);
+  if (cgroup != NULL) {
+    const int processes = open(cgroup, O_WRONLY);
+    CHECK(processes >= 0 && write(processes, "0", 1) == 1);
+    close(processes);
+  }
   for (int round = 0; round < 2; round++) {
     for (size_t page = 0; page < pages; page += 512) {
       const size_t count = pages - page < 512 ? pages - page : 512;
@@ -615,7 +626,7 @@ static const struct test tests[] = {
     {"the_bitmap_outlives_its_region", the_bitmap_outlives_its_region, TERM_ACCESS},
     {"the_bitmap_maps_more_than_once", the_bitmap_maps_more_than_once, TERM_ACCESS},
     {"plain_on_demand", plain_on_demand, ACCESS | IBV_ACCESS_ON_DEMAND},
-    {"pinned_regions_are_none", pinned_regions_are_none, ACCESS | RXE_TERM_ACCESS},
+    {"pinned_regions_are_none", pinned_regions_are_none, TERM_ACCESS},
     {"nonsense_is_refused", nonsense_is_refused, TERM_ACCESS},
     {"reads_race_eviction", reads_race_eviction, TERM_ACCESS},
 };
@@ -643,7 +654,7 @@ static void stock(void) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fprintf(stderr, "usage: term_mr_test DEVICE DIRECTORY [stock | large MIB | hold]\n");
+    fprintf(stderr, "usage: term_mr_test DEVICE DIRECTORY [stock | large MIB [PROCESSES] | hold]\n");
     return 2;
   }
   directory = argv[2];
@@ -654,8 +665,8 @@ int main(int argc, char** argv) {
     return report("a_stock_driver_is_recognised");
   }
   if (strcmp(what, "large") == 0 && argc > 4) {
-    large((size_t)atoll(argv[4]) << 20 >> 12);
-    return report("larger_than_memory");
+    large((size_t)atoll(argv[4]) << 20 >> 12, argc > 5 ? argv[5] : NULL);
+    return report(argc > 5 ? "memory_pressure" : "larger_than_memory");
   }
   if (strcmp(what, "hold") == 0) {
     struct region region;
