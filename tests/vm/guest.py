@@ -23,7 +23,7 @@ class Initramfs:
     def __init__(self, folder):
         self.folder = folder
         shutil.rmtree(folder, ignore_errors=True)
-        for name in ("bin", "lib", "dev", "proc", "sys", "tmp", "mnt", "run", "modules", "etc/libibverbs.d",
+        for name in ("bin", "programs", "lib", "dev", "proc", "sys", "tmp", "mnt", "run", "modules", "etc/libibverbs.d",
                      "sys/fs/cgroup", "var/tmp", "root"):
             os.makedirs(os.path.join(folder, name))
         shutil.copy(shutil.which("busybox"), os.path.join(folder, "bin/busybox"))
@@ -49,7 +49,7 @@ class Initramfs:
             self.add_library(library)
 
     def add_program(self, path, name=None):
-        shutil.copy(path, os.path.join(self.folder, "bin", name or os.path.basename(path)))
+        shutil.copy(path, os.path.join(self.folder, "programs", name or os.path.basename(path)))
         self.add_libraries_of(path)
 
     def add_modules(self, kernel, rxe):

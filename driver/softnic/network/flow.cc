@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "driver/softnic/network/flow.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -19,20 +17,6 @@ void Put16(std::byte* to, size_t value) {
 }
 
 }  // namespace
-
-bool IsIpv4(const Gid& gid) {
-  constexpr std::array<std::byte, kIpv4At> kMapped = {std::byte{0}, std::byte{0}, std::byte{0},    std::byte{0},
-                                                      std::byte{0}, std::byte{0}, std::byte{0},    std::byte{0},
-                                                      std::byte{0}, std::byte{0}, std::byte{0xff}, std::byte{0xff}};
-  return std::equal(kMapped.begin(), kMapped.end(), gid.begin());
-}
-
-std::string ToString(const Gid& gid) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  const bool ipv4 = IsIpv4(gid);
-  inet_ntop(ipv4 ? AF_INET : AF_INET6, gid.data() + (ipv4 ? kIpv4At : 0), text.data(), text.size());
-  return text.data();
-}
 
 Gid GidOf(const sockaddr_storage& address) {
   Gid gid{};

@@ -13,15 +13,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "driver/nic.h"
+#include "driver/roce/endpoint.h"
 #include "driver/roce/packet.h"
 
 namespace termfs::driver::softnic {
-
-bool IsIpv4(const Gid& gid);
-std::string ToString(const Gid& gid);
 
 // Of what a socket call has filled in.
 Gid GidOf(const sockaddr_storage& address);

@@ -2,30 +2,15 @@
 #include "driver/softnic/network/queue_pair.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/random.h"
 
 namespace termfs::driver::softnic {
 namespace {
 
-constexpr uint64_t kRoceEndpointMagic = 0x3145434f524d5254;  // "TRMROCE1"
 constexpr uint32_t kMaxInFlight = 1U << 16;
 constexpr uint32_t kLeastMtu = 256;
 constexpr uint32_t kLargestMtu = 4096;
-
-// Little-endian, as the machines are.
-struct RoceEndpoint {
-  uint64_t magic;
-  uint32_t queue_pair;
-  uint32_t first_sequence;
-  uint32_t mtu;        // payload that fits into a packet, as this side sees it
-  uint32_t max_reads;  // that this side answers at a time
-  Gid gid;
-  uint16_t port;
-  uint16_t unused[3];
-};
-static_assert(sizeof(RoceEndpoint) == 48);
 
 // The largest of the five that fits.
 Result<uint32_t> MtuOf(const NetworkPath& path) {
@@ -112,50 +97,29 @@ NetworkQueuePair::~NetworkQueuePair() {
 }
 
 Result<Endpoint> NetworkQueuePair::LocalEndpoint() {
-  RoceEndpoint bytes{};
-  bytes.magic = kRoceEndpointMagic;
-  bytes.queue_pair = connection_->number();
-  bytes.first_sequence = first_sequence_;
-  bytes.mtu = mtu_;
-  bytes.max_reads = roce::kMaxReads;
-  bytes.gid = options_.network->local;
-  bytes.port = port_->number();
-  Endpoint endpoint;
-  endpoint.bytes.resize(sizeof(bytes));
-  std::memcpy(endpoint.bytes.data(), &bytes, sizeof(bytes));
-  return endpoint;
+  return roce::Encode({.queue_pair = connection_->number(),
+                       .first_sequence = first_sequence_,
+                       .mtu = mtu_,
+                       .max_reads = roce::kMaxReads,
+                       .gid = options_.network->local,
+                       .port = port_->number()});
 }
 
 Status NetworkQueuePair::Connect(Endpoint remote) {
   if (connected_once_) {
     return Status::Error(EISCONN, "connect a queue pair a second time");
   }
-  RoceEndpoint bytes{};
-  if (remote.bytes.size() != sizeof(bytes)) {
-    return Status::Error(EPROTO, "the peer's endpoint is not one of RoCE");
-  }
-  std::memcpy(&bytes, remote.bytes.data(), sizeof(bytes));
-  const bool mtu_known =
-      bytes.mtu == 256 || bytes.mtu == 512 || bytes.mtu == 1024 || bytes.mtu == 2048 || bytes.mtu == kLargestMtu;
-  if (bytes.magic != kRoceEndpointMagic || bytes.queue_pair < 2 || bytes.queue_pair > roce::kSequenceMask ||
-      !mtu_known || bytes.max_reads == 0 || bytes.port == 0) {
-    return Status::Error(EPROTO, "the peer's endpoint makes no sense");
-  }
-  if (bytes.gid != options_.network->remote) {
-    return Status::Error(EPROTO, "the peer calls itself " + ToString(bytes.gid) + " and is seen as " +
-                                     ToString(options_.network->remote) +
-                                     ": RoCE does not go through address translation");
-  }
   const NetworkPath& path = *options_.network;
+  ASSIGN_OR_RETURN(const roce::EndpointInfo peer, roce::Decode(remote, path.remote));
   roce::ConnectionOptions connection;
   connection.queue_pair = connection_->number();
-  connection.peer = bytes.queue_pair;
+  connection.peer = peer.queue_pair;
   connection.first_sequence = first_sequence_;
-  connection.peer_first_sequence = bytes.first_sequence & roce::kSequenceMask;
-  connection.mtu = std::min(mtu_, bytes.mtu);
-  connection.max_reads = std::min(bytes.max_reads, roce::kMaxReads);
+  connection.peer_first_sequence = peer.first_sequence;
+  connection.mtu = std::min(mtu_, peer.mtu);
+  connection.max_reads = std::min(peer.max_reads, roce::kMaxReads);
   connection.rnr_timeout = options_.rnr_timeout;
-  connection_->Connect(connection, Flow(path.local, port_->number(), path.remote, bytes.port, path.interface),
+  connection_->Connect(connection, Flow(path.local, port_->number(), path.remote, peer.port, path.interface),
                        path.remote);
   connected_once_ = true;
   return Status::Ok();

@@ -4,11 +4,14 @@
 #pragma once
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -18,6 +21,7 @@
 #include "base/check.h"
 #include "driver/nic.h"
 #include "driver/softnic/softnic.h"
+#include "driver/verbs/verbs.h"
 
 namespace termfs::driver {
 
@@ -35,16 +39,70 @@ inline QueuePairOptions Patient() {
 // "polled" (NetworkPath) where that follows; empty: through shared memory.
 inline std::optional<NetworkPath> test_path;
 inline SoftNicOptions test_nic;
-inline void SetPath(const std::string& path) {
-  test_path.reset();
-  if (path.empty()) {
-    return;
-  }
-  const std::string address = path.substr(0, path.find(' '));
+
+inline Gid GidOf(const std::string& address) {
   const std::string mapped = address.find(':') == std::string::npos ? "::ffff:" + address : address;
   Gid gid;
   TERMFS_CHECK(inet_pton(AF_INET6, mapped.c_str(), gid.data()) == 1);
+  return gid;
+}
+
+// An RDMA device for tests, and another network of this machine in which the software RNIC is its peer: one of a
+// kernel RNIC's own network would find its port taken. From the environment; without it there are no such tests.
+struct TestDevice {
+  std::string name, address;                 // TERMFS_TEST_DEVICE=rxe0,10.0.0.1
+  std::string other_network, other_address;  // TERMFS_TEST_OTHER=/run/netns/other,10.0.0.2
+  UniqueFd own_network;
+};
+inline const TestDevice* DeviceOfTests() {
+  static const std::optional<TestDevice> device = []() -> std::optional<TestDevice> {
+    const char* const device_text = std::getenv("TERMFS_TEST_DEVICE");
+    const char* const other_text = std::getenv("TERMFS_TEST_OTHER");
+    if (device_text == nullptr || other_text == nullptr) {
+      return std::nullopt;
+    }
+    const std::string mine = device_text;
+    const std::string other = other_text;
+    return TestDevice{mine.substr(0, mine.find(',')), mine.substr(mine.find(',') + 1), other.substr(0, other.find(',')),
+                      other.substr(other.find(',') + 1), UniqueFd(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC))};
+  }();
+  return device ? &*device : nullptr;
+}
+
+// Of the two ends that are made next, whether the client's and the server's is the RDMA device.
+struct Ends {
+  bool verbs[2];
+};
+inline std::optional<Ends> test_ends;
+
+inline void SetPath(const std::string& path) {
+  test_path.reset();
+  test_ends.reset();
+  if (path.empty()) {
+    return;
+  }
+  if (path.find(" to ") != std::string::npos) {
+    test_ends = Ends{{path.starts_with("verbs"), path.ends_with("verbs")}};
+    return;
+  }
+  const std::string address = path.substr(0, path.find(' '));
+  const Gid gid = GidOf(address);
   test_path = {.local = gid, .remote = gid, .interface = 0, .polled = address != path};
+}
+
+// The RNIC of an end, 0: the client, 1: the server; sets test_path, and the thread's network to that of the end.
+inline std::unique_ptr<Nic> MakeNic(size_t end) {
+  if (!test_ends) {
+    return CreateSoftNic(test_nic).value();
+  }
+  const TestDevice& device = *DeviceOfTests();
+  const bool verbs = test_ends->verbs[end];
+  const bool peer_verbs = test_ends->verbs[1 - end];
+  test_path = {.local = GidOf(verbs ? device.address : device.other_address),
+               .remote = GidOf(peer_verbs ? device.address : device.other_address)};
+  const UniqueFd other(open(device.other_network.c_str(), O_RDONLY | O_CLOEXEC));
+  TERMFS_CHECK(setns(verbs ? device.own_network.get() : other.get(), CLONE_NEWNET) == 0);
+  return verbs ? CreateVerbsNic(device.name).value() : CreateSoftNic(test_nic).value();
 }
 
 // For tests of what holds on either path.
@@ -56,15 +114,24 @@ class AnyPath : public testing::TestWithParam<const char*> {
 };
 inline std::string PathName(const testing::TestParamInfo<const char*>& info) {
   const std::string path = info.param;
+  if (const size_t to = path.find(" to "); to != std::string::npos) {
+    return path.substr(0, to) + "To" + path.substr(to + 4);
+  }
   const std::string family = path.starts_with("::1") ? "Ipv6" : "Ipv4";
   return path.empty() ? "SharedMemory" : family + (path.ends_with("polled") ? "Polled" : "");
 }
-inline auto EveryPath() { return testing::Values("", "::1", "127.0.0.1", "::1 polled", "127.0.0.1 polled"); }
+inline auto EveryPath() {
+  std::vector<const char*> paths = {"", "::1", "127.0.0.1", "::1 polled", "127.0.0.1 polled"};
+  if (DeviceOfTests() != nullptr) {
+    paths.insert(paths.end(), {"verbs to verbs", "verbs to softnic", "softnic to verbs"});
+  }
+  return testing::ValuesIn(paths);
+}
 
 struct Side {
-  explicit Side(QueuePairOptions wanted = Patient()) : options(wanted) {
+  explicit Side(QueuePairOptions wanted = Patient(), size_t end = 0) : options(wanted) {
+    nic = MakeNic(end);
     options.network = test_path;
-    nic = CreateSoftNic(test_nic).value();
     domain = nic->CreateProtectionDomain().value();
     queue = nic->CreateCompletionQueue(1024).value();
     memory = nic->AllocateMemory({.bytes = 1 << 20}).value();
@@ -138,7 +205,7 @@ inline void Connect(QueuePair& a, QueuePair& b) {
 
 // Two RNICs in this process, connected. `client` works on the memory of `server`.
 struct Connection {
-  explicit Connection(const QueuePairOptions& options = Patient()) : client(options), server(options) {
+  explicit Connection(const QueuePairOptions& options = Patient()) : client(options, 0), server(options, 1) {
     Connect(*client.pair, *server.pair);
   }
   Side client;

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The RNIC seam over libibverbs: RoCE devices, those of hardware and the kernel's Soft-RoCE. Queue pairs are connected
+// by the same endpoints as those of the software RNIC's network half, so that the two kinds meet.
+//
+// What differs from the software RNIC, because verbs has it so:
+//  * A send that meets no receive waits for QueuePairOptions::rnr_timeout where that is below kLongestRnrTimeout, else
+//    for as long as the peer answers.
+//  * Regions cannot be registered here yet, only reached: a server needs the software RNIC.
+//
+// Errors: ENODEV: no such device. What a device refuses comes with its errno.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "driver/nic.h"
+
+namespace termfs::driver {
+
+inline constexpr std::chrono::milliseconds kLongestRnrTimeout{60};
+
+// `device`: its name ("rxe0", "mlx5_0"), or an address of the host that a device has.
+Result<std::unique_ptr<Nic>> CreateVerbsNic(const std::string& device);
+
+}  // namespace termfs::driver
