@@ -21,7 +21,8 @@ inline constexpr int kExitUsage = 2;
 
 // What main decides: the concrete objects.
 struct Program {
-  std::function<Result<std::unique_ptr<driver::Nic>>()> open_nic;
+  // `device`: an RDMA device, by name or address; empty: the software RNIC.
+  std::function<Result<std::unique_ptr<driver::Nic>>(const std::string& device)> open_nic;
 };
 
 struct FormatArguments {

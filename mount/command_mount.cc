@@ -37,7 +37,7 @@ std::unique_ptr<MountGuard> StartGuard() {
 Status Serve(const Program& program, const MountRequest& request, Readiness& readiness) {
   ASSIGN_OR_RETURN(const UniqueFd signals, BlockEndSignals());  // before any thread
   const std::unique_ptr<MountGuard> guard = StartGuard();
-  ASSIGN_OR_RETURN(const auto nic, program.open_nic());
+  ASSIGN_OR_RETURN(const auto nic, program.open_nic(request.config.rdma));
   KernelCacheNotifier cache;
   ASSIGN_OR_RETURN(const auto file_system,
                    fs::client::FileSystem::Connect(*nic, request.address, ToClientOptions(request), &cache));
@@ -70,6 +70,9 @@ int RunMount(const Program& program, const MountArguments& arguments) {
                : Failed(address.status());
   }
   request.address = *address;
+  if (!request.config.rdma.empty() && !address->remote()) {
+    return BadUsage("mount", Status::Error(EINVAL, "rdma= is for a volume that is served on a network, as HOST:PORT"));
+  }
   const Result<std::string> mountpoint = MountPointPath(arguments.mountpoint);
   if (!mountpoint.ok()) {
     return Failed(mountpoint.status());

@@ -73,6 +73,10 @@ Status ApplyOne(std::string_view option, MountConfig& config) {
     config.secret = value;
     return value.empty() ? Status::Error(EINVAL, "secret= needs the name of a file") : Status::Ok();
   }
+  if (equals != std::string_view::npos && name == "rdma") {
+    config.rdma = value;
+    return value.empty() ? Status::Error(EINVAL, "rdma= needs the name or an address of an RDMA device") : Status::Ok();
+  }
   if (equals != std::string_view::npos && name == "cache") {
     config.grants = value == "granted";
     return config.grants || value == "none"
@@ -120,7 +124,9 @@ std::string MountOptionsHelp() {
          "over\n"
          "                          a network), or not at all\n"
          "  secret=FILE             of a volume on another host: a copy of the file 'secret' in its directory\n"
-         "  cache=granted|none      attributes and names that the kernel may use without asking: what the server\n"
+         "  rdma=DEVICE             of a volume on another host: it is reached through this RDMA device, named as by\n"
+         "                          `rdma link`, or by an address of it; else through the software RNIC\n"
+         "  cache=granted|none attributes and names that the kernel may use without asking: what the server\n"
          "                          grants until it changes (the default), or none; none, too, with reconnect below "
          "12\n"
          "  acl, noacl              POSIX access control lists are enforced (the default), or modes alone. With them "

@@ -19,6 +19,7 @@ struct MountConfig {
   // How absent pages are recognised before a READ. Not said: live on one host, pulled over a network.
   std::optional<tlib::client::BitmapMode> bitmap;
   std::string secret;  // file with the volume's secret, for a server on another host
+  std::string rdma;    // the RDMA device to reach it through, by name or address; empty: the software RNIC
   // So many misses may wait at once.
   unsigned threads = 16;
   FuseTransport fuse = FuseTransport::kAuto;

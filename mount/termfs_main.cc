@@ -5,14 +5,16 @@
 // (driver/softnic/softnic.h).
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "driver/softnic/softnic.h"
+#include "driver/verbs/verbs.h"
 #include "mount/command.h"
 
 int main(int argc, char** argv) {
   const char* const faults = std::getenv("TERMFS_NETWORK_FAULTS");
-  const termfs::mount::Program program{.open_nic = [faults] {
-    return termfs::driver::CreateSoftNic({.network_faults = faults != nullptr ? faults : ""});
+  const termfs::mount::Program program{.open_nic = [faults](const std::string& device) {
+    return !device.empty() ? termfs::driver::CreateVerbsNic(device) : termfs::driver::CreateSoftNic({.network_faults = faults != nullptr ? faults : ""});
   }};
   const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
   const char* name = slash != nullptr ? slash + 1 : argc > 0 ? argv[0] : "termfs";

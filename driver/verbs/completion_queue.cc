@@ -42,7 +42,6 @@ Status VerbsCompletionQueue::Reserve(uint32_t completions) {
 }
 
 void VerbsCompletionQueue::Remove(uint32_t number) {
-  Collect();
   pairs_.erase(number);
   std::erase_if(arrived_, [number](const WorkCompletion& one) { return one.qp_num == number; });
 }

@@ -136,10 +136,12 @@ Status VerbsQueuePair::Init() {
 
 VerbsQueuePair::~VerbsQueuePair() {
   if (pair_ != nullptr) {
-    const uint32_t gone = number();
+    send_queue_->Remove(number());
+    receive_queue_->Remove(number());
     pair_.reset();
-    send_queue_->Remove(gone);
-    receive_queue_->Remove(gone);
+    // What is left of it must not be taken for the next one's that gets its number.
+    send_queue_->Collect();
+    receive_queue_->Collect();
   }
   if (send_reserved_) {
     send_queue_->GiveBack(options_.max_send);

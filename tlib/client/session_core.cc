@@ -84,7 +84,7 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
   }
   id_ = welcome.session;
   epoch_ = welcome.epoch;
-  transport_ = welcome.transport;
+  transport_ = over_network() ? nic_.transport(/*network=*/true) : welcome.transport;
   volume_ = welcome.volume;
   region_ = {.kind = static_cast<driver::RegionKind>(info.kind),
              .pages = info.pages,

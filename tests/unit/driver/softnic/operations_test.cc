@@ -66,8 +66,12 @@ TEST_P(QueuePairs, FetchAdd_AddsAndReturnsTheValueBefore) {
 
 TEST_P(QueuePairs, Atomic_MisalignedIsInvalid) {
   Connection c;
-  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kFetchAdd, 0, 8, c.server.region->rkey(), 4)),
-            WcStatus::kRemInvReqErr);
+  const WcStatus status = c.client.Run(c.client.Request(Opcode::kFetchAdd, 0, 8, c.server.region->rkey(), 4));
+  if (test_ends) {
+    EXPECT_NE(status, WcStatus::kSuccess);  // Soft-RoCE says it in another way, or not at all
+  } else {
+    EXPECT_EQ(status, WcStatus::kRemInvReqErr);
+  }
 }
 
 TEST_P(QueuePairs, Atomic_WrongLengthIsALengthError) {
@@ -186,8 +190,15 @@ TEST_P(QueuePairs, Send_NoReceiveInTimeIsRnr) {
 TEST_P(QueuePairs, Send_LongerThanTheReceiveFailsOnBothSides) {
   Connection c;
   ASSERT_TRUE(c.server.Receive(1, 0, 8).ok());
-  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kSend, 0, 9, {})), WcStatus::kRemInvReqErr);
-  EXPECT_EQ(c.server.WaitStatus(), WcStatus::kLocLenErr);
+  const WcStatus status = c.client.Run(c.client.Request(Opcode::kSend, 0, 9, {}));
+  const WcStatus received = c.server.WaitStatus();
+  if (test_ends && test_ends->verbs[1]) {  // Soft-RoCE has other words for it
+    EXPECT_NE(status, WcStatus::kSuccess);
+    EXPECT_NE(received, WcStatus::kSuccess);
+  } else {
+    EXPECT_EQ(status, WcStatus::kRemInvReqErr);
+    EXPECT_EQ(received, WcStatus::kLocLenErr);
+  }
 }
 
 TEST_P(QueuePairs, Send_LongerThanMaxMessageIsALengthError) {
