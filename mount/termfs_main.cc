@@ -14,7 +14,8 @@
 int main(int argc, char** argv) {
   const char* const faults = std::getenv("TERMFS_NETWORK_FAULTS");
   const termfs::mount::Program program{.open_nic = [faults](const std::string& device) {
-    return !device.empty() ? termfs::driver::CreateVerbsNic(device) : termfs::driver::CreateSoftNic({.network_faults = faults != nullptr ? faults : ""});
+    return !device.empty() ? termfs::driver::CreateVerbsNic(device)
+                           : termfs::driver::CreateSoftNic({.network_faults = faults != nullptr ? faults : ""});
   }};
   const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
   const char* name = slash != nullptr ? slash + 1 : argc > 0 ? argv[0] : "termfs";

@@ -264,6 +264,16 @@ def end_to_end(*arguments):
     return body
 
 
+def virtual_machines(tier):
+    """The kernel's RNIC driver, and what needs an RDMA device."""
+    folder = build(tier, "default", "termfs", "driver_test")
+    code, output = tier.command("tests/vm/run", folder)
+    if code == 77:
+        tier.note = output.strip().splitlines()[-1] if output.strip() else "it gave no reason"
+        return Counts(skipped=1)
+    return test_counts.of_closing_line(output, code)
+
+
 def fallback(tier):
     """Debian's own libfuse, and requests over /dev/fuse: what a machine without newer ones gets."""
     folder = build(tier, "debian-libfuse", "termfs", "mount_front_end_test", "mount_text_test")
@@ -302,6 +312,7 @@ FULL = [
     ("fuzz", "fuzzers, a short while each", 120, fuzz),
     ("e2e", "end to end on a real mount", 720, end_to_end()),
     ("fallback", "Debian's libfuse over /dev/fuse: front end, end to end in short", 240, fallback),
+    ("vm", "kernel driver and RDMA devices, in virtual machines", 600, virtual_machines),
     ("lint", "form, layers, words, clang-tidy", 600, lint()),
 ]
 QUICK = [
@@ -316,6 +327,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev test", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="unit tests, lint of what changed, a short mount test")
+    parser.add_argument("--vm", action="append_const", dest="tier", const="vm", help="the virtual machines alone")
     parser.add_argument("--tier", action="append", choices=names, help="this tier only; may be repeated")
     parser.add_argument("--second-chance", action="store_true",
                         help="what fails is run once more, alone, and passes if it passes then; it is named UNSTEADY")

@@ -108,20 +108,19 @@ class Kernel:
 
     def build(self, patched):
         """The path of the driver's module, built; without its debugging information."""
-        folder = os.path.join(self.folder, "patched" if patched else "unpatched")
-        shutil.copytree(self.stock, folder, dirs_exist_ok=True, copy_function=copy_if_other)
+        folder = os.path.join(self.folder, ("patched-" if patched else "unpatched-") + self.release)
+        # Into a fresh copy, so that what has been compiled is older only where something has changed.
+        fresh = folder + ".part"
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(self.stock, fresh)
         if patched:
-            # Into a fresh copy, so that what has been compiled is older only where something has changed.
-            fresh = folder + ".part"
-            shutil.rmtree(fresh, ignore_errors=True)
-            shutil.copytree(self.stock, fresh)
             ours = os.path.join(ROOT, "driver/kernel")
             for patch in sorted(glob.glob(os.path.join(ours, "patches/rxe/*.patch"))):
                 run("patch", "-p5", "--no-backup-if-mismatch", "-d", fresh, "-i", patch)
             for source in glob.glob(os.path.join(ours, "rxe/*.[ch]")):
                 shutil.copy(source, fresh)
-            shutil.copytree(fresh, folder, dirs_exist_ok=True, copy_function=copy_if_other)
-            shutil.rmtree(fresh)
+        shutil.copytree(fresh, folder, dirs_exist_ok=True, copy_function=copy_if_other)
+        shutil.rmtree(fresh)
         output = run("make", "-C", self.headers, f"-j{os.cpu_count()}", f"M={folder}", "CONFIG_RDMA_RXE=m",
                      "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")
         warnings = [line for line in output.splitlines() if "warning:" in line]
