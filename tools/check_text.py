@@ -52,6 +52,8 @@ def check(root):
         seen += 1
         lines = raw.decode("utf-8", "replace").splitlines()
         for number, line in enumerate(lines, 1):
+            if line == " " and path.endswith(".patch"):
+                continue  # an empty line that the patch leaves alone
             finds += [f"{path}:{number}: {reason}" for pattern, reason in RULES if pattern.search(line)]
         if path.endswith(LICENSED) and lines and not any(SPDX in line for line in lines[:3]):
             finds.append(f"{path}:1: no SPDX line")

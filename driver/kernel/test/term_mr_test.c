@@ -42,18 +42,18 @@ static char failure_text[256];
     }                                                                            \
     return;                                                                      \
   } while (0)
-#define CHECK(condition)                \
-  do {                                  \
-    if (!(condition)) {                 \
-      FAIL("not so: %s", #condition);   \
-    }                                   \
+#define CHECK(condition)              \
+  do {                                \
+    if (!(condition)) {               \
+      FAIL("not so: %s", #condition); \
+    }                                 \
   } while (0)
-#define CHECK_EQ(a, b)                                                                            \
-  do {                                                                                            \
-    long long left_ = (long long)(a), right_ = (long long)(b);                                    \
-    if (left_ != right_) {                                                                        \
-      FAIL("%s is %lld, not %lld", #a, left_, right_);                                            \
-    }                                                                                             \
+#define CHECK_EQ(a, b)                                         \
+  do {                                                         \
+    long long left_ = (long long)(a), right_ = (long long)(b); \
+    if (left_ != right_) {                                     \
+      FAIL("%s is %lld, not %lld", #a, left_, right_);         \
+    }                                                          \
   } while (0)
 /* Of a step that checks by itself. */
 #define STEP(call)         \
@@ -110,11 +110,11 @@ static void connect_pair(struct ibv_qp* qp, uint32_t peer) {
   wrong |= ibv_modify_qp(qp, &attr,
                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  attr = (struct ibv_qp_attr){
-      .qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 16};
-  wrong |= ibv_modify_qp(qp, &attr,
-                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                             IBV_QP_MAX_QP_RD_ATOMIC);
+  attr =
+      (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 16};
+  wrong |= ibv_modify_qp(
+      qp, &attr,
+      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
   if (wrong != 0) {
     give_up("connect the queue pairs");
   }
@@ -254,8 +254,8 @@ static void begin(struct region* region, size_t pages, int access) {
     return;
   }
   CHECK_EQ(term_query_mr(region->mr, &region->info), 0);
-  region->bitmap = mmap(NULL, region->info.bitmap_bytes, PROT_READ, MAP_SHARED, context->cmd_fd,
-                        (off_t)region->info.bitmap_offset);
+  region->bitmap =
+      mmap(NULL, region->info.bitmap_bytes, PROT_READ, MAP_SHARED, context->cmd_fd, (off_t)region->info.bitmap_offset);
   CHECK(region->bitmap != MAP_FAILED);
 }
 
@@ -435,7 +435,8 @@ static void out_of_range_is_refused(struct region* region) {
   CHECK_EQ(read_into_buffer(region->mr, region->memory - 1, 1), IBV_WC_REM_ACCESS_ERR);
   disconnect();
   connect_both();
-  CHECK_EQ(term_advise_mr(region->mr, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, (uintptr_t)region->memory, 1U << 31), EINVAL);
+  CHECK_EQ(term_advise_mr(region->mr, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, (uintptr_t)region->memory, 1U << 31),
+           EINVAL);
   CHECK_EQ(read_into_buffer(region->mr, region->memory, PAGE), IBV_WC_SUCCESS);
   CHECK(is_pattern(buffer, &region->info, PAGE));
 }

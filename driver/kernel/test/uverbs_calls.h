@@ -41,8 +41,7 @@ static inline void term_uverbs_add(struct term_uverbs_call* call, uint16_t id, u
 }
 
 static inline int term_uverbs_run(struct ibv_context* context, struct term_uverbs_call* call) {
-  call->header.length =
-      (uint16_t)(sizeof(call->header) + (size_t)call->header.num_attrs * sizeof(call->attrs[0]));
+  call->header.length = (uint16_t)(sizeof(call->header) + (size_t)call->header.num_attrs * sizeof(call->attrs[0]));
   return ioctl(context->cmd_fd, RDMA_VERBS_IOCTL, call) == 0 ? 0 : errno;
 }
 
