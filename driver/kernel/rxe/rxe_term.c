@@ -347,27 +347,61 @@ int rxe_term_copy(struct rxe_mr *mr, u64 iova, void *addr, unsigned int length,
 	return 0;
 }
 
-static int rxe_term_advise_range(struct rxe_mr *mr, u64 start, u64 length,
+/* At most RXE_TERM_ADVISE_PAGES. */
+static int rxe_term_advise_range(struct rxe_mr *mr, u64 start, u64 end,
 				 u64 access, bool fault)
 {
 	struct rxe_term *term = mr->term;
 	u64 at = ALIGN_DOWN(start, PAGE_SIZE);
-	u64 end = ALIGN(start + length, PAGE_SIZE);
+	u64 bytes = ALIGN(end, PAGE_SIZE) - at;
+	u64 index;
+	int ret;
+
+	if (!term)
+		return -EINVAL;
+
+	ret = mr_check_range(mr, start, end - start);
+	if (ret)
+		return ret;
+
+	ret = ib_umem_odp_map_dma_and_lock(term->odp, at, bytes, access, fault);
+	if (ret < 0)
+		return ret;
+
+	index = rxe_term_index(term, at);
+	rxe_term_sync(term, index, index + (bytes >> PAGE_SHIFT));
+	mutex_unlock(&term->odp->umem_mutex);
+
+	return 0;
+}
+
+/* Holds the MR for a part at a time: its deregistration waits a moment only. */
+static int rxe_term_advise_sge(struct rxe_pd *pd, struct ib_sge *sge,
+			       u64 access, bool fault)
+{
+	u64 at = sge->addr;
+	u64 end;
+
+	if (check_add_overflow(at, sge->length, &end))
+		return -EINVAL;
 
 	while (at < end) {
-		u64 bytes = min_t(u64, end - at,
-				  RXE_TERM_ADVISE_PAGES * PAGE_SIZE);
-		u64 index = rxe_term_index(term, at);
-		int ret;
+		u64 part_end = min_t(u64, end, ALIGN_DOWN(at, PAGE_SIZE) +
+				     RXE_TERM_ADVISE_PAGES * PAGE_SIZE);
+		struct rxe_mr *mr;
+		int err;
 
-		ret = ib_umem_odp_map_dma_and_lock(term->odp, at, bytes, access,
-						   fault);
-		if (ret < 0)
-			return ret;
-		rxe_term_sync(term, index, index + (bytes >> PAGE_SHIFT));
-		mutex_unlock(&term->odp->umem_mutex);
+		mr = lookup_mr(pd, IB_ACCESS_LOCAL_WRITE, sge->lkey,
+			       RXE_LOOKUP_LOCAL);
+		if (!mr)
+			return -EINVAL;
 
-		at += bytes;
+		err = rxe_term_advise_range(mr, at, part_end, access, fault);
+		rxe_put(mr);
+		if (err)
+			return err;
+
+		at = part_end;
 		if (fatal_signal_pending(current))
 			return -EINTR;
 		cond_resched();
@@ -396,23 +430,9 @@ int rxe_term_advise(struct ib_pd *ibpd, enum ib_uverbs_advise_mr_advice advice,
 	}
 
 	for (i = 0; i < num_sge; i++) {
-		struct ib_sge *sge = &sg_list[i];
-		struct rxe_mr *mr;
-		int err;
+		int err = rxe_term_advise_sge(to_rpd(ibpd), &sg_list[i], access,
+					      fault);
 
-		mr = lookup_mr(to_rpd(ibpd), IB_ACCESS_LOCAL_WRITE, sge->lkey,
-			       RXE_LOOKUP_LOCAL);
-		if (!mr)
-			return -EINVAL;
-
-		if (!mr->term)
-			err = -EINVAL;
-		else
-			err = mr_check_range(mr, sge->addr, sge->length);
-		if (!err)
-			err = rxe_term_advise_range(mr, sge->addr, sge->length,
-						    access, fault);
-		rxe_put(mr);
 		if (err)
 			return err;
 	}
