@@ -30,7 +30,8 @@ Result<std::shared_ptr<Device>> Device::Open(const std::string& wanted) {
   int count = 0;
   const std::unique_ptr<ibv_device*, Ender<ibv_free_device_list>> list(ibv_get_device_list(&count));
   if (list == nullptr) {
-    return ErrnoStatus("list the RDMA devices");
+    return errno == ENOSYS ? Status::Error(ENODEV, "use " + wanted + ": this kernel has no RDMA (is ib_uverbs loaded?)")
+                           : ErrnoStatus("list the RDMA devices");
   }
   const std::optional<Gid> address = ParseAddress(wanted);
   std::string names;

@@ -92,6 +92,11 @@ def case_network_refuses(site):
     check("--secret is missing" in failure(site, 2, "mount", address, mountpoint), "a mount without a secret")
     check("another host" in failure(site, 1, "mount", address, mountpoint, "--secret", secret, "-o", "bitmap=live"),
           "a bitmap that cannot be looked into")
+    check("RDMA" in failure(site, 1, "mount", address, mountpoint, "--secret", secret, "-o", "rdma=none0"),
+          "an RDMA device that is not there")
+    check("on a network" in failure(site, 2, "mount", volume.path, mountpoint, "-o", "rdma=none0"),
+          "an RDMA device for a volume of this host")
+    failure(site, 2, "mount", address, mountpoint, "--secret", secret, "-o", "rdma=")
     os.rmdir(mountpoint)
     second = site.volume("64M")
     second.stop()
