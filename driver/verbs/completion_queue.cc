@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
+#include "base/log.h"
 #include "driver/verbs/queue_pair.h"
 
 namespace termfs::driver::verbs {
@@ -55,6 +57,9 @@ void VerbsCompletionQueue::Collect() {
         pair->second->OnCompletion(one);
       }
     }
+  }
+  if (count < 0 && !std::exchange(broken_, true)) {
+    LOG_ERROR("{}: the completion queue cannot be polled", device_->name());
   }
 }
 

@@ -50,6 +50,7 @@ class VerbsCompletionQueue final : public CompletionQueue {
   ChannelPtr channel_;
   QueuePtr queue_;
   uint32_t reserved_ = 0;
+  bool broken_ = false;  // and it was said
   std::unordered_map<uint32_t, VerbsQueuePair*> pairs_;
   std::deque<WorkCompletion> arrived_;
 };
