@@ -66,10 +66,11 @@ struct Attributes {
   // The inode has changed, at `now`. Changes may commit in another order than they looked at the clock; no time goes
   // back by that.
   void Changed(Nanoseconds now) { ctime = std::max(ctime, now); }
-  // And with it the data, or the entries. An mtime beyond ctime is somebody's wish, and ends here.
+  // And with it the data, or the entries. An mtime beyond ctime is somebody's wish, and ends here. Two of these never
+  // leave the same ctime.
   void Modified(Nanoseconds now) {
     mtime = std::max(std::min(mtime, ctime), now);
-    Changed(now);
+    Changed(std::max(now, ctime + Nanoseconds(1)));
   }
   friend bool operator==(const Attributes&, const Attributes&) = default;
 };

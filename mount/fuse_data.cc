@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "base/log.h"
 #include "mount/convert.h"
 #include "mount/errno.h"
 #include "mount/front_end.h"
@@ -24,6 +25,15 @@ Status SyncAsAsked(fs::client::FileSystem& file_system, const fuse_file_info* in
   return file_system.Sync(FrontEnd::lane(), FileOf(info), (info->flags & O_SYNC) != O_SYNC);
 }
 
+// What a reader on this mount has made the kernel keep between its own look, before it sent the write, and the write.
+// Another thread serves meanwhile: the pages may be locked by reads that are still to be received.
+Status DropWritten(FrontEnd& front, fuse_ino_t ino, uint64_t offset) {
+  FuseServer::Wait wait;
+  RETURN_IF_ERROR(wait.Prepare());
+  front.cache().InvalidateInode(ino, offset, 0);  // to the end: an append may have gone elsewhere
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arguments) {
@@ -41,7 +51,7 @@ Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arg
   return data;
 }
 
-void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_t offset, fuse_file_info* info) {
+void OnWrite(fuse_req_t request, fuse_ino_t ino, const char* data, size_t size, off_t offset, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
   const std::span<const std::byte> bytes = FuseServer::Written(data, size);
   const RequestFacts& facts = FuseServer::request();
@@ -52,6 +62,11 @@ void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_
       {.clears_privileges = facts.clears_privileges, .append = append, .cached = facts.caches});
   if (status.ok()) {
     status = SyncAsAsked(front.file_system(), info);
+  }
+  if (!facts.caches && front.file_system().AnyKeepsPages(FileOf(info))) {
+    if (const Status dropped = DropWritten(front, ino, static_cast<uint64_t>(offset)); !dropped.ok()) {
+      LOG_WARNING("pages of inode {} may be old: {}", ino, dropped.ToDebugString());
+    }
   }
   if (!status.ok()) {
     return Reply(request, status);

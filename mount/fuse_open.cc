@@ -21,7 +21,16 @@ void OnOpen(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
   }
   front.RememberOpen(*file);
   info->fh = reinterpret_cast<uint64_t>(*file);
-  MakeDirect(info);  // the page cache is for mappings only: two mounts see each other's writes at once
+  switch (front.file_system().pages(*file)) {  // see "Pages under a lease"
+    case fs::client::PageUse::kNone:
+      MakeDirect(info);
+      break;
+    case fs::client::PageUse::kKept:
+      info->keep_cache = 1;
+      break;
+    case fs::client::PageUse::kFresh:
+      break;
+  }
   if (fuse_reply_open(request, info) != 0) {
     front.Release(FrontEnd::lane(), *file);  // the caller was interrupted: no release will come
   }

@@ -126,7 +126,7 @@ std::string MountOptionsHelp() {
          "  secret=FILE             of a volume on another host: a copy of the file 'secret' in its directory\n"
          "  rdma=DEVICE             of a volume on another host: it is reached through this RDMA device, named as by\n"
          "                          `rdma link`, or by an address of it; else through the software RNIC\n"
-         "  cache=granted|none attributes and names that the kernel may use without asking: what the server\n"
+         "  cache=granted|none attributes, names and pages that the kernel may use without asking: what the server\n"
          "                          grants until it changes (the default), or none; none, too, with reconnect below "
          "12\n"
          "  acl, noacl              POSIX access control lists are enforced (the default), or modes alone. With them "

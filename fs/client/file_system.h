@@ -47,7 +47,7 @@ namespace termfs::fs::client {
 class KernelCache {
  public:
   virtual ~KernelCache() = default;
-  // length 0: to the end. Drops cached pages (mmap) and attributes.
+  // length 0: to the end. Drops cached pages and attributes.
   virtual void InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) = 0;
   // `recalled`: when it was; what was about to be given later is not given.
   virtual void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point recalled) = 0;
@@ -103,6 +103,13 @@ class Lane {
 };
 
 class OpenFile;  // a file handle; created by Open and Create, ended by Release
+
+// What a kernel may do with pages of a file that was opened.
+enum class PageUse : uint8_t {
+  kNone,   // every read and write comes here
+  kFresh,  // it keeps what it reads from now on
+  kKept,   // and what it has of the file, which is what it would read
+};
 
 // A read of several in one lane: as Read's, but it is delivered into places(), from `place` on.
 struct FileRead {
@@ -225,8 +232,12 @@ class FileSystem {
   // Up to `size` bytes (at most max_io_bytes) from `offset`: a part of lane.buffer(), valid until the lane's next use;
   // shorter only at the end of the file.
   virtual Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) = 0;
-  // Before a Read whose bytes the kernel keeps in its page cache, until the file is closed: from now on the
-  // KernelCache is told of what others change in it. Handles that it was not called for cost others no such call.
+  // Of a handle that Open returned. Never more than kNone without a KernelCache.
+  virtual PageUse pages(const OpenFile* file) const = 0;
+  // Any handle of this client of the same file has another PageUse than kNone.
+  virtual bool AnyKeepsPages(const OpenFile* file) const = 0;
+  // Before each Read whose bytes the kernel keeps in its page cache: the KernelCache is told before others change any of
+  // the file. Asks the server only where it does not know.
   virtual Status CachePages(Lane& lane, OpenFile* file) = 0;
   // Begins to read. What is in memory, or no bytes of the file's at all, has been read when it returns: the bytes, as
   // Read's. Nothing: the read is under way, and its result comes from AwaitReads or PollReads, once, whatever else

@@ -28,20 +28,36 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
   body.ino = ino;
   body.flags = flags;
   body.dropped = (flags & O_TRUNC) != 0 ? cache->Drop() : 0;
+  body.caches = WantsPages(ino, flags);
+  const uint64_t drops = cache->pages().drops();
+  PageUse pages = PageUse::kNone;
   const Status opened = [&]() -> Status {
     ASSIGN_OR_RETURN(const CallReply reply,
                      Call(lane, kFsOpen, Encode<wire::Open>(body), {}, {}, (flags & O_TRUNC) != 0));
     ASSIGN_OR_RETURN(const auto decoded, DecodeOpened(reply.body));
     ASSIGN_OR_RETURN(const Map map, DecodeMap(MapBytes(decoded), link_->max_pages()));
     cache->Install(map, Of(lane).generation());
-    return CountOpen(lane, ino, cache);
+    const uint64_t generation = Of(lane).generation();
+    pages = decoded.caching == wire::Caching::No ? PageUse::kNone : PageUse::kFresh;
+    if (decoded.caching == wire::Caching::Yes && cache->pages().Take(drops)) {
+      pages = known_pages_.Opened(ino, decoded.attributes->ctime(), generation) ? PageUse::kKept : PageUse::kFresh;
+    }
+    RETURN_IF_ERROR(CountOpen(lane, ino, cache));
+    pages = pages == PageUse::kKept && Of(lane).generation() != generation ? PageUse::kFresh : pages;
+    return Status::Ok();
   }();
   if (!opened.ok()) {
     AfterFailedOpen(lane, opened, cache);
     inodes_.Put(ino, cache);
     return opened;
   }
-  return new OpenFile(ino, flags, cache);
+  return new OpenFile(ino, flags, cache, pages);
+}
+
+// Who writes by direct I/O holds no locks of pages while the server calls his kernel; so only readers keep them.
+bool VolumeClient::WantsPages(uint64_t ino, int flags) {
+  return caches() && (flags & O_ACCMODE) == O_RDONLY && (flags & (O_TRUNC | O_DIRECT | O_PATH)) == 0 &&
+         !known_pages_.Contended(ino, std::chrono::steady_clock::now());
 }
 
 Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller who, uint64_t parent,
@@ -125,16 +141,18 @@ Status VolumeClient::CountOpen(Lane& lane, uint64_t ino, const std::shared_ptr<I
 }
 
 Status VolumeClient::CachePages(Lane& lane, OpenFile* file) {
-  // Once for a handle: while it is open the server knows the session as an opener, and a new session reopens the file
-  // as one that caches.
-  if (kernel_cache_ == nullptr || file->caches_pages.load(std::memory_order_acquire)) {
+  PageLease& lease = file->cache->pages();
+  if (kernel_cache_ == nullptr || lease.held()) {
     return Status::Ok();
   }
   RETURN_IF_ERROR(CheckUsable(file));
-  wire::InodeT body;
+  const uint64_t drops = lease.drops();
+  wire::CachePagesT body;
   body.ino = file->ino;
-  RETURN_IF_ERROR(Call(lane, kFsCachePages, Encode<wire::Inode>(body)).status());
-  file->caches_pages.store(true, std::memory_order_release);
+  body.dropped = lease.dropped();
+  RETURN_IF_ERROR(Call(lane, kFsCachePages, Encode<wire::CachePages>(body)).status());
+  // If it was taken back already, the kernel waits with dropping until it has what is read now.
+  lease.Take(drops);
   return Status::Ok();
 }
 

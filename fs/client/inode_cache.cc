@@ -86,6 +86,7 @@ void InodeCache::Void(uint64_t version) {
 }
 
 void InodeCache::BeginGeneration(uint64_t generation) {
+  pages_.Drop();
   SpinHold hold(lock_);
   Void(version_);
   generation_ = generation;

@@ -54,11 +54,41 @@ struct Plan {
   std::array<Segment, kSegments> segments;  // cover [offset, offset + length), cut to whole pages
 };
 
+// Whether the server counts this client's kernel among those that may have pages of the inode.
+class PageLease {
+ public:
+  bool held() const { return (state_.load(std::memory_order_seq_cst) & kHeld) != 0; }
+  // How often it was taken back. Ask before the request for it is sent.
+  uint64_t drops() const { return state_.load(std::memory_order_seq_cst) / 2; }
+  // The server has given it, unless it has taken it back since. False: it has.
+  bool Take(uint64_t drops) {
+    uint64_t expected = drops * 2;
+    return state_.compare_exchange_strong(expected, expected | kHeld) || expected == (drops * 2 | kHeld);
+  }
+  // The last ticket by which it was taken back and that the kernel is through with, so that it waits for no reader.
+  uint64_t dropped() const { return dropped_.load(std::memory_order_seq_cst); }
+  void SetDropped(uint64_t ticket) { dropped_.store(ticket, std::memory_order_seq_cst); }
+  // Whoever reads for the kernel from now on asks first.
+  void Drop() {
+    uint64_t state = state_.load();
+    while (!state_.compare_exchange_weak(state, (state / 2 + 1) * 2)) {
+    }
+  }
+
+ private:
+  static constexpr uint64_t kHeld = 1;
+  std::atomic<uint64_t> state_{0};  // twice the number of drops, and kHeld
+  std::atomic<uint64_t> dropped_{0};
+};
+
 class InodeCache {
  public:
   explicit InodeCache(std::shared_ptr<WriteHistory> writes = std::make_shared<WriteHistory>())
       : writes_(std::move(writes)) {}
   WriteHistory& writes() { return *writes_; }
+  PageLease& pages() { return pages_; }
+  // Handles of which the kernel keeps pages.
+  std::atomic<uint32_t>& keeping() { return keeping_; }
 
   // How to read [offset, offset + length). False: the map does not tell (all of it, or in so many segments).
   bool Look(uint64_t offset, uint64_t length, Plan& plan) const EXCLUDES(lock_);
@@ -91,6 +121,8 @@ class InodeCache {
   void Void(uint64_t version) REQUIRES(lock_);
 
   const std::shared_ptr<WriteHistory> writes_;
+  PageLease pages_;
+  std::atomic<uint32_t> keeping_{0};
   mutable SpinLock lock_;
   std::atomic<uint64_t> epoch_{0};  // raised with lock_ held
   uint64_t version_ GUARDED_BY(lock_) = 0;

@@ -115,12 +115,21 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
     }
     case kFsInvalidate: {
       ASSIGN_OR_RETURN(const InvalidateBody invalidate, DecodeFixed<InvalidateBody>(body));
+      known_pages_.Dropped(invalidate.ino, std::chrono::steady_clock::now());
+      const std::shared_ptr<InodeCache> cache = inodes_.Find(invalidate.ino);
+      kept_.NoteRecall();  // attributes go along
       MutexLock lock(invalidator_mutex_);
       if (pages_ == nullptr) {
         return Status::Error(ENOTCONN, "the mount is ending");
       }
-      pages_->Push(invalidate.ticket, generation, [this, invalidate] {
-        kernel_cache_->InvalidateInode(invalidate.ino, invalidate.offset, invalidate.length);
+      if (cache != nullptr) {
+        cache->pages().Drop();
+      }
+      pages_->Push(invalidate.ticket, generation, [this, cache, invalidate] {
+        kernel_cache_->InvalidateInode(invalidate.ino, 0, 0);
+        if (cache != nullptr) {
+          cache->pages().SetDropped(invalidate.ticket);
+        }
         return true;
       });
       return std::vector<std::byte>{};

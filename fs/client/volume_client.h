@@ -21,6 +21,7 @@
 #include "fs/client/inode_cache.h"
 #include "fs/client/invalidator.h"
 #include "fs/client/kept_by_kernel.h"
+#include "fs/client/known_pages.h"
 #include "fs/client/server_link.h"
 #include "fs/proto/opcodes.h"
 
@@ -36,13 +37,18 @@ bool GivenUp(const Status& status);
 
 class OpenFile {
  public:
-  OpenFile(uint64_t number, int open_flags, std::shared_ptr<InodeCache> inode_cache)
-      : ino(number), flags(open_flags), cache(std::move(inode_cache)), told(cache->writes().Told()) {}
+  OpenFile(uint64_t number, int open_flags, std::shared_ptr<InodeCache> inode_cache, PageUse use = PageUse::kNone)
+      : ino(number), flags(open_flags), pages(use), cache(std::move(inode_cache)), told(cache->writes().Told()) {
+    cache->keeping() += pages != PageUse::kNone ? 1 : 0;
+  }
+  ~OpenFile() { cache->keeping() -= pages != PageUse::kNone ? 1 : 0; }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
   const uint64_t ino;
   const int flags;
+  const PageUse pages;
   const std::shared_ptr<InodeCache> cache;
-  uint32_t told;                          // of losses of what was written: WriteHistory's
-  std::atomic<bool> caches_pages{false};  // the server knows
+  uint32_t told;  // of losses of what was written: WriteHistory's
 
   // Owners that took record locks by this handle, and have not closed it since. Any thread.
   void NoteRecordOwner(uint64_t owner) EXCLUDES(mutex_) {
@@ -104,6 +110,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, WriteFlags flags) override;
   Result<uint64_t> Copy(Lane& lane, const FileCopy& copy) override;
   Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
+  PageUse pages(const OpenFile* file) const override { return file->pages; }
+  bool AnyKeepsPages(const OpenFile* file) const override { return file->cache->keeping() > 0; }
   Status CachePages(Lane& lane, OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
@@ -159,6 +167,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   static VolumeLane& Of(Lane& lane) { return static_cast<VolumeLane&>(lane); }
   // EIO when the file was lost with its session.
   static Status CheckUsable(const OpenFile* file);
+  // Whether the kernel should keep pages of what is to be opened.
+  bool WantsPages(uint64_t ino, int flags);
   // The handle of what a request has made and opened.
   Result<std::pair<Attributes, OpenFile*>> TakeMade(Lane& lane, const Attributes& attributes, int flags);
   // Counts an open file, and sees to it that the session of now has it open.
@@ -246,6 +256,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Histogram& read_time_;  // of a sample
   Histogram& write_time_;
   InodeCacheTable inodes_;
+  KnownPages known_pages_;
   KeptByKernel kept_;
   DirectoryChanges& changes_ = kept_.changes();
   std::vector<InodeCacheTable::OpenInode> to_reopen_;  // the link's thread only

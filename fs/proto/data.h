@@ -58,8 +58,6 @@ struct RevokeBody {
 struct InvalidateBody {
   uint64_t ticket = 0;
   uint64_t ino = 0;
-  uint64_t offset = 0;
-  uint64_t length = 0;  // 0: to the end
 };
 
 inline constexpr uint32_t kMaxMapSegments = 128;

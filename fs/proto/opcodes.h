@@ -50,7 +50,7 @@ enum Opcode : uint16_t {
   kFsTestLock,                          // Lock -> Lock: one that is in the way; type 2 (none): nothing is
   kFsCancelLock,                        // Ticket -> ; ENOENT: it does not wait, or not any more, and was not granted
   kFsReclaim,                           // Reclaim -> Reclaimed; before Resumed
-  kFsCachePages,                        // Inode -> ; the file is open, and its pages are about to be cached
+  kFsCachePages,                        // CachePages -> ; the file is open, and its pages are about to be cached
   kFsEnd,
 
   // From the server to the client, fixed structs of fs/proto/data.h.

@@ -82,7 +82,7 @@ wire::AttributesReplyT FileService::AttributesReply(const metadata::Attributes& 
   wire::AttributesReplyT reply;
   reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(attributes)));
   reply.entry_ms = Milliseconds(granting.entry());
-  reply.attributes_ms = Milliseconds(granting.attributes());
+  reply.attributes_ms = Milliseconds(granting.attributes() && !IsChanging(attributes.ino));  // asked after the grant
   return reply;
 }
 
@@ -152,19 +152,18 @@ Status FileService::NameMode(const Request& request, wire::SetT& body) {
 
 Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire::SetT body, bool& has_acl) {
   const InodeRef inode = inodes_.Get(body.ino);
-  ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
-  RETURN_IF_ERROR(NameMode(request, body));
   const bool sets_size = Has(body.what, wire::SetField::Size);
+  ASSIGN_OR_RETURN(GateHold hold, sets_size ? EnterToChange(request, *inode, GateMode::kExclusive)
+                                            : GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+  RETURN_IF_ERROR(NameMode(request, body));
   const bool only_size = body.what == static_cast<uint32_t>(wire::SetField::Size);
   const bool resizes = sets_size && request.receipt == nullptr;
   RETURN_IF_ERROR(request.Blocking([&] { return Reclaimer::WriteTimes(names_, *inode); }));
-  uint64_t old_size = 0;
   if (resizes) {
     RETURN_IF_ERROR(EnsureLoaded(request, *inode));
     {
       MutexLock lock(inode->mutex);
       inode->Drop(request.session.id, body.dropped);
-      old_size = inode->size;
     }
     RETURN_IF_ERROR(Truncate(request, *inode, body.size, !only_size));
   }
@@ -184,7 +183,7 @@ Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire
   hold.Leave();
   reclaimer_.NoteChange();
   if (sets_size) {
-    coherence_.Invalidate(*inode, request.session.id, std::min(old_size, body.size), 0);
+    coherence_.DropPages(*inode, request.session.id);
   }
   return attributes;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fs/server/coherence.h"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "base/log.h"
@@ -53,33 +55,91 @@ Status Coherence::RevokeOne(uint64_t session, const RevokeBody& body) {
   return reply.ok() ? Status::Ok() : Expel(session, "it did not give up an extent map in time");
 }
 
-void Coherence::Invalidate(Inode& inode, uint64_t writer, uint64_t offset, uint64_t length) {
-  std::vector<uint64_t> openers;
+std::vector<PageHolder> Coherence::HoldersOf(Inode& inode, uint64_t writer) {
+  std::vector<PageHolder> holders;
+  std::vector<PageHolder> earlier;  // that have no pages now
   {
     MutexLock lock(inode.mutex);
     for (const auto& [session, opener] : inode.opens) {
-      if (session != writer && opener.notify) {
-        openers.push_back(session);
+      if (session != writer && opener.leases + (opener.caches ? 1 : 0) > 0) {
+        (opener.caches ? holders : earlier)
+            .push_back({.session = session, .pages = opener.caches, .leases = opener.leases});
       }
     }
   }
-  const InvalidateBody body{.ticket = 0, .ino = inode.ino, .offset = offset, .length = length};
-  const Status done = ForEach(openers, [&](uint64_t session) { return InvalidateOne(session, body); });
+  if (holders.empty() && earlier.empty()) [[likely]] {
+    return holders;
+  }
+  std::vector<GrantTable::Holder> granted;
+  grants_.FindHolders(GrantKey::Attributes(inode.ino), writer, granted);
+  for (std::vector<PageHolder>* const group : {&holders, &earlier}) {
+    for (PageHolder& holder : *group) {
+      std::copy_if(granted.begin(), granted.end(), std::back_inserter(holder.attributes),
+                   [&](const GrantTable::Holder& grant) { return grant.session == holder.session; });
+    }
+  }
+  std::copy_if(earlier.begin(), earlier.end(), std::back_inserter(holders),
+               [](const PageHolder& holder) { return !holder.attributes.empty(); });
+  return holders;
+}
+
+void Coherence::DropPages(Inode& inode, const std::vector<PageHolder>& holders) {
+  std::map<uint64_t, const PageHolder*> by_session;
+  std::vector<uint64_t> sessions;
+  for (const PageHolder& holder : holders) {
+    sessions.push_back(holder.session);
+    by_session[holder.session] = &holder;
+  }
+  const Status done = ForEach(sessions, [&](uint64_t session) {
+    const PageHolder& holder = *by_session.at(session);
+    if (holder.pages) {
+      return DropPagesOf(inode, session, holder.attributes);
+    }
+    // Attributes alone: a kernel that is asked to drop pages waits for those that are being read.
+    Recalled recalled{.message = {}, .grants = holder.attributes};
+    recalled.message.inodes.push_back(inode.ino);
+    RecallOne(session, recalled);
+    return Status::Ok();
+  });
   if (!done.ok()) {
-    LOG_WARNING("invalidating inode {}: {}", inode.ino, done.ToDebugString());
+    LOG_WARNING("pages of inode {}: {}", inode.ino, done.ToDebugString());
+  }
+  MutexLock lock(inode.mutex);
+  for (const PageHolder& holder : holders) {
+    const auto opener = inode.opens.find(holder.session);
+    if (holder.pages && opener != inode.opens.end() && opener->second.leases == holder.leases) {
+      opener->second.caches = false;
+    }
   }
 }
 
-Status Coherence::InvalidateOne(uint64_t session, InvalidateBody body) {
+Status Coherence::DropPagesOf(Inode& inode, uint64_t session, const std::vector<GrantTable::Holder>& attributes) {
   invalidations_.Add();
-  const auto encode = [&body](uint64_t ticket) {
-    body.ticket = ticket;
+  uint64_t number = 0;
+  const auto encode = [&](uint64_t ticket) {
+    number = ticket;
+    {
+      MutexLock lock(inode.mutex);
+      if (const auto opener = inode.opens.find(session); opener != inode.opens.end()) {
+        opener->second.drops.push_back(ticket);
+        inode.change_entered.NotifyAll();
+      }
+    }
+    const InvalidateBody body{.ticket = ticket, .ino = inode.ino};
     const auto bytes = AsBytes(body);
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   };
-  return CallAndWait(session, kFsInvalidate, encode, timeouts_.invalidate) != Answer::kNone
-             ? Status::Ok()
-             : Expel(session, "its kernel did not drop cached pages in time");
+  const Answer answer = CallAndWait(session, kFsInvalidate, encode, timeouts_.invalidate);
+  {
+    MutexLock lock(inode.mutex);
+    if (const auto opener = inode.opens.find(session); opener != inode.opens.end()) {
+      std::erase(opener->second.drops, number);
+    }
+  }
+  if (answer == Answer::kDone) {
+    grants_.Remove(attributes);
+  }
+  return answer != Answer::kNone ? Status::Ok() : Expel(session, "its kernel did not drop cached pages in time");
 }
 
 Coherence::Answer Coherence::CallAndWait(uint64_t session, Opcode opcode,

@@ -4,8 +4,9 @@
 //
 //   Revoke       the maps that sessions hold. Inside the inode's gate, before the change is visible. The client
 //                needs nothing but its own memory to answer.
-//   Invalidate   pages that their kernels cache. After the gate was left: the kernel may first write dirty pages back,
-//                and that write must get through. The client acknowledges with kFsInvalidated.
+//   DropPages    pages that their kernels cache, and the attributes beside them. Before the change (page_leases.cc) and
+//                after it, outside of the gate: the kernel may first write dirty pages back, and that write must get
+//                through. The client acknowledges with kFsInvalidated.
 //   Recall       attributes and directory entries that their kernels cache. After the change was committed, with
 //                nothing held: the kernel may wait for locks of requests that wait for this server. Acknowledged like
 //                pages.
@@ -14,7 +15,7 @@
 // is gone, for what its kernel caches until its process is gone or the grant has ended. So a dead client delays others
 // by seconds. See "Leases for what the kernel caches".
 //
-// Thread-safety: Revoke, Invalidate and Recall inside a task; the others from any thread.
+// Thread-safety: Revoke, DropPages and Recall inside a task; the others from any thread.
 #pragma once
 
 #include <atomic>
@@ -40,6 +41,14 @@
 
 namespace termfs::fs::server {
 
+// A session whose kernel may have pages of an inode that it has open, or attributes of it that were granted since.
+struct PageHolder {
+  uint64_t session = 0;
+  bool pages = false;
+  uint64_t leases = 0;  // of its opener, when it was looked at
+  std::vector<GrantTable::Holder> attributes{};
+};
+
 struct CoherenceTimeouts {
   std::chrono::milliseconds revoke{3000};
   std::chrono::milliseconds invalidate{5000};
@@ -60,9 +69,12 @@ class Coherence {
 
   // Voids the maps of all sessions but `keep` (0: of all), and freezes the inode. REQUIRES: exclusive in the gate.
   Status Revoke(Inode& inode, uint64_t keep);
-  // Has the kernels of all openers that cache pages, but `writer`, drop [offset, offset + length); length 0: to the
-  // end. REQUIRES: not in the gate.
-  void Invalidate(Inode& inode, uint64_t writer, uint64_t offset, uint64_t length);
+  // Openers whose kernels may have pages, but `writer`; and of those that ever had, who may have attributes.
+  std::vector<PageHolder> HoldersOf(Inode& inode, uint64_t writer);
+  // Has their kernels drop all of that. They have no lease then, unless they took another one meanwhile. REQUIRES: not
+  // in the gate.
+  void DropPages(Inode& inode, const std::vector<PageHolder>& holders);
+  void DropPages(Inode& inode, uint64_t writer) { DropPages(inode, HoldersOf(inode, writer)); }
 
   // Has the kernels of all sessions but `keep` (0: of all) drop the attributes of `inodes` (0: none) and the `entries`,
   // there or not. REQUIRES: the change is committed; nothing is held, no gate either.
@@ -99,7 +111,7 @@ class Coherence {
     Answer answer = Answer::kNone;
   };
   Status RevokeOne(uint64_t session, const RevokeBody& body);
-  Status InvalidateOne(uint64_t session, InvalidateBody body);
+  Status DropPagesOf(Inode& inode, uint64_t session, const std::vector<GrantTable::Holder>& attributes);
   struct Recalled {
     wire::RecallT message;
     std::vector<GrantTable::Holder> grants;

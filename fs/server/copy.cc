@@ -77,7 +77,7 @@ Result<Bytes> FileService::CopyAs(const Request& request, const wire::CopyT& bod
   if (work.done > 0 || work.reached > 0) {
     // The writer's kernel knows of size and times if all went well, of the mode it does not.
     coherence_.Recall(work.cleared || !copied.ok() ? 0 : request.session.id, {work.target.ino}, {});
-    coherence_.Invalidate(work.target, request.session.id, work.to, work.end() - work.to);
+    coherence_.DropPages(work.target, request.session.id);
   }
   RETURN_IF_ERROR(copied);
   copies_.Add();
@@ -90,7 +90,7 @@ Result<Bytes> FileService::CopyAs(const Request& request, const wire::CopyT& bod
 
 Status FileService::CopyInGate(const Request& request, const wire::CopyT& body, CopyWork& work) {
   Inode& target = work.target;
-  ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(target, GateMode::kExclusive, request.session));
+  ASSIGN_OR_RETURN(const GateHold hold, EnterToChange(request, target, GateMode::kExclusive));
   uint64_t old_size;
   {
     MutexLock lock(target.mutex);

@@ -90,6 +90,9 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
     for (size_t i = 0; room && i < entries.size(); ++i) {
       room = batch.Add(entries[i].entry.name, entries[i].entry.cursor, Report(entries[i].attributes));
     }
+    granted = granted && std::none_of(entries.begin(), entries.end(), [&](const auto& entry) {
+                return IsChanging(entry.attributes.ino);  // asked after the grant
+              });
     if (granted && !granting.Changed()) {
       batch.Grant(Milliseconds(true));
     }

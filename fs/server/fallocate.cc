@@ -31,14 +31,14 @@ Result<Bytes> FileService::Allocate(const Request& request) {
   coherence_.Recall(request.session.id, {inode->ino}, {});  // also when it failed: part of it may be done
   RETURN_IF_ERROR(done);
   if (what != 0) {
-    coherence_.Invalidate(*inode, request.session.id, body.offset, body.length);
+    coherence_.DropPages(*inode, request.session.id);
   }
   return Bytes{};
 }
 
 Status FileService::AllocateInGate(const Request& request, Inode& inode, int what, uint64_t begin, uint64_t end,
                                    bool keep_size, uint64_t dropped) {
-  ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
+  ASSIGN_OR_RETURN(const GateHold hold, EnterToChange(request, inode, GateMode::kExclusive));
   {
     MutexLock lock(inode.mutex);
     inode.Drop(request.session.id, dropped);

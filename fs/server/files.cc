@@ -41,10 +41,10 @@ Result<Bytes> FileService::Open(const Request& request) {
   if (done != 0) {
     coherence_.Recall(request.session.id, {body.ino}, {});
   }
-  return OpenInode(request, body.ino, body.flags & ~done);
+  return OpenInode(request, body.ino, body.flags & ~done, body.caches);
 }
 
-Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int flags) {
+Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int flags, bool caches) {
   const InodeRef inode = inodes_.Get(ino);
   bool ending;
   {
@@ -56,6 +56,8 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
     ++opener.count;
     ending = inode->releasing;
   }
+  // Before the attributes are read: what they tell of the contents holds for as long as it has the lease.
+  const wire::Caching caching = caches ? LeaseAtOpen(*inode, request.session) : wire::Caching::No;
   auto attributes = [&]() -> Result<metadata::Attributes> {
     if (ending) {
       RETURN_IF_ERROR(GateHold::Enter(*inode, GateMode::kShared, request.session).status());
@@ -64,10 +66,10 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
   }();
   if (attributes.ok() && (flags & O_TRUNC) != 0 && !OnlyHolds(flags)) {  // O_RDONLY as well: the kernel has checked
     const Status truncated = [&]() -> Status {
-      ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(*inode, GateMode::kExclusive, request.session));
+      ASSIGN_OR_RETURN(GateHold hold, EnterToChange(request, *inode, GateMode::kExclusive));
       RETURN_IF_ERROR(Truncate(request, *inode, 0, false));
       hold.Leave();
-      coherence_.Invalidate(*inode, request.session.id, 0, 0);
+      coherence_.DropPages(*inode, request.session.id);
       return Status::Ok();
     }();
     coherence_.Recall(request.session.id, {ino}, {});
@@ -79,6 +81,7 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
   }
   wire::OpenedT reply;
   reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(*attributes)));
+  reply.caching = caching;
   Bytes map;
   {
     MutexLock lock(inode->mutex);
@@ -181,19 +184,6 @@ Result<Bytes> FileService::DescribeOpened(const Request& request, const metadata
   return Encode<wire::Opened>(reply);
 }
 
-// Before its kernel reads: a change that does not find the session here is in what that reads.
-Result<Bytes> FileService::CachePages(const Request& request) {
-  ASSIGN_OR_RETURN(const auto body, Decode<wire::Inode>(request.call.body()));
-  ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
-  MutexLock lock(inode->mutex);
-  const auto opener = inode->opens.find(request.session.id);
-  if (opener == inode->opens.end()) {
-    return Status::Error(EBADF, "the session has closed the file");
-  }
-  opener->second.notify = true;
-  return Bytes{};
-}
-
 Result<Bytes> FileService::Reopen(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Reopen>(request.call.body()));
   RETURN_IF_ERROR(ReopenInode(request, body.ino, body.count, body.notify).status());
@@ -222,7 +212,7 @@ Result<metadata::Attributes> FileService::ReopenInode(const Request& request, ui
     }
     Opener& opener = inode->opens[request.session.id];
     opener.count += count;
-    opener.notify |= notify;
+    opener.caches |= notify;
   }
   auto attributes = request.Blocking([&] { return names_.GetAttr(ino); });
   MutexLock lock(inode->mutex);

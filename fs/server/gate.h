@@ -31,6 +31,11 @@ class Gate {
   // Without waiting; false when it would have to.
   bool TryEnter(GateMode mode) EXCLUDES(mutex_);
   void Leave(GateMode mode) EXCLUDES(mutex_);
+  // Somebody is inside.
+  bool busy() const EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return exclusive_ || shared_ > 0;
+  }
 
  private:
   struct Waiter {
@@ -42,7 +47,7 @@ class Gate {
   void Take(GateMode mode) REQUIRES(mutex_);
   void Admit() REQUIRES(mutex_);
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   uint32_t shared_ GUARDED_BY(mutex_) = 0;
   bool exclusive_ GUARDED_BY(mutex_) = false;
   std::deque<Waiter*> queue_ GUARDED_BY(mutex_);

@@ -17,7 +17,7 @@ void Inode::Load(const metadata::Attributes& attributes) {
 }
 
 Inode::Times Inode::TimesAfterChange(Nanoseconds now) const {
-  return {.mtime = std::max(std::min(mtime, ctime), now), .ctime = std::max(ctime, now)};
+  return {.mtime = std::max(std::min(mtime, ctime), now), .ctime = std::max(ctime + Nanoseconds(1), now)};
 }
 
 void Inode::Touch(Nanoseconds now) {

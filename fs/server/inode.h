@@ -21,19 +21,24 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "fs/extent_map.h"
 #include "fs/proto/data.h"
 #include "fs/server/gate.h"
+#include "fs/server/task_condition.h"
 #include "metadata/types.h"
 
 namespace termfs::fs::server {
 
 struct Opener {
   uint64_t count = 0;
-  bool notify = false;  // it has a kernel that may cache pages of the file: see FileService::CachePages
+  // Its kernel may have pages of the file: see page_leases.cc. And how often it was given leave to.
+  bool caches = false;
+  uint64_t leases = 0;
+  std::vector<uint64_t> drops{};  // tickets of kFsInvalidate that it has not acknowledged
 };
 
 // Pages [begin, end); empty when begin >= end.
@@ -77,6 +82,10 @@ struct Inode {
   bool frozen GUARDED_BY(mutex) = false;
   std::map<uint64_t, uint64_t> grants GUARDED_BY(mutex);  // session -> version
   std::map<uint64_t, Opener> opens GUARDED_BY(mutex);
+  // Changes that wait until no kernel has pages, by their numbers: see page_leases.cc.
+  uint64_t next_change GUARDED_BY(mutex) = 1;
+  std::vector<uint64_t> waiting_changes GUARDED_BY(mutex);
+  TaskCondition change_entered GUARDED_BY(mutex);  // or an opener is told to drop pages
   bool unlinked GUARDED_BY(mutex) = false;   // an orphan in the store; to be released at the last close
   bool held GUARDED_BY(mutex) = false;       // somebody opened it by O_PATH while it had a name, or another had it open
   bool releasing GUARDED_BY(mutex) = false;  // the reclaimer frees the orphan: nobody can open it any more

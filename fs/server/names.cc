@@ -149,7 +149,7 @@ Result<Bytes> FileService::Create(const Request& request) {
     if (found.ok() && (has_acl || !SurelyMayOpen(caller, *found, body.flags))) {
       return Status::Error(ESTALE, "another has made the file, and the caller may not be let in");
     }
-    auto opened = found.ok() ? OpenInode(request, found->ino, body.flags) : found.status();
+    auto opened = found.ok() ? OpenInode(request, found->ino, body.flags, false) : found.status();
     if (opened.status().code() != ENOENT && opened.status().code() != ESTALE) {
       return opened;
     }

@@ -156,7 +156,7 @@ class FileService final : public tlib::server::Service {
   Result<metadata::Attributes> CreateOpen(const Request& request, const wire::MakeT& body, const MakeInode& make);
   Result<Bytes> DescribeOpened(const Request& request, const metadata::Attributes& granted, uint64_t parent,
                                const Granting& granting);
-  Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags);
+  Result<Bytes> OpenInode(const Request& request, uint64_t ino, int flags, bool caches);
   Result<metadata::Attributes> LoadOpened(const Request& request, Inode& inode, int flags);
   // For O_PATH: the inode stays while it is open, and that is all.
   static Result<metadata::Attributes> LoadHeld(const Request& request, metadata::Namespace& names, Inode& inode);
@@ -267,7 +267,15 @@ class FileService final : public tlib::server::Service {
   void TellGranted(const LockTable::Tickets& granted) EXCLUDES(locks_mutex_);
   // From any thread; StopBackground waits for it, and nothing begins after that.
   void SpawnBackground(std::function<void()> work);
+  // page_leases.cc
   Result<Bytes> CachePages(const Request& request);
+  // REQUIRES: exclusive in the gate. False: it is not open.
+  static bool TakeLease(Inode& inode, const Session& session);
+  static wire::Caching LeaseAtOpen(Inode& inode, const Session& session);
+  // Enters the gate when no other session's kernel has pages of the inode, or attributes beside them. Who changes the
+  // contents or the size enters so, and calls Coherence::DropPages afterwards.
+  Result<GateHold> EnterToChange(const Request& request, Inode& inode, GateMode mode);
+  bool IsChanging(uint64_t ino);
   // Attributes change behind the back of every kernel. From any thread.
   void RecallLater(uint64_t ino);
 

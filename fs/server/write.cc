@@ -45,7 +45,7 @@ Result<Bytes> FileService::WriteAs(const Request& request, const WriteBody& body
   // Also when it failed: part of it may be there. The writer's kernel knows of size and times, of the mode it does not.
   coherence_.Recall(work.cleared ? 0 : request.session.id, {inode->ino}, {});
   RETURN_IF_ERROR(written);
-  coherence_.Invalidate(*inode, request.session.id, work.offset, work.length);
+  coherence_.DropPages(*inode, request.session.id);
   writes_.Add();
   write_bytes_.Add(work.length);
   Bytes reply;
@@ -67,13 +67,13 @@ Status FileService::WriteInGate(const Request& request, Inode& inode, WriteWork&
     return ClearPrivileges(request, inode, work.clears_privileges, work.cleared);
   }
   if (!work.append && OnlyReplaces(inode, work.offset, work.length)) {
-    ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kShared, request.session));
+    ASSIGN_OR_RETURN(const GateHold hold, EnterToChange(request, inode, GateMode::kShared));
     if (OnlyReplaces(inode, work.offset, work.length)) {  // still, now that nobody can change it
       RETURN_IF_ERROR(Replace(request, inode, work));
       return ClearPrivileges(request, inode, work.clears_privileges, work.cleared);
     }
   }
-  ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
+  ASSIGN_OR_RETURN(const GateHold hold, EnterToChange(request, inode, GateMode::kExclusive));
   RETURN_IF_ERROR(Grow(request, inode, work));
   return ClearPrivileges(request, inode, work.clears_privileges, work.cleared);
 }
@@ -147,6 +147,9 @@ Status FileService::Grow(const Request& request, Inode& inode, WriteWork& work) 
   Status grown = Apply(request, inode, work);
   if (grown.ok()) {
     grown = CommitSize(request, inode, work.end(), work.offset, now);
+  }
+  if (!grown.ok()) {
+    Touch(inode, work.offset, work.end());  // part of it may be there
   }
   MutexLock lock(inode.mutex);
   inode.unsynced.Add(work.first_page(), work.end_page());

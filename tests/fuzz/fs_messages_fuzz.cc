@@ -41,7 +41,7 @@ void TryFixed(std::span<const std::byte> bytes) {
 }
 
 using Try = void (*)(std::span<const std::byte>);
-constexpr std::array<Try, 26> kMessages = {TryTable<wire::AttributesReply>,
+constexpr std::array<Try, 27> kMessages = {TryTable<wire::AttributesReply>,
                                            TryTable<wire::Inode>,
                                            TryTable<wire::Name>,
                                            TryTable<wire::Make>,
@@ -66,7 +66,8 @@ constexpr std::array<Try, 26> kMessages = {TryTable<wire::AttributesReply>,
                                            TryTable<wire::Lock>,
                                            TryTable<wire::Locked>,
                                            TryTable<wire::Reclaim>,
-                                           TryTable<wire::Reclaimed>};
+                                           TryTable<wire::Reclaimed>,
+                                           TryTable<wire::CachePages>};
 
 }  // namespace
 }  // namespace termfs::fs

@@ -282,8 +282,6 @@ TEST_P(Files, Copy_TellsTheKernelsThatCachePages) {
   ASSERT_TRUE(b.CachePages(seen).ok());
   EXPECT_EQ(*Copy(a, from, 1, to, 5000, 4), 4u);
   EXPECT_EQ(cache.last_ino, b.InodeOf("to"));
-  EXPECT_EQ(cache.last_offset, 5000u);
-  EXPECT_EQ(cache.last_length, 4u);
   a.Close(from);
   a.Close(to);
   b.Close(seen);

@@ -93,6 +93,15 @@ TEST_F(InodeTest, Remove_RaisesFrees) {
   EXPECT_EQ(inode.extents.Cut(0, 4), (std::vector<Segment>{{0, 2, 100}, {2, 1, kHole}, {3, 1, 103}}));
 }
 
+TEST_F(InodeTest, Touch_NeverLeavesTheSameChangeTime) {
+  MutexLock lock(inode.mutex);
+  inode.Touch(Nanoseconds(100));
+  inode.Touch(Nanoseconds(100));
+  EXPECT_EQ(inode.ctime, Nanoseconds(101)) << "the clock stood still";
+  inode.Touch(Nanoseconds(50));
+  EXPECT_EQ(inode.ctime, Nanoseconds(102)) << "and went back";
+}
+
 TEST_F(InodeTest, Merge_PrefersWhatRunsAhead) {
   MutexLock lock(inode.mutex);
   metadata::Attributes stored{.size = 5, .mtime = Nanoseconds(1), .ctime = Nanoseconds(50)};

@@ -33,16 +33,14 @@ std::unique_ptr<TestVolume> MakeRealVolume(uint64_t capacity_bytes);
 
 class RecordingCache final : public client::KernelCache {
  public:
-  void InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) override {
+  void InvalidateInode(uint64_t ino, uint64_t, uint64_t) override {
     last_ino = ino;
-    last_offset = offset;
-    last_length = length;
     ++calls;
   }
   void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
   [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
   void ServerLost() override {}
-  std::atomic<uint64_t> last_ino{0}, last_offset{0}, last_length{0}, calls{0};
+  std::atomic<uint64_t> last_ino{0}, calls{0};
 };
 
 // Drops nothing.

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Leases of data: what kernels keep of files, and what changes do about it. See "Pages under a lease".
+#include <fcntl.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "fs/client/known_pages.h"
+#include "tests/unit/fs/memory_volume.h"
+
+namespace termfs::fs {
+
+using client::OpenFile;
+using client::PageUse;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr uint64_t kCapacity = uint64_t{16} << 20;
+constexpr int kWriter = O_RDWR;
+
+// A kernel that tells a test when it is to drop pages.
+class Told final : public client::KernelCache {
+ public:
+  void InvalidateInode(uint64_t, uint64_t, uint64_t) override {
+    ++drops;
+    if (on_drop) {
+      on_drop();
+    }
+  }
+  void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
+  [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
+  void ServerLost() override {}
+  std::atomic<int> drops{0};
+  std::function<void()> on_drop;  // on the client's thread; set before there is a client
+};
+
+// The page cache of one file's first bytes: a lock of the page is held while they are read, and while they are dropped.
+class OnePage final : public client::KernelCache {
+ public:
+  void InvalidateInode(uint64_t, uint64_t, uint64_t) override {
+    MutexLock page(page_);
+    cached_.reset();
+  }
+  void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
+  [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
+  void ServerLost() override {}
+
+  std::string Read(Mount& mount, OpenFile* file, size_t size) {
+    MutexLock page(page_);
+    if (cached_.has_value()) {
+      ++hits;
+    } else {
+      EXPECT_TRUE(mount.CachePages(file).ok());
+      cached_ = mount.Read(file, 0, size);
+    }
+    return *cached_;
+  }
+  uint64_t hits = 0;  // of its reader
+
+ private:
+  Mutex page_;
+  std::optional<std::string> cached_ GUARDED_BY(page_);
+};
+
+std::string Numbered(uint64_t number) {
+  std::string text = std::to_string(number);
+  return std::string(8 - text.size(), '0') + text;
+}
+
+}  // namespace
+
+TEST(PageLeases, Open_OfAReader_LetsTheKernelKeepPages) {
+  MemoryVolume volume(kCapacity);
+  Told kernel;
+  Mount a(volume, &kernel);
+  a.Close(a.Create("f"));
+  OpenFile* reader = a.Open("f", O_RDONLY);
+  EXPECT_EQ(a.fs->pages(reader), PageUse::kFresh);
+  EXPECT_TRUE(a.fs->AnyKeepsPages(reader));
+  a.Close(reader);
+  for (const int flags : {O_RDWR, O_WRONLY, O_RDONLY | O_DIRECT, O_RDONLY | O_TRUNC}) {
+    OpenFile* other = a.Open("f", flags);
+    EXPECT_EQ(a.fs->pages(other), PageUse::kNone) << flags;
+    EXPECT_FALSE(a.fs->AnyKeepsPages(other)) << flags;
+    a.Close(other);
+  }
+  Mount without(volume);
+  reader = without.Open("f", O_RDONLY);
+  EXPECT_EQ(without.fs->pages(reader), PageUse::kNone) << "it has no kernel";
+  without.Close(reader);
+}
+
+TEST(PageLeases, Reopen_KeepsPagesUntilAnythingHasChanged) {
+  MemoryVolume volume(kCapacity);
+  Told kernel;
+  Mount a(volume, &kernel);
+  Mount b(volume);
+  OpenFile* writer = b.Create("f");
+  ASSERT_TRUE(b.Write(writer, 0, "old").ok());
+  const auto use = [&] {
+    OpenFile* file = a.Open("f", O_RDONLY);
+    const PageUse found = a.fs->pages(file);
+    a.Close(file);
+    return found;
+  };
+  EXPECT_EQ(use(), PageUse::kFresh);
+  EXPECT_EQ(use(), PageUse::kKept);
+  ASSERT_TRUE(b.Write(writer, 0, "new").ok());
+  EXPECT_EQ(use(), PageUse::kFresh);
+  EXPECT_EQ(use(), PageUse::kKept);
+  const Attributes before = b.Stat(b.InodeOf("f"));
+  ASSERT_TRUE(b.Write(writer, 0, "odd").ok());
+  client::SetAttributes back;
+  back.mtime = before.mtime;
+  ASSERT_TRUE(b.fs->Set(*b.lane, before.ino, back, nullptr).ok());
+  EXPECT_EQ(b.Stat(before.ino).mtime, before.mtime);
+  EXPECT_EQ(use(), PageUse::kFresh) << "an mtime that was set back hides nothing";
+  EXPECT_EQ(kernel.drops, 0) << "it had the file closed each time";
+  b.Close(writer);
+}
+
+TEST(PageLeases, Changes_NeverLeaveTheSameTimeOfChange) {
+  MemoryVolume volume(kCapacity);
+  Mount a(volume);
+  OpenFile* file = a.Create("f");
+  int64_t last = 0;
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(a.Write(file, static_cast<uint64_t>(i % 2), "x").ok());
+    const int64_t ctime = a.Stat(a.InodeOf("f")).ctime;
+    EXPECT_GT(ctime, last);
+    last = ctime;
+  }
+  a.Close(file);
+}
+
+TEST(PageLeases, AChange_ComesAfterThePagesAreGone) {
+  MemoryVolume volume(kCapacity);
+  Mount a(volume);
+  Mount looking(volume);
+  OpenFile* writer = a.Create("f");
+  ASSERT_TRUE(a.Write(writer, 0, "before").ok());
+  OpenFile* look = looking.Open("f", kWriter);
+  std::string seen;
+  Told kernel;
+  kernel.on_drop = [&] { seen = looking.Read(look, 0, 100); };
+  Mount b(volume, &kernel);
+  const auto change = [&](const std::string& had, const std::function<void()>& how) {
+    OpenFile* reader = b.Open("f", O_RDONLY);
+    ASSERT_TRUE(b.CachePages(reader).ok());
+    EXPECT_EQ(b.Read(reader, 0, 100), had);
+    seen.clear();
+    const int drops = kernel.drops;
+    how();
+    EXPECT_EQ(seen, had) << "nobody sees what is new while another may still see what is old";
+    EXPECT_EQ(kernel.drops, drops + 1);
+    b.Close(reader);
+  };
+  change("before", [&] { ASSERT_TRUE(a.Write(writer, 0, "AFTER!").ok()); });
+  change("AFTER!", [&] { ASSERT_TRUE(a.Write(writer, 6, "more").ok()); });
+  change("AFTER!more", [&] { ASSERT_TRUE(a.Resize(a.InodeOf("f"), 3, writer).ok()); });
+  change("AFT", [&] { a.Close(a.Open("f", O_RDONLY | O_TRUNC)); });
+  looking.Close(look);
+  a.Close(writer);
+}
+
+TEST(PageLeases, WhoHasDropped_IsNotAskedAgain) {
+  MemoryVolume volume(kCapacity);
+  Told kernel;
+  Mount a(volume);
+  Mount b(volume, &kernel);
+  OpenFile* writer = a.Create("f");
+  OpenFile* reader = b.Open("f", O_RDONLY);
+  ASSERT_TRUE(a.Write(writer, 0, "1").ok());
+  EXPECT_EQ(kernel.drops, 1);
+  ASSERT_TRUE(a.Write(writer, 0, "2").ok());
+  EXPECT_EQ(kernel.drops, 1);
+  ASSERT_TRUE(b.CachePages(reader).ok());  // its kernel reads again
+  ASSERT_TRUE(a.Write(writer, 0, "3").ok());
+  EXPECT_EQ(kernel.drops, 2);
+  b.Close(reader);
+  ASSERT_TRUE(a.Write(writer, 0, "4").ok());
+  EXPECT_EQ(kernel.drops, 2);
+  a.Close(writer);
+}
+
+TEST(PageLeases, LostSession_LosesThem) {
+  MemoryVolume volume(kCapacity);
+  Told kernel;
+  Mount a(volume, &kernel);
+  a.Close(a.Create("f"));
+  a.Close(a.Open("f", O_RDONLY));
+  OpenFile* reader = a.Open("f", O_RDONLY);
+  EXPECT_EQ(a.fs->pages(reader), PageUse::kKept);
+  volume.KillAndRestart();
+  ASSERT_TRUE(a.fs->StatFs(*a.lane, kRootInode).ok());  // notices
+  Mount b(volume);
+  OpenFile* writer = b.Open("f", kWriter);
+  ASSERT_TRUE(b.Write(writer, 0, "x").ok());
+  EXPECT_EQ(a.Read(reader, 0, 10), "x");
+  a.Close(reader);
+  reader = a.Open("f", O_RDONLY);
+  EXPECT_EQ(a.fs->pages(reader), PageUse::kFresh);
+  a.Close(reader);
+  b.Close(writer);
+}
+
+// What one has read, nobody reads an older state of later: also not who reads from his kernel's cache.
+TEST(PageLeases, ReadsOfSeveralMounts_NeverGoBack) {
+  MemoryVolume volume(kCapacity);
+  Mount a(volume);
+  OpenFile* writer = a.Create("f");
+  ASSERT_TRUE(a.Write(writer, 0, Numbered(0)).ok());
+  std::atomic<bool> done{false};
+  std::thread writes([&] {
+    for (uint64_t i = 1; i <= 2000; ++i) {
+      EXPECT_TRUE(a.Write(writer, 0, Numbered(i)).ok());
+    }
+    done = true;
+  });
+  OnePage kernel;
+  Mount b(volume, &kernel);
+  Mount c(volume);
+  OpenFile* cached = b.Open("f", O_RDONLY);
+  OpenFile* direct = c.Open("f", kWriter);
+  std::string last = Numbered(0);
+  while (!done) {
+    for (const bool by_cache : {false, true, true}) {
+      std::string seen = by_cache ? kernel.Read(b, cached, 8) : c.Read(direct, 0, 8);
+      EXPECT_GE(seen, last) << (by_cache ? "cached" : "direct");
+      last = std::move(seen);
+    }
+  }
+  writes.join();
+  EXPECT_EQ(kernel.Read(b, cached, 8), Numbered(2000));
+  EXPECT_GT(kernel.hits, 0u);
+  b.Close(cached);
+  c.Close(direct);
+  a.Close(writer);
+}
+
+TEST(KnownPages, Opened_ComparesWithTheOpenBefore) {
+  client::KnownPages pages;
+  EXPECT_FALSE(pages.Opened(7, 100, 1));
+  EXPECT_TRUE(pages.Opened(7, 100, 1));
+  EXPECT_FALSE(pages.Opened(7, 101, 1));
+  EXPECT_TRUE(pages.Opened(7, 101, 1));
+  EXPECT_FALSE(pages.Opened(7, 101, 2)) << "another session";
+  EXPECT_FALSE(pages.Opened(8, 101, 2)) << "another file";
+  pages.Dropped(7, {});
+  EXPECT_FALSE(pages.Opened(7, 101, 2));
+}
+
+TEST(KnownPages, Contended_AfterManyDropsUntilTheyAreOver) {
+  client::KnownPages pages;
+  client::KnownPages::TimePoint now{seconds(1000)};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(pages.Contended(7, now)) << i;
+    pages.Dropped(7, now += seconds(1));
+  }
+  EXPECT_TRUE(pages.Contended(7, now + seconds(9)));
+  EXPECT_FALSE(pages.Contended(7, now + seconds(10)));
+  pages.Dropped(7, now + seconds(11));
+  EXPECT_FALSE(pages.Contended(7, now + seconds(11))) << "the first of new ones";
+}
+
+TEST(KnownPages, OldOnesAreForgotten) {
+  client::KnownPages pages;
+  for (uint64_t ino = 0; ino < 100'000; ++ino) {
+    pages.Opened(ino, 1, 1);
+  }
+  EXPECT_FALSE(pages.Opened(0, 1, 1));
+  EXPECT_TRUE(pages.Opened(99'999, 1, 1));
+}
+
+}  // namespace termfs::fs
