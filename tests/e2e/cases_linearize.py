@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether linearize.py tells histories that no order explains from those that one does. Needs no mount."""
-from coherence_models import Attributes, Names, Page, Size, Small
+from coherence_models import Attributes, Names, Page, Size, Small, Stored
 from linearize import Call, Failed, linearize, overlapping, shrink, until
 from volume import check
 
@@ -40,6 +40,25 @@ def case_linearize_pages(_):
     both = ("write", ((0, 1), (1, 1)), None, 0, 9)
     holds(False, torn, both, ("read", (0, 1), ((0, 1), (1, 0)), 1, 2))
     holds(True, torn, write(1, 0, 9), write(1, 0, 9, part=1), ("read", (0, 1), ((0, 1), (1, 0)), 1, 2))
+
+
+def case_linearize_stores(_):
+    """A store may put back what its mount had read, beside another write and before it happens itself."""
+    def stored(expected, *lines):
+        verdict = linearize(Stored.with_doubts(history(*lines)), Stored([0]), 1000)
+        check(verdict.holds is expected, f"{verdict} of {lines}")
+
+    def store(value, began, ended):
+        return "store", ((0, value),), None, began, ended
+
+    stored(True, write(1, 2, 3), store(2, 1, 9), read(0, 4, 5), read(2, 10, 11))
+    stored(True, write(1, 2, 3), store(2, 1, None), read(0, 4, 5))
+    stored(False, write(1, 0, 1), store(2, 2, 9), read(0, 4, 5))  # what had been there before
+    stored(False, write(1, 2, 3), store(2, 1, 4), read(0, 5, 6))  # it has happened
+    stored(False, write(1, 2, 3), store(2, 1, 9), read(2, 4, 5), read(0, 6, 7))
+    stored(False, write(1, 2, 3), store(2, 1, 9), read(0, 4, 5), read(1, 6, 7), read(0, 7, 8))
+    stored(True, write(1, 1, 8), write(3, 2, 3), store(2, 4, 9), read(3, 4, 5), read(1, 6, 7), read(3, 8, 8))
+    stored(False, write(3, 2, 3), store(2, 4, 9), read(0, 5, 6))
 
 
 def case_linearize_unknown_outcomes(_):

@@ -129,7 +129,7 @@ class Episodes:
     def verify(self, models, histories):
         for thing, calls in histories.items():
             self.calls += len(calls)
-            calls = models[thing].with_doubts(calls) if thing == "names" else calls
+            calls = models[thing].with_doubts(calls)
             verdict = linearize(calls, models[thing])
             if verdict.holds is None:
                 self.undecided += 1

@@ -9,7 +9,7 @@ import os
 import random
 import time
 
-from coherence_models import Attributes, Names, Page, Size, Small
+from coherence_models import Attributes, Names, Page, Size, Small, Stored
 from linearize import Call, Failed
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -54,7 +54,7 @@ def prepare(root):
               "facts": Attributes({"time": 0, "mode": 0o600}), "label": Attributes({"label": b"0"})}
     for page in range(PAGES):
         models[f"data {page}"] = Page([0] * len(CUTS))
-        models[f"stored {page}"] = Page([0])
+        models[f"stored {page}"] = Stored([0])
     return models
 
 
@@ -229,7 +229,7 @@ class Caller:
 
     def store(self):
         page, value = self.random.randrange(PAGES), self.value()
-        self.make([(f"stored {page}", "write", ((0, value),), None)], self.store_and_sync, page, value)
+        self.make([(f"stored {page}", "store", ((0, value),), None)], self.store_and_sync, page, value)
 
     def store_and_sync(self, page, value):
         with memoryview(self.mappings["stored"]) as view, view.cast("Q") as words:

@@ -12,6 +12,11 @@ class Model:
     def touched(self, _):
         return {0}
 
+    @staticmethod
+    def with_doubts(calls):
+        """The history, with what calls may have done beside what they say."""
+        return calls
+
 
 class Page(Model):
     """A part of a file that is read and written at once, in `parts`; the state is what is in each of them.
@@ -30,6 +35,45 @@ class Page(Model):
         for part, value in call.arguments:
             after[part] = value
         return tuple(after)
+
+
+class Stored(Page):
+    """A page that is also stored to through mappings: store(((part, value),)) -> None, beside Page's calls.
+
+    A kernel takes the page for changed from the moment in which it lets a store happen. If the page is written back before
+    the store has happened, because somebody else wants it dropped, or another process of the mount syncs it, then what the
+    mount had read is written once more. So beside other writes a store may take the page as it is (dirty), and put it back
+    (spill), before its own value gets there. The state: what is in each part, what was taken for which stores, and which
+    stores have happened."""
+    IDLE = ("dirty", "spill")
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.initial = (tuple(values), frozenset(), frozenset())
+
+    @staticmethod
+    def with_doubts(calls):
+        doubtful = []
+        for call in [call for call in calls if call.name == "store"]:
+            beside = [other.began for other in overlapping(call, calls) if other.name in ("store", "write")]
+            if beside:
+                dirty = call._replace(name="dirty", began=min(call.began, *beside))
+                doubtful += [dirty, call._replace(name="spill")]
+        return [*calls, *doubtful]
+
+    def step(self, state, call):
+        values, taken, stored = state
+        if call.name in self.READS:
+            return state if super().step(values, call) is values else REFUSED
+        if call.name == "write":
+            return super().step(values, call), taken, stored
+        before = [one for one in taken if one[0] == call.arguments]
+        left = taken.difference(before)
+        if call.name == "store":
+            return super().step(values, call), left, stored | {call.arguments}
+        if call.arguments in stored or bool(before) != (call.name == "spill"):
+            return REFUSED
+        return (values, taken | {(call.arguments, values)}, stored) if not before else (before[0][1], left, stored)
 
 
 class Small(Model):
