@@ -31,6 +31,7 @@
 #include "base/page.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "driver/page_table.h"
 
 namespace termfs::driver {
 
@@ -89,6 +90,9 @@ struct SendWorkRequest {
   uint64_t id = 0;  // comes back in the completion
   Opcode opcode = Opcode::kSend;
   bool signaled = true;   // false: a completion only on error
+  // It starts only after every READ and atomic operation posted before it has completed, so that a READ sees nothing
+  // older than what those saw: IBV_SEND_FENCE. Without it READs complete in order, but may be carried out in any.
+  bool send_fence = false;
   uint32_t imm = 0;       // kRdmaWriteWithImm
   ScatterGather local{};  // source of kSend and kRdmaWrite, destination of the others; atomics need 8 aligned bytes
   uint64_t remote_offset = 0;
@@ -157,6 +161,40 @@ class MemoryRegion {
   virtual size_t size() const = 0;
 };
 
+// How a peer READs the pages of a region.
+enum class ReadWay : uint8_t {
+  kRpcOnly,     // not at all: it asks the server
+  kTranslated,  // by page: the RNIC goes by the page table, an absent page reads as the pattern
+  // By frame, on an RNIC that knows no page table: the peer READs the page's entry (driver/page_table.h), the frame that
+  // it names, and the entry again, behind a fence; the bytes count if both entries are the same, bit for bit.
+  kValidated,
+};
+
+// What a peer needs to READ a region. A key of value 0 is none.
+struct RegionKeys {
+  ReadWay way = ReadWay::kTranslated;
+  RKey region{};  // kTranslated: page p at p * kPageSize
+  RKey bitmap{};  // TermRegion::bitmap; none with kValidated, whose peers have the entries
+  // kValidated. Page p's entry is the 8 bytes at entries_offset + 8 * p of the memory region `table`. Frame f is at
+  // (f % chunk_frames) * kPageSize of the memory region frame_chunks[f / chunk_frames], where that is registered.
+  RKey table{};
+  uint64_t entries_offset = 0;
+  uint32_t chunk_frames = 0;  // a power of two
+  std::vector<RKey> frame_chunks{};
+  // Grows when a chunk is revoked: keys of an earlier epoch may name chunks that are gone.
+  uint64_t chunk_epoch = 0;
+};
+
+// Frames are committed and registered by chunks: 4 MiB, or more where that would be too many keys.
+inline constexpr uint64_t kMostChunks = 1 << 14;
+constexpr uint32_t ChunkFramesOf(uint64_t max_frames) {
+  uint32_t frames = 1024;
+  while (max_frames > frames * kMostChunks) {
+    frames *= 2;
+  }
+  return frames;
+}
+
 struct FrameIndex {
   uint32_t value = 0;
   friend auto operator<=>(const FrameIndex&, const FrameIndex&) = default;
@@ -202,15 +240,26 @@ class TermRegion {
   virtual RegionKind kind() const = 0;
   virtual uint64_t pages() const = 0;
   virtual RKey rkey() const = 0;
+  // For a peer: of this host, or over the network. Any thread.
+  virtual RegionKeys keys(bool network) const;
   virtual LKey frames_lkey() const = 0;  // local key of the frames, for SEND and RDMA from and to them
 
   // Frames: a dense pool; any frame holds any page. Commit allocates the memory of frames [first, first + count)
   // (ENOMEM: the tmpfs or the machine is full) and keeps the bytes of what a resumed region has there already; Decommit
-  // gives the memory back, its bytes read as zeros then.
+  // gives the memory back, its bytes read as zeros then. With ReadWay::kValidated whole chunks only are committed (but
+  // for the last one, which ends with max_frames); they are registered for peers to READ before Commit returns, and
+  // deregistered before Decommit takes their memory: REQUIRES that they were revoked since, and that every peer that
+  // READs by validation has said that it knows (Revoke).
   virtual uint32_t max_frames() const = 0;
+  uint32_t chunk_frames() const { return ChunkFramesOf(max_frames()); }
   virtual std::byte* frame(FrameIndex frame) = 0;
   virtual Status Commit(FrameIndex first, uint32_t count) = 0;
   virtual void Decommit(FrameIndex first, uint32_t count) = 0;
+  // Whole committed chunks shall be decommitted, or after all not. From Revoke on keys() do not name them, with a new
+  // chunk_epoch; but they stay registered, for peers that have heard of them READ on until they are told. After Restore
+  // keys() name them as before. Do nothing where there is no ReadWay::kValidated.
+  virtual void Revoke(FrameIndex first, uint32_t count);
+  virtual void Restore(FrameIndex first, uint32_t count);
 
   virtual void Publish(PageIndex page, FrameIndex frame) = 0;
   virtual void BeginWrite(PageIndex page) = 0;

@@ -246,6 +246,9 @@ int VerbsQueuePair::PostOne(const SendWorkRequest& request) {
     wanted.send_flags = IBV_SEND_SIGNALED;
     silent_ = 0;
   }
+  if (request.send_fence) {
+    wanted.send_flags |= IBV_SEND_FENCE;
+  }
   if (IsAtomic(request.opcode)) {
     wanted.wr.atomic.remote_addr = request.remote_offset;
     wanted.wr.atomic.rkey = request.rkey.value;

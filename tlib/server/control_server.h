@@ -50,7 +50,7 @@ struct ControlOptions {
   std::string volume;
   std::optional<HostPort> listen;                  // on TCP, too
   std::optional<Secret> secret;                    // with `listen`
-  std::function<wire::RegionInfoT()> region_info;  // any thread
+  std::function<wire::RegionInfoT(bool network)> region_info;  // for such a peer; any thread
 };
 
 class ControlServer {

@@ -148,21 +148,30 @@ class ServerImpl final : public Server {
                                                      .volume = options.region.volume,
                                                      .listen = options.listen,
                                                      .secret = options.secret,
-                                                     .region_info = [this] { return DescribeRegion(); }},
+                                                     .region_info = [this](bool network) { return DescribeRegion(network); }},
                                                     *sessions_, service));
     return Status::Ok();
   }
 
-  wire::RegionInfoT DescribeRegion() const {
+  wire::RegionInfoT DescribeRegion(bool network) const {
     driver::TermRegion& term = region_->term();
     const PatternSwitch::Known known = patterns_->known();
+    const driver::RegionKeys keys = term.keys(network);
     wire::RegionInfoT info;
     info.kind = static_cast<uint8_t>(term.kind());
     info.pages = region_->pages();
     info.max_pages = term.max_frames();  // as many pages as frames
-    info.region_rkey = term.rkey().value;
-    info.bitmap_rkey = term.bitmap_rkey().value;
+    info.way = static_cast<wire::ReadWay>(keys.way);
+    info.region_rkey = keys.region.value;
+    info.bitmap_rkey = keys.bitmap.value;
     info.bitmap_bytes = term.bitmap_bytes();
+    info.table_rkey = keys.table.value;
+    info.entries_offset = keys.entries_offset;
+    info.chunk_frames = keys.chunk_frames;
+    info.chunk_epoch = keys.chunk_epoch;
+    for (const driver::RKey chunk : keys.frame_chunks) {
+      info.frame_chunks.push_back(chunk.value);
+    }
     const auto to_wire = [](const driver::Pattern& pattern) {
       const auto* bytes = reinterpret_cast<const uint8_t*>(pattern.line.data());
       return std::vector<uint8_t>(bytes, bytes + pattern.line.size());
