@@ -80,4 +80,8 @@ RegionKeys TermRegion::keys(bool) const {
 void TermRegion::Revoke(FrameIndex, uint32_t) {}
 void TermRegion::Restore(FrameIndex, uint32_t) {}
 
+std::string Nic::RegionTransport(RegionKind, bool network) const { return transport(network); }
+
+Result<UniqueFd> TermRegion::FramesFd() const { return Status::Error(ENOTSUP, "map the frames once more"); }
+
 }  // namespace termfs::driver

@@ -140,16 +140,17 @@ class ServerImpl final : public Server {
     sessions_ = std::make_unique<SessionTable>(*workers_, *dispatcher_, *region_, metrics_, options.epoch,
                                                options.region.sample_period);
     patterns_ = std::make_unique<PatternSwitch>(*workers_, *sessions_, *region_);
-    ASSIGN_OR_RETURN(control_, ControlServer::Start({.directory = options.socket_directory,
-                                                     .allowed_uid = options.allowed_uid,
-                                                     .epoch = options.epoch,
-                                                     .transport = nic.transport(),
-                                                     .network_transport = nic.transport(/*network=*/true),
-                                                     .volume = options.region.volume,
-                                                     .listen = options.listen,
-                                                     .secret = options.secret,
-                                                     .region_info = [this](bool network) { return DescribeRegion(network); }},
-                                                    *sessions_, service));
+    ASSIGN_OR_RETURN(
+        control_, ControlServer::Start({.directory = options.socket_directory,
+                                        .allowed_uid = options.allowed_uid,
+                                        .epoch = options.epoch,
+                                        .transport = nic.transport(),
+                                        .network_transport = nic.RegionTransport(options.region.kind, /*network=*/true),
+                                        .volume = options.region.volume,
+                                        .listen = options.listen,
+                                        .secret = options.secret,
+                                        .region_info = [this](bool network) { return DescribeRegion(network); }},
+                                       *sessions_, service));
     return Status::Ok();
   }
 
@@ -158,7 +159,9 @@ class ServerImpl final : public Server {
     const PatternSwitch::Known known = patterns_->known();
     const driver::RegionKeys keys = term.keys(network);
     wire::RegionInfoT info;
-    info.kind = static_cast<uint8_t>(term.kind());
+    // To a client of an RNIC that cannot READ it the region is one of that kind.
+    const bool unread = driver::AllowsOneSidedRead(term.kind()) && keys.way == driver::ReadWay::kRpcOnly;
+    info.kind = static_cast<uint8_t>(unread ? driver::RegionKind::kRpcTiering : term.kind());
     info.pages = region_->pages();
     info.max_pages = term.max_frames();  // as many pages as frames
     info.way = static_cast<wire::ReadWay>(keys.way);

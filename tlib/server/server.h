@@ -137,6 +137,7 @@ struct TierOptions {
   bool own_tmpfs = false;
   std::string record{};  // a file beside the SSD that says where the tier of a killed server is
   std::string volume{};  // whose it is, at most 47 characters
+  bool sparse_frames = false;  // as ProtectionDomain::SparseFrames says
 };
 
 struct RegionOptions {
