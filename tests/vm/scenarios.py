@@ -21,5 +21,7 @@ SCENARIOS = (
     Scenario("driver", 720, (Host("driver"),)),
     Scenario("rnics", 300, (Host("rnics"),)),
     Scenario("mount", 360, (Host("mount"),)),
+    Scenario("serve", 900, (Host("serve"),)),
+    Scenario("serve_stock", 900, (Host("serve_stock", module="rxe-stock"),)),
     Scenario("stock", 120, (Host("stock", module="rxe-stock"),)),
 )
