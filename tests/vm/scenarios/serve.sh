@@ -68,6 +68,7 @@ term_regions_are_used() {
   magic=$(counted device_magic_reads_total)
   [ "${magic:-0}" -gt 0 ] || { echo "no READ met the pattern: $(termfs stats --json --count 1 /mnt/volume)"; return 1; }
   # What fits the tier comes there, and then is READ without the server.
+  termfs set /mnt/volume dram-ratio=0.4 || return 1
   dd if=/mnt/first of=/mnt/small bs=1M count=1 2> /dev/null
   cp /mnt/small /root/device/small && sync || return 1
   for _ in 1 2 3 4 5 6; do
@@ -79,6 +80,7 @@ term_regions_are_used() {
   forget
   cmp /mnt/small /root/device/small || return 1
   after=$(counted rpc_read_pages_total)
+  termfs set /mnt/volume dram-ratio=0.08 || return 1
   [ $((after - before)) -lt 128 ] || { echo "$((after - before)) of 256 pages were asked for by RPC"; return 1; }
 }
 
