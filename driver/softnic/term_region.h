@@ -94,7 +94,11 @@ class SoftTermRegion final : public TermRegion {
 
  private:
   SoftTermRegion(std::shared_ptr<Registry> registry, std::shared_ptr<RnicThread> rnic, const TermRegionOptions& options)
-      : registry_(std::move(registry)), rnic_(std::move(rnic)), kind_(options.kind), sparse_(options.sparse_frames), max_pages_(options.max_pages) {}
+      : registry_(std::move(registry)),
+        rnic_(std::move(rnic)),
+        kind_(options.kind),
+        sparse_(options.sparse_frames),
+        max_pages_(options.max_pages) {}
   static size_t BitmapBytes(uint64_t pages) { return (pages + 63) / 64 * 8; }
   Status AllocateObjects(const TermRegionOptions& options);
   Status Register(uint32_t domain);

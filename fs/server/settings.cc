@@ -234,7 +234,7 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
   }
   const toml::table& table = parsed.table();
   static constexpr std::array<std::string_view, 11> kKeys = {
-      "capacity",         "dram-ratio",       "device",           "kind",  "promoter", "workers",
+      "capacity",         "dram-ratio",       "device",           "kind",   "promoter", "workers",
       "metadata-threads", "sample-period-ms", "memory-directory", "listen", "rdma"};
   for (const auto& [key, value] : table) {
     if (std::find(kKeys.begin(), kKeys.end(), key.str()) == kKeys.end()) {

@@ -51,8 +51,8 @@ Result<std::vector<std::string>> NamesIn(const std::string& path) {
 
 }  // namespace
 
-Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, bool huge_pages,
-                                  uint64_t needed_bytes, uint64_t most_bytes) {
+Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
+                                  uint64_t most_bytes) {
   TierPlace place(directory, huge_pages);
   if (Status made = place.Make(); !made.ok()) {
     return Status::Error(made.code(), made.ToString() + Advice(needed_bytes));
@@ -100,7 +100,8 @@ Status TierPlace::MountOwn(uint64_t most_bytes) const {
   };
   // A random read touches a frame that is in no TLB: with huge pages that is rare. A kernel without them refuses. Of
   // frames that come and go one by one a huge page would hold what nobody has asked for.
-  if (attempt(size + (huge_pages_ ? ",huge=within_size" : ",huge=never")) == 0 || (errno == EINVAL && attempt(size) == 0)) {
+  if (attempt(size + (huge_pages_ ? ",huge=within_size" : ",huge=never")) == 0 ||
+      (errno == EINVAL && attempt(size) == 0)) {
     return Status::Ok();
   }
   return ErrnoStatus((mounted ? "resize the tmpfs at " : "mount a tmpfs for the DRAM tier at ") + path_);
