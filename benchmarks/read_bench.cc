@@ -140,8 +140,8 @@ class Bench {
     offsets_ = {0};
     SubjectTurn(64, 1);  // maps the region
     misses_before_ = Misses();
-    entries_ = reinterpret_cast<const driver::softnic::PageTableEntry*>(FindMapping("termfs-page-table").data +
-                                                                        driver::softnic::kEntriesOffset);
+    entries_ = reinterpret_cast<const driver::PageTableEntry*>(FindMapping("termfs-page-table").data +
+                                                               driver::softnic::kEntriesOffset);
     frames_ = FindMapping("termfs-frames").data;
     Warm();
   }
@@ -236,10 +236,10 @@ class Bench {
     std::byte* const to = channel_->buffer().data();
     const auto begin = steady_clock::now();
     for (size_t i = 0; i < offsets_.size(); i++) {
-      const driver::softnic::PageTableEntry& entry = entries_[offsets_[i] >> kPageBits];
+      const driver::PageTableEntry& entry = entries_[offsets_[i] >> kPageBits];
       const uint64_t seen = entry.load(std::memory_order_acquire);
       std::memcpy(to + (i % batch) * kPageSize,
-                  frames_ + (uint64_t{driver::softnic::FrameOf(seen)} << kPageBits) + offsets_[i] % kPageSize, length);
+                  frames_ + (uint64_t{driver::FrameOf(seen)} << kPageBits) + offsets_[i] % kPageSize, length);
       std::atomic_thread_fence(std::memory_order_acquire);
       if (entry.load(std::memory_order_relaxed) != seen) [[unlikely]] {
         Die(Status::Error(EAGAIN, "a page moved while it was read"));
@@ -267,7 +267,7 @@ class Bench {
   std::unique_ptr<driver::Nic> nic_;
   std::unique_ptr<tlib::client::Session> session_;
   std::unique_ptr<tlib::client::Channel> channel_;
-  const driver::softnic::PageTableEntry* entries_ = nullptr;
+  const driver::PageTableEntry* entries_ = nullptr;
   const std::byte* frames_ = nullptr;
   std::vector<uint64_t> offsets_;
   std::vector<ReadRequest> reads_;

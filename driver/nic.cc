@@ -71,4 +71,17 @@ std::string_view ToString(WcStatus status) {
 // Not in the header: a compiler that sees it guesses that calls end up here.
 bool QueuePair::ReadNow(std::byte*, uint32_t, uint64_t, RKey) { return false; }
 
+RegionKeys TermRegion::keys(bool) const {
+  return {.way = AllowsOneSidedRead(kind()) ? ReadWay::kTranslated : ReadWay::kRpcOnly,
+          .region = rkey(),
+          .bitmap = bitmap_rkey()};
+}
+
+void TermRegion::Revoke(FrameIndex, uint32_t) {}
+void TermRegion::Restore(FrameIndex, uint32_t) {}
+
+std::string Nic::RegionTransport(RegionKind, bool network) const { return transport(network); }
+
+Result<UniqueFd> TermRegion::FramesFd() const { return Status::Error(ENOTSUP, "map the frames once more"); }
+
 }  // namespace termfs::driver

@@ -31,6 +31,7 @@
 #include "base/page.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "driver/page_table.h"
 
 namespace termfs::driver {
 
@@ -88,7 +89,10 @@ struct ScatterGather {
 struct SendWorkRequest {
   uint64_t id = 0;  // comes back in the completion
   Opcode opcode = Opcode::kSend;
-  bool signaled = true;   // false: a completion only on error
+  bool signaled = true;  // false: a completion only on error
+  // It starts only after every READ and atomic operation posted before it has completed, so that a READ sees nothing
+  // older than what those saw: IBV_SEND_FENCE. Without it READs complete in order, but may be carried out in any.
+  bool send_fence = false;
   uint32_t imm = 0;       // kRdmaWriteWithImm
   ScatterGather local{};  // source of kSend and kRdmaWrite, destination of the others; atomics need 8 aligned bytes
   uint64_t remote_offset = 0;
@@ -157,6 +161,40 @@ class MemoryRegion {
   virtual size_t size() const = 0;
 };
 
+// How a peer READs the pages of a region.
+enum class ReadWay : uint8_t {
+  kRpcOnly,     // not at all: it asks the server
+  kTranslated,  // by page: the RNIC goes by the page table, an absent page reads as the pattern
+  // By frame, on an RNIC that knows no page table: the peer READs the page's entry (driver/page_table.h), the frame
+  // that it names, and the entry again, behind a fence; the bytes count if both entries are the same, bit for bit.
+  kValidated,
+};
+
+// What a peer needs to READ a region. A key of value 0 is none.
+struct RegionKeys {
+  ReadWay way = ReadWay::kTranslated;
+  RKey region{};  // kTranslated: page p at p * kPageSize
+  RKey bitmap{};  // TermRegion::bitmap; none with kValidated, whose peers have the entries
+  // kValidated. Page p's entry is the 8 bytes at entries_offset + 8 * p of the memory region `table`. Frame f is at
+  // (f % chunk_frames) * kPageSize of the memory region frame_chunks[f / chunk_frames], where that is registered.
+  RKey table{};
+  uint64_t entries_offset = 0;
+  uint32_t chunk_frames = 0;  // a power of two
+  std::vector<RKey> frame_chunks{};
+  // Grows when a chunk is revoked: keys of an earlier epoch may name chunks that are gone.
+  uint64_t chunk_epoch = 0;
+};
+
+// Frames are committed and registered by chunks: 4 MiB, or more where that would be too many keys.
+inline constexpr uint64_t kMostChunks = 1 << 14;
+constexpr uint32_t ChunkFramesOf(uint64_t max_frames) {
+  uint32_t frames = 1024;
+  while (max_frames > frames * kMostChunks) {
+    frames *= 2;
+  }
+  return frames;
+}
+
 struct FrameIndex {
   uint32_t value = 0;
   friend auto operator<=>(const FrameIndex&, const FrameIndex&) = default;
@@ -181,9 +219,17 @@ struct TermRegionOptions {
   // Commit, then Publish or Hide of every page, before anybody is told of the region. EUCLEAN: the files are missing or
   // of another size.
   bool resume = false;
+  bool sparse_frames = false;  // where ProtectionDomain::SparseFrames does not say so already
   // kOdp: called on the RNIC's thread when a READ meets an absent page. It must not block: it starts paging in; the
   // READ goes on when Publish of that page was called, or fails with kRemOpErr when FailFault was, or after a time-out.
   std::function<void(PageIndex)> fault_handler;
+};
+
+// Page table and bitmap as long as the largest region's; of either, what the region has grown to has memory.
+struct TermRegionMemory {
+  std::span<std::byte> frames;
+  std::span<std::byte> table;
+  std::span<std::byte> bitmap;
 };
 
 // The server's end of an SSD-extended region: frames, the RNIC page table, the present bitmap.
@@ -202,15 +248,27 @@ class TermRegion {
   virtual RegionKind kind() const = 0;
   virtual uint64_t pages() const = 0;
   virtual RKey rkey() const = 0;
+  // For a peer: of this host, or over the network. Any thread.
+  virtual RegionKeys keys(bool network) const;
   virtual LKey frames_lkey() const = 0;  // local key of the frames, for SEND and RDMA from and to them
 
   // Frames: a dense pool; any frame holds any page. Commit allocates the memory of frames [first, first + count)
   // (ENOMEM: the tmpfs or the machine is full) and keeps the bytes of what a resumed region has there already; Decommit
-  // gives the memory back, its bytes read as zeros then.
+  // gives the memory back, its bytes read as zeros then. Sparse frames (ProtectionDomain::SparseFrames) are committed
+  // one by one, and frame p holds page p and no other; what Publish is told does not matter. With ReadWay::kValidated
+  // whole chunks only are committed (but for the last one, which ends with max_frames); they are registered for peers
+  // to READ before Commit returns, and deregistered before Decommit takes their memory: REQUIRES that they were revoked
+  // since, and that every peer that READs by validation has said that it knows (Revoke).
   virtual uint32_t max_frames() const = 0;
+  uint32_t chunk_frames() const { return ChunkFramesOf(max_frames()); }
   virtual std::byte* frame(FrameIndex frame) = 0;
   virtual Status Commit(FrameIndex first, uint32_t count) = 0;
   virtual void Decommit(FrameIndex first, uint32_t count) = 0;
+  // Whole committed chunks shall be decommitted, or after all not. From Revoke on keys() do not name them, with a new
+  // chunk_epoch; but they stay registered, for peers that have heard of them READ on until they are told. After Restore
+  // keys() name them as before. Do nothing where there is no ReadWay::kValidated.
+  virtual void Revoke(FrameIndex first, uint32_t count);
+  virtual void Restore(FrameIndex first, uint32_t count);
 
   virtual void Publish(PageIndex page, FrameIndex frame) = 0;
   virtual void BeginWrite(PageIndex page) = 0;
@@ -233,6 +291,11 @@ class TermRegion {
   // changed. One caller at a time.
   virtual Status Resize(uint64_t pages) = 0;
   virtual Status MakeRoom(uint64_t pages) = 0;
+
+  // The memory that it is made of, for a Nic that makes it reachable through another RNIC as well; frames_fd: for
+  // another, read-only mapping of the frames. ENOTSUP: none such.
+  virtual TermRegionMemory memory() { return {}; }
+  virtual Result<UniqueFd> FramesFd() const;
 };
 
 // What one end tells the other to be connected: numbers, keys and addresses as bytes that any transport can carry, and
@@ -322,6 +385,9 @@ class ProtectionDomain {
   // mapping is the protection, so do not put two peers' data into one Memory.
   virtual Result<std::unique_ptr<MemoryRegion>> RegisterMemory(std::byte* data, size_t size, Access access) = 0;
   virtual Result<std::unique_ptr<TermRegion>> RegisterTermRegion(const TermRegionOptions& options) = 0;
+  // Whether the frames of a region of that kind are sparse here: frame p is page p's, and has memory while that is
+  // present.
+  virtual bool SparseFrames(RegionKind /*kind*/) const { return false; }
   virtual Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) = 0;
 };
 
@@ -331,6 +397,8 @@ class Nic {
   // "softnic (shared memory)", "verbs mlx5_0 port 1": what `status` shows. `network`: of queue pairs that leave the
   // host.
   virtual std::string transport(bool network = false) const = 0;
+  // The same, and where that is not a matter of course how regions of that kind are READ.
+  virtual std::string RegionTransport(RegionKind kind, bool network) const;
   // What it counts of the network: nothing where it has none.
   virtual std::vector<MetricValue> Metrics() const { return {}; }
   virtual Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) = 0;

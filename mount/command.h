@@ -23,6 +23,8 @@ inline constexpr int kExitUsage = 2;
 struct Program {
   // `device`: an RDMA device, by name or address; empty: the software RNIC.
   std::function<Result<std::unique_ptr<driver::Nic>>(const std::string& device)> open_nic;
+  // A server's: for clients of this host the software RNIC, for those of others the device; empty: that, too.
+  std::function<Result<std::unique_ptr<driver::Nic>>(const std::string& device)> open_server_nic;
 };
 
 struct FormatArguments {
@@ -40,6 +42,7 @@ struct ServeArguments {
   std::string workers;
   std::string memory_directory;
   std::string listen;
+  std::string rdma;
   bool foreground = false;
   bool verbose = false;
 };

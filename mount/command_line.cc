@@ -55,6 +55,9 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   command->add_option("--listen", arguments.listen,
                       "address to serve other hosts at: HOST or HOST:PORT (default port 4794), such as\n"
                       "0.0.0.0, for who knows DIR/secret, which is made if it is not there");
+  command->add_option("--rdma", arguments.rdma,
+                      "with --listen: RDMA device that serves other hosts, by name or address (default: the\n"
+                      "software RNIC); processes of this host go on through shared memory");
   command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error instead of DIR/log");
   command->add_flag("--verbose", arguments.verbose, "log more");
   command->callback([&] { action = [&] { return RunServe(program, arguments); }; });

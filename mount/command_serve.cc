@@ -40,6 +40,9 @@ Status Override(const ServeArguments& arguments, fs::server::VolumeSettings& set
   if (!arguments.listen.empty()) {
     settings.listen = arguments.listen;
   }
+  if (!arguments.rdma.empty()) {
+    settings.rdma = arguments.rdma;
+  }
   if (!arguments.promoter.empty()) {
     settings.promoter = arguments.promoter;
   }
@@ -55,7 +58,7 @@ void WaitForSignal(const UniqueFd& signals) {
 Status Serve(const Program& program, const std::string& directory, const fs::server::VolumeSettings& settings,
              Readiness& readiness) {
   ASSIGN_OR_RETURN(const UniqueFd signals, BlockEndSignals());  // before any thread
-  ASSIGN_OR_RETURN(const auto nic, program.open_nic(""));
+  ASSIGN_OR_RETURN(const auto nic, program.open_server_nic(settings.rdma));
   ASSIGN_OR_RETURN(const auto server, fs::server::VolumeServer::Start(*nic, directory, settings));
   LOG_INFO("serving {}", directory);
   readiness.Ok();

@@ -5,18 +5,40 @@
 // (driver/softnic/softnic.h).
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 
+#include "driver/paired/paired.h"
 #include "driver/softnic/softnic.h"
 #include "driver/verbs/verbs.h"
 #include "mount/command.h"
 
+namespace {
+
+using NicResult = termfs::Result<std::unique_ptr<termfs::driver::Nic>>;
+
+NicResult OpenSoftNic(const char* faults) {
+  return termfs::driver::CreateSoftNic({.network_faults = faults != nullptr ? faults : ""});
+}
+
+NicResult OpenPairedNic(const std::string& name) {
+  ASSIGN_OR_RETURN(auto device, termfs::driver::OpenRdmaDevice(name));
+  ASSIGN_OR_RETURN(auto local, termfs::driver::CreateSoftNic());
+  return termfs::driver::CreatePairedNic(std::move(local), std::move(device));
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   const char* const faults = std::getenv("TERMFS_NETWORK_FAULTS");
-  const termfs::mount::Program program{.open_nic = [faults](const std::string& device) {
-    return !device.empty() ? termfs::driver::CreateVerbsNic(device)
-                           : termfs::driver::CreateSoftNic({.network_faults = faults != nullptr ? faults : ""});
-  }};
+  const termfs::mount::Program program{
+      .open_nic =
+          [faults](const std::string& device) {
+            return device.empty() ? OpenSoftNic(faults) : termfs::driver::CreateVerbsNic(device);
+          },
+      .open_server_nic =
+          [faults](const std::string& device) { return device.empty() ? OpenSoftNic(faults) : OpenPairedNic(device); }};
   const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
   const char* name = slash != nullptr ? slash + 1 : argc > 0 ? argv[0] : "termfs";
   if (std::strcmp(name, "mount.termfs") == 0) {

@@ -76,7 +76,8 @@ def reason_against(path, quote, included):
         return f"{folder} may not include {included}"
     implementation = re.match(r"driver/(\w+)/", included)
     if implementation and not path.startswith(implementation.group(0)):
-        carries = implementation.group(1) == "roce" and path.startswith(("driver/softnic/", "driver/verbs/"))
+        carries = ((implementation.group(1) == "roce" and path.startswith(("driver/softnic/", "driver/verbs/"))) or
+                   (implementation.group(1) == "kernel" and path.startswith("driver/verbs/")))
         if not carries and (path.count("/") > 1 or not path.startswith("driver/")):
             return f"an implementation of the NIC is included by itself and by *_main.cc only: {included}"
     sides = {side_of(path), side_of(included)}
@@ -108,6 +109,8 @@ ALLOWED = [
     ("base/log.cc", "<spdlog/spdlog.h>"),
     ("driver/softnic/a.cc", '"driver/nic.h"'),
     ("driver/softnic/a.cc", '"driver/softnic/b.h"'),
+    ("driver/paired/a.cc", '"driver/device.h"'),
+    ("driver/verbs/a.cc", '"driver/kernel/rxe/b.h"'),
     ("tlib/client/a.cc", '"driver/nic.h"'),
     ("tlib/client/a.cc", '"tlib/rpc/b.h"'),
     ("fs/server/a.cc", '"metadata/b.h"'),
@@ -122,6 +125,9 @@ FORBIDDEN = [
     ("base/a.h", '"driver/nic.h"'),
     ("driver/nic.cc", '"tlib/rpc/b.h"'),
     ("driver/softnic/a.cc", '"driver/verbs/b.h"'),
+    ("driver/paired/a.cc", '"driver/verbs/b.h"'),
+    ("driver/softnic/a.cc", '"driver/kernel/rxe/b.h"'),
+    ("tlib/server/a.cc", '"driver/device.h"'),
     ("tlib/client/a.cc", '"driver/softnic/b.h"'),
     ("tlib/client/a.cc", '"tlib/server/b.h"'),
     ("tlib/server/a.cc", '"tlib/client/b.h"'),

@@ -96,6 +96,7 @@ void Requester::Post(const SendWorkRequest& request) {
     part.local.length = std::min<uint32_t>(left, in_page != 0 ? kPageSize - in_page : kReadPart);
     left -= part.local.length;
     Push(part, left == 0, PacketsOf(part.local.length));
+    part.send_fence = false;  // the others follow the first one
     part.local.addr = static_cast<std::byte*>(part.local.addr) + part.local.length;
     part.remote_offset += part.local.length;
   } while (left > 0);
@@ -105,6 +106,9 @@ void Requester::Post(const SendWorkRequest& request) {
 // Sending.
 
 bool Requester::MaySend(const Item& item) const {
+  if (item.request.send_fence && reads_ != 0) {
+    return false;
+  }
   if (item.answered() && at_ == 0) {
     return true;  // the oldest of all, however large it is
   }

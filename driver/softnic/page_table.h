@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The RNIC page table of a TERM region, in memory that peers map read-only: a header, then an entry per page. An entry
-// is one 64-bit word {generation, frame}; two values of the frame are no frames: magic (absent) and writing.
-//
-// Protocol, a sequence lock per page: the owner changes the entry before the first byte of a
-// frame and again, with a new generation, after the last. A reader looks at the entry, copies, and looks again:
-//   (1) bytes of a frame change only while no entry names it;
-//   (2) an entry that names a frame is never stored twice with the same generation, so an unchanged entry means that
-//       the frame belonged to the page during the whole copy.
-// A generation wraps after 2^34 publications of one page; a reader would have to sleep through exactly that many.
+// The RNIC page table of a TERM region, in memory that peers map read-only: a header, then an entry per page
+// (driver/page_table.h, where the protocol is); and the reader's side of it.
 //
 // Thread-safety: writers of one page are serialised by the caller; readers in any process at any time.
 #pragma once
@@ -22,21 +15,12 @@
 
 #include "base/page.h"
 #include "driver/nic.h"
+#include "driver/page_table.h"
 #include "driver/softnic/racy_copy.h"
 
 namespace termfs::driver::softnic {
 
-inline constexpr int kFrameBits = 30;
-inline constexpr uint64_t kFrameMask = (uint64_t{1} << kFrameBits) - 1;
-inline constexpr uint32_t kMagicFrame = kFrameMask;
-inline constexpr uint32_t kWritingFrame = kFrameMask - 1;
 inline constexpr uint64_t kMaxPages = kFrameMask - 1;  // frames are numbered below the special values
-
-using PageTableEntry = std::atomic<uint64_t>;
-
-constexpr uint32_t FrameOf(uint64_t entry) { return static_cast<uint32_t>(entry & kFrameMask); }
-constexpr uint64_t GenerationOf(uint64_t entry) { return entry >> kFrameBits; }
-constexpr uint64_t MakeEntry(uint64_t generation, uint32_t frame) { return (generation << kFrameBits) | frame; }
 
 struct PageTableHeader {
   using Line = std::array<std::atomic<uint64_t>, 8>;
@@ -53,25 +37,6 @@ static_assert(sizeof(PageTableHeader) <= kEntriesOffset);
 constexpr size_t PageTableBytes(uint64_t max_pages) { return kEntriesOffset + max_pages * sizeof(PageTableEntry); }
 
 // --- The owner's side.
-
-inline void HideEntry(PageTableEntry& entry) {
-  const uint64_t now = entry.load(std::memory_order_relaxed);
-  entry.store(MakeEntry(GenerationOf(now), kMagicFrame), std::memory_order_relaxed);
-  FenceBeforeRacyWrites();  // the frame may be filled for another page next
-}
-
-inline void BeginWriteEntry(PageTableEntry& entry) {
-  const uint64_t now = entry.load(std::memory_order_relaxed);
-  entry.store(MakeEntry(GenerationOf(now), kWritingFrame), std::memory_order_relaxed);
-  FenceBeforeRacyWrites();
-}
-
-inline void PublishEntry(PageTableEntry& entry, uint32_t frame) {
-  const uint64_t now = entry.load(std::memory_order_relaxed);
-  // Release: a reader that sees the entry sees the frame's bytes. (Sequentially consistent against the count of
-  // waiting faults, term_region.cc.)
-  entry.store(MakeEntry(GenerationOf(now) + 1, frame), std::memory_order_seq_cst);
-}
 
 // The line in force is never written. REQUIRES: one caller at a time.
 inline void StorePattern(PageTableHeader& header, const Pattern& pattern) {

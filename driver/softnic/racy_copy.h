@@ -31,11 +31,9 @@ __attribute__((no_sanitize("thread"))) inline void RacyCopy(void* to, const void
 inline void RacyCopy(void* to, const void* from, size_t size) { std::memcpy(to, from, size); }
 #endif
 
-// Between a racy copy and the second look at the word that guards it. Pairs with FenceBeforeRacyWrites: when the copy
-// saw a byte written after that fence, the second look sees the guard's change before it.
+// Between a racy copy and the second look at the word that guards it. Pairs with FenceBeforeRacyWrites
+// (driver/page_table.h): when the copy saw a byte written after that fence, the second look sees the guard's change
+// before it.
 inline void FenceAfterRacyReads() { std::atomic_thread_fence(std::memory_order_acquire); }
-
-// Between the change of a guarding word and the first write to what it guards.
-inline void FenceBeforeRacyWrites() { std::atomic_thread_fence(std::memory_order_release); }
 
 }  // namespace termfs::driver::softnic

@@ -14,6 +14,10 @@
 #include "base/log.h"
 #include "base/page.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#endif
+
 namespace termfs::driver::softnic {
 namespace {
 
@@ -76,7 +80,9 @@ Result<std::shared_ptr<SharedObject>> SharedObject::Create(const SharedObjectOpt
   if (options.path.empty()) {
     RETURN_IF_ERROR(object->Seal(options.punchable));
   }
-  if (HugePagesOnAdvice() && object->size_ >= (size_t{2} << 20)) {
+  if (options.sparse) {
+    object->MakeSparse();
+  } else if (HugePagesOnAdvice() && object->size_ >= (size_t{2} << 20)) {
     madvise(object->data_, object->size_, MADV_HUGEPAGE);  // advice: without it everything works
   }
   if (options.allocate) {
@@ -197,6 +203,30 @@ Status SharedObject::Allocate(size_t offset, size_t length) {
   return Status::Ok();
 }
 
+// A lock for each page would make a mapping of each. This one locks what is touched, and lets go of what is punched.
+void SharedObject::MakeSparse() {
+  sparse_ = true;
+  madvise(data_, size_, MADV_NOHUGEPAGE);  // where the tmpfs would have them; without it everything works
+  if (mlock2(data_, size_, MLOCK_ONFAULT) != 0) {
+    WarnUnlocked(errno);
+  }
+}
+
+// By touching, as fallocate does not know of MADV_NOHUGEPAGE.
+Status SharedObject::AllocateSparse(size_t offset, size_t length) {
+  TERMFS_CHECK(sparse_ && offset <= size_ && length <= size_ - offset);
+  while (madvise(data_ + offset, length, MADV_POPULATE_WRITE) != 0) {
+    if (errno == EINTR) {
+      continue;
+    }
+    if (errno != EFAULT && errno != ENOMEM) {
+      return ErrnoStatus("allocate a page of shared memory");
+    }
+    return Status::Error(ENOMEM, "allocate a page of shared memory: the tmpfs or the machine is full");
+  }
+  return Status::Ok();
+}
+
 bool SharedObject::IsAllocated(size_t offset, size_t length) const {
   return resumed_ && lseek(fd_.get(), static_cast<off_t>(offset), SEEK_DATA) == static_cast<off_t>(offset) &&
          lseek(fd_.get(), static_cast<off_t>(offset), SEEK_HOLE) >= static_cast<off_t>(offset + length);
@@ -207,16 +237,16 @@ void SharedObject::Lock(size_t offset, size_t length) {
     return;  // locking has filled the page tables as well
   }
   WarnUnlocked(errno);
-#ifdef MADV_POPULATE_WRITE
   madvise(data_ + offset, length, MADV_POPULATE_WRITE);  // saves faults later; not needed
-#endif
 }
 
 void SharedObject::Punch(size_t offset, size_t length) {
   if (length == 0) {
     return;
   }
-  munlock(data_ + offset, length);
+  if (!sparse_) {
+    munlock(data_ + offset, length);
+  }
   while (fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                    static_cast<off_t>(length)) != 0) {
     if (errno != EINTR) {

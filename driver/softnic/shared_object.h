@@ -32,6 +32,7 @@ struct SharedObjectOptions {
   bool allocate = true;          // all bytes now; false: by Allocate
   bool peers_may_write = false;  // ReadWriteFd works
   bool punchable = false;        // Punch works
+  bool sparse = false;           // memory comes and goes page by page: never huge ones
   std::string path;              // of a file on a tmpfs; empty: a memfd. REQUIRES: not peers_may_write
   bool resume = false;           // the file is there, with what an earlier process left. EUCLEAN: it is not, or differs
 };
@@ -55,6 +56,8 @@ class SharedObject {
   // nothing in the range is allocated. REQUIRES: nothing in it was before; of a resumed file some or all may have been,
   // and keeps its bytes, also on failure.
   Status Allocate(size_t offset, size_t length);
+  // The same for a sparse object, a few pages at a time; what is there already stays as it is.
+  Status AllocateSparse(size_t offset, size_t length);
   // Takes it back; the bytes read as zeros.
   void Punch(size_t offset, size_t length);
 
@@ -66,6 +69,7 @@ class SharedObject {
   // Whether every byte of the range has memory, as far as can be told.
   bool IsAllocated(size_t offset, size_t length) const;
   void Lock(size_t offset, size_t length);
+  void MakeSparse();
 
   UniqueFd fd_;
   std::string path_;
@@ -73,6 +77,7 @@ class SharedObject {
   std::byte* data_ = nullptr;
   size_t size_ = 0;
   bool peers_may_write_ = false;
+  bool sparse_ = false;
 };
 
 }  // namespace termfs::driver::softnic

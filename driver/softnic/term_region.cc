@@ -101,6 +101,7 @@ Status SoftTermRegion::AllocateObjects(const TermRegionOptions& options) {
   frames.bytes = max_pages_ << kPageBits;
   frames.allocate = false;
   frames.punchable = true;
+  frames.sparse = sparse_;
   if (!options.directory.empty()) {
     table.path = options.directory + "/page-table";
     frames.path = options.directory + "/frames";
@@ -156,7 +157,9 @@ Status SoftTermRegion::Commit(FrameIndex first, uint32_t count) {
   if (first.value > max_pages_ || count > max_pages_ - first.value) {
     return Status::Error(EINVAL, "commit frames that do not exist");
   }
-  return frames_->Allocate(uint64_t{first.value} << kPageBits, uint64_t{count} << kPageBits);
+  const size_t offset = uint64_t{first.value} << kPageBits;
+  const size_t bytes = uint64_t{count} << kPageBits;
+  return sparse_ ? frames_->AllocateSparse(offset, bytes) : frames_->Allocate(offset, bytes);
 }
 
 void SoftTermRegion::Decommit(FrameIndex first, uint32_t count) {
@@ -166,7 +169,7 @@ void SoftTermRegion::Decommit(FrameIndex first, uint32_t count) {
 
 void SoftTermRegion::Publish(PageIndex page, FrameIndex frame) {
   TERMFS_CHECK(page.value < max_pages_ && frame.value < max_pages_);
-  PublishEntry(entry(page), frame.value);
+  PublishEntry(entry(page), sparse_ ? static_cast<uint32_t>(page.value) : frame.value);
   std::atomic<uint64_t>& word = bitmap_words()[page.value / 64];
   const uint64_t bit = uint64_t{1} << (page.value % 64);
   // Relaxed: the bitmap is a hint, only the entry decides what a READ delivers.
@@ -189,6 +192,11 @@ void SoftTermRegion::Hide(PageIndex page) {
     word.fetch_and(~bit, std::memory_order_relaxed);
   }
   HideEntry(entry(page));
+}
+
+TermRegionMemory SoftTermRegion::memory() {
+  const auto all = [](SharedObject& object) { return std::span(object.data(), object.size()); };
+  return {.frames = all(*frames_), .table = all(*table_), .bitmap = all(*bitmap_object_)};
 }
 
 Pattern SoftTermRegion::pattern() const {

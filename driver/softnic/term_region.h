@@ -87,12 +87,18 @@ class SoftTermRegion final : public TermRegion {
 
   Pattern pattern() const override;
   Status SetPattern(const Pattern& pattern) override EXCLUDES(pattern_mutex_);
+  TermRegionMemory memory() override;
+  Result<UniqueFd> FramesFd() const override { return frames_->ReadOnlyFd(); }
   Status Resize(uint64_t pages) override EXCLUDES(room_mutex_);
   Status MakeRoom(uint64_t pages) override EXCLUDES(room_mutex_);
 
  private:
   SoftTermRegion(std::shared_ptr<Registry> registry, std::shared_ptr<RnicThread> rnic, const TermRegionOptions& options)
-      : registry_(std::move(registry)), rnic_(std::move(rnic)), kind_(options.kind), max_pages_(options.max_pages) {}
+      : registry_(std::move(registry)),
+        rnic_(std::move(rnic)),
+        kind_(options.kind),
+        sparse_(options.sparse_frames),
+        max_pages_(options.max_pages) {}
   static size_t BitmapBytes(uint64_t pages) { return (pages + 63) / 64 * 8; }
   Status AllocateObjects(const TermRegionOptions& options);
   Status Register(uint32_t domain);
@@ -106,6 +112,7 @@ class SoftTermRegion final : public TermRegion {
   const std::shared_ptr<Registry> registry_;
   const std::shared_ptr<RnicThread> rnic_;
   const RegionKind kind_;
+  const bool sparse_;
   const uint64_t max_pages_;
   std::shared_ptr<SharedObject> table_;
   std::shared_ptr<SharedObject> frames_;

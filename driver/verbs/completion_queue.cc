@@ -20,6 +20,7 @@ constexpr size_t kAtOnce = 32;
 
 Result<std::unique_ptr<CompletionQueue>> VerbsCompletionQueue::Create(std::shared_ptr<Device> device,
                                                                       uint32_t capacity) {
+  capacity = std::min(capacity, device->max_completions());  // fewer queue pairs then: Reserve
   std::unique_ptr<VerbsCompletionQueue> queue(new VerbsCompletionQueue(std::move(device), capacity));
   ibv_context* const context = queue->device_->context();
   queue->channel_.reset(ibv_create_comp_channel(context));

@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -55,20 +54,43 @@ Result<std::shared_ptr<Device>> Device::Open(const std::string& wanted) {
     }
     device->max_reads_ = static_cast<uint32_t>(std::clamp(attributes.max_qp_rd_atom, 1, kMostReads));
     device->max_asked_reads_ = static_cast<uint32_t>(std::clamp(attributes.max_qp_init_rd_atom, 1, kMostReads));
+    device->max_completions_ = static_cast<uint32_t>(std::max(attributes.max_cqe, 1));
     return device;
   }
   return Status::Error(ENODEV, (address ? "no RDMA device has the address " : "there is no RDMA device ") + wanted +
                                    "; there " + (names.empty() ? "are none" : "is " + names));
 }
 
-Result<GidPlace> Device::Find(const Gid& address) const {
-  std::array<ibv_gid_entry, kMostGids> entries;
+// Those for RoCE v2.
+Result<std::vector<ibv_gid_entry>> Device::Addresses() const {
+  std::vector<ibv_gid_entry> entries(kMostGids);
   const ssize_t count = ibv_query_gid_table(context(), entries.data(), entries.size(), 0);
   if (count < 0) {
     return Status::Error(static_cast<int>(-count), "ask " + name() + " for its addresses");
   }
-  for (const ibv_gid_entry& entry : std::span(entries).first(static_cast<size_t>(count))) {
-    if (entry.gid_type != IBV_GID_TYPE_ROCE_V2 || std::memcmp(entry.gid.raw, address.data(), address.size()) != 0) {
+  entries.resize(static_cast<size_t>(count));
+  std::erase_if(entries, [](const ibv_gid_entry& entry) { return entry.gid_type != IBV_GID_TYPE_ROCE_V2; });
+  return entries;
+}
+
+Status Device::CheckPorts() const {
+  ASSIGN_OR_RETURN(const std::vector<ibv_gid_entry> entries, Addresses());
+  Status status = Status::Error(
+      EADDRNOTAVAIL, "use " + name() + ": it has no address for RoCE v2 (has its interface an " + "IP address?)");
+  for (const ibv_gid_entry& entry : entries) {
+    ibv_port_attr port{};
+    if (ibv_query_port(context(), static_cast<uint8_t>(entry.port_num), &port) == 0 && port.state == IBV_PORT_ACTIVE) {
+      return Status::Ok();
+    }
+    status = Status::Error(ENETDOWN, "port " + std::to_string(entry.port_num) + " of " + name() + " is down");
+  }
+  return status;
+}
+
+Result<GidPlace> Device::Find(const Gid& address) const {
+  ASSIGN_OR_RETURN(const std::vector<ibv_gid_entry> entries, Addresses());
+  for (const ibv_gid_entry& entry : entries) {
+    if (std::memcmp(entry.gid.raw, address.data(), address.size()) != 0) {
       continue;
     }
     ibv_port_attr port{};

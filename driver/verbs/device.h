@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "driver/nic.h"
@@ -45,15 +46,21 @@ class Device {
   // READs and atomics that it answers at a time, and that it asks.
   uint32_t max_reads() const { return max_reads_; }
   uint32_t max_asked_reads() const { return max_asked_reads_; }
-  // Where the device has this address for RoCE v2. EADDRNOTAVAIL: nowhere.
+  // That a completion queue holds.
+  uint32_t max_completions() const { return max_completions_; }
+  // Where the device has this address for RoCE v2. EADDRNOTAVAIL: nowhere; ENETDOWN: on a port that is down.
   Result<GidPlace> Find(const Gid& address) const;
+  // Whether it has any such address on a port that is up. EADDRNOTAVAIL, ENETDOWN.
+  Status CheckPorts() const;
 
  private:
+  Result<std::vector<ibv_gid_entry>> Addresses() const;
   explicit Device(ContextPtr context) : context_(std::move(context)) {}
 
   const ContextPtr context_;
   uint32_t max_reads_ = 0;
   uint32_t max_asked_reads_ = 0;
+  uint32_t max_completions_ = 0;
 };
 
 }  // namespace termfs::driver::verbs

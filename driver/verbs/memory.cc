@@ -73,9 +73,9 @@ Status Allocations::Check(const std::byte* data, size_t size, Access access) {
   return Status::Ok();
 }
 
-Result<std::shared_ptr<Domain>> Domain::Create(std::shared_ptr<Device> device,
-                                               std::shared_ptr<Allocations> allocations) {
-  std::shared_ptr<Domain> domain(new Domain(std::move(device), std::move(allocations)));
+Result<std::shared_ptr<Domain>> Domain::Create(std::shared_ptr<Device> device, std::shared_ptr<Allocations> allocations,
+                                               std::shared_ptr<const LocalKeyMap> keys) {
+  std::shared_ptr<Domain> domain(new Domain(std::move(device), std::move(allocations), std::move(keys)));
   domain->domain_.reset(ibv_alloc_pd(domain->device_->context()));
   if (domain->domain_ == nullptr) {
     return ErrnoStatus("create a protection domain");
@@ -84,9 +84,9 @@ Result<std::shared_ptr<Domain>> Domain::Create(std::shared_ptr<Device> device,
 }
 
 Result<std::unique_ptr<MemoryRegion>> VerbsMemoryRegion::Create(std::shared_ptr<Domain> domain, std::byte* data,
-                                                                size_t size, Access access) {
+                                                                size_t size, Access access, bool foreign) {
   const bool remote = (static_cast<uint32_t>(access) & static_cast<uint32_t>(kRemote)) != 0;
-  if (remote) {
+  if (remote && !foreign) {
     RETURN_IF_ERROR(domain->allocations().Check(data, size, access));
   }
   std::unique_ptr<VerbsMemoryRegion> region(new VerbsMemoryRegion(std::move(domain), data, size));

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/mutex.h"
+#include "driver/device.h"
 #include "driver/nic.h"
 #include "driver/verbs/device.h"
 
@@ -35,18 +36,23 @@ class Allocations {
 class Domain {
  public:
   static Result<std::shared_ptr<Domain>> Create(std::shared_ptr<Device> device,
-                                                std::shared_ptr<Allocations> allocations);
+                                                std::shared_ptr<Allocations> allocations,
+                                                std::shared_ptr<const LocalKeyMap> keys = nullptr);
 
   Device& device() { return *device_; }
   ibv_pd* get() const { return domain_.get(); }
   Allocations& allocations() { return *allocations_; }
+  // By whose local keys queue pairs name memory; null: the device's own.
+  const LocalKeyMap* keys() const { return keys_.get(); }
 
  private:
-  Domain(std::shared_ptr<Device> device, std::shared_ptr<Allocations> allocations)
-      : device_(std::move(device)), allocations_(std::move(allocations)) {}
+  Domain(std::shared_ptr<Device> device, std::shared_ptr<Allocations> allocations,
+         std::shared_ptr<const LocalKeyMap> keys)
+      : device_(std::move(device)), allocations_(std::move(allocations)), keys_(std::move(keys)) {}
 
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<Allocations> allocations_;
+  const std::shared_ptr<const LocalKeyMap> keys_;
   DomainPtr domain_;
 };
 
@@ -54,8 +60,9 @@ class Domain {
 // spaces, so two regions of the device's.
 class VerbsMemoryRegion final : public MemoryRegion {
  public:
+  // `foreign`: another RNIC has allocated it.
   static Result<std::unique_ptr<MemoryRegion>> Create(std::shared_ptr<Domain> domain, std::byte* data, size_t size,
-                                                      Access access);
+                                                      Access access, bool foreign = false);
 
   LKey lkey() const override { return {local_->lkey}; }
   RKey rkey() const override { return {remote_ != nullptr ? remote_->rkey : 0}; }

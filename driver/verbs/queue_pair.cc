@@ -4,8 +4,10 @@
 #include <endian.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/random.h"
@@ -72,8 +74,26 @@ ibv_wr_opcode OpcodeOf(Opcode opcode) {
 
 bool IsAtomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
 
+constexpr size_t kMostParts = 2;  // of what is one piece of memory to another RNIC: pieces are smaller than its parts
+using Elements = std::array<ibv_sge, kMostParts>;
+
 ibv_sge ElementOf(const ScatterGather& local) {
   return {.addr = reinterpret_cast<uintptr_t>(local.addr), .length = local.length, .lkey = local.lkey.value};
+}
+
+// How many it takes; absent: the key is not known.
+std::optional<int> ElementsOf(const LocalKeyMap* keys, const ScatterGather& local, Elements& elements) {
+  if (local.length == 0) {
+    return 0;
+  }
+  if (keys == nullptr) {
+    elements[0] = ElementOf(local);
+    return 1;
+  }
+  std::array<ScatterGather, kMostParts> parts;
+  const size_t count = keys->Translate(local, parts);
+  std::transform(parts.begin(), parts.begin() + static_cast<ptrdiff_t>(count), elements.begin(), ElementOf);
+  return count != 0 ? std::optional(static_cast<int>(count)) : std::nullopt;
 }
 
 ibv_mtu MtuCodeOf(uint32_t bytes) {
@@ -117,7 +137,7 @@ Status VerbsQueuePair::Init() {
   wanted.qp_type = IBV_QPT_RC;
   wanted.cap.max_send_wr = options_.max_send;
   wanted.cap.max_recv_wr = std::max(options_.max_recv, 1U);
-  wanted.cap.max_send_sge = wanted.cap.max_recv_sge = 1;
+  wanted.cap.max_send_sge = wanted.cap.max_recv_sge = domain_->keys() != nullptr ? kMostParts : 1;
   pair_.reset(ibv_create_qp(domain_->get(), &wanted));
   if (pair_ == nullptr) {
     return ErrnoStatus("create a queue pair");
@@ -234,17 +254,24 @@ void VerbsQueuePair::Refuse(const SendWorkRequest& request, WcStatus status) {
 }
 
 int VerbsQueuePair::PostOne(const SendWorkRequest& request) {
-  ibv_sge element = ElementOf(request.local);
+  Elements elements;
+  const std::optional<int> parts = ElementsOf(domain_->keys(), request.local, elements);
+  if (!parts) {
+    return EINVAL;
+  }
   ibv_send_wr wanted{};
   wanted.wr_id = first_send_ + sends_.size();
   wanted.opcode = OpcodeOf(request.opcode);
-  wanted.sg_list = &element;
-  wanted.num_sge = request.local.length != 0 ? 1 : 0;
+  wanted.sg_list = elements.data();
+  wanted.num_sge = *parts;
   wanted.imm_data = htobe32(request.imm);
   const bool speaks = request.signaled || ++silent_ >= std::max(options_.max_send / 4, 1U);
   if (speaks) {
     wanted.send_flags = IBV_SEND_SIGNALED;
     silent_ = 0;
+  }
+  if (request.send_fence) {
+    wanted.send_flags |= IBV_SEND_FENCE;
   }
   if (IsAtomic(request.opcode)) {
     wanted.wr.atomic.remote_addr = request.remote_offset;
@@ -281,7 +308,7 @@ Status VerbsQueuePair::PostSend(std::span<const SendWorkRequest> requests) {
       continue;
     }
     if (const int error = PostOne(request); error != 0) {
-      Refuse(request, WcStatus::kFatalErr);
+      Refuse(request, error == EINVAL ? WcStatus::kLocProtErr : WcStatus::kFatalErr);
     }
   }
   return Status::Ok();
@@ -292,11 +319,15 @@ Status VerbsQueuePair::PostRecv(std::span<const RecvWorkRequest> requests) {
     return Status::Error(ENOMEM, "post more receives than the queue pair holds");
   }
   for (const RecvWorkRequest& request : requests) {
-    ibv_sge element = ElementOf(request.local);
+    Elements elements;
+    const std::optional<int> parts = ElementsOf(domain_->keys(), request.local, elements);
+    if (!parts) {
+      return Status::Error(EINVAL, "post a receive with a key that is none");
+    }
     ibv_recv_wr wanted{};
     wanted.wr_id = kReceive;
-    wanted.sg_list = &element;
-    wanted.num_sge = request.local.length != 0 ? 1 : 0;
+    wanted.sg_list = elements.data();
+    wanted.num_sge = *parts;
     ibv_recv_wr* bad = nullptr;
     if (const int error = ibv_post_recv(pair_.get(), &wanted, &bad); error != 0) {
       return Status::Error(error, "post a receive");

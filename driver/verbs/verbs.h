@@ -6,7 +6,7 @@
 // What differs from the software RNIC, because verbs has it so:
 //  * A send that meets no receive waits for QueuePairOptions::rnr_timeout where that is below kLongestRnrTimeout, else
 //    for as long as the peer answers.
-//  * Regions cannot be registered here yet, only reached: a server needs the software RNIC.
+//  * Regions are reached, not registered here: a server pairs the device with the software RNIC (driver/paired).
 //
 // Errors: ENODEV: no such device. What a device refuses comes with its errno.
 #pragma once
@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "driver/device.h"
 #include "driver/nic.h"
 
 namespace termfs::driver {
@@ -24,5 +25,7 @@ inline constexpr std::chrono::milliseconds kLongestRnrTimeout{60};
 
 // `device`: its name ("rxe0", "mlx5_0"), or an address of the host that a device has.
 Result<std::unique_ptr<Nic>> CreateVerbsNic(const std::string& device);
+// The same, to be paired.
+Result<std::unique_ptr<RdmaDevice>> OpenRdmaDevice(const std::string& device);
 
 }  // namespace termfs::driver

@@ -86,6 +86,7 @@ Status TakeAll(const toml::table& table, VolumeSettings& s) {
   RETURN_IF_ERROR(Take(table, "sample-period-ms", 10, 600000, s.sample_period_ms));
   RETURN_IF_ERROR(TakeString(table, "memory-directory", s.memory_directory));
   RETURN_IF_ERROR(TakeString(table, "listen", s.listen));
+  RETURN_IF_ERROR(TakeString(table, "rdma", s.rdma));
   return CheckSettings(s);
 }
 
@@ -215,6 +216,9 @@ Status CheckSettings(const VolumeSettings& s) {
       return Bad("listen", "empty, host or host:port: " + std::string(place.status().message()));
     }
   }
+  if (!s.rdma.empty() && s.listen.empty()) {
+    return Bad("rdma", "empty where listen is: an RDMA device serves other hosts");
+  }
   if (s.sample_period_ms < 10 || s.sample_period_ms > 600000) {
     return Bad("sample-period-ms", "from 10 to 600000");
   }
@@ -229,9 +233,9 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
     return Status::Error(EINVAL, name + " line " + std::to_string(begin.line) + ": " + WrongInLine(text, begin.line));
   }
   const toml::table& table = parsed.table();
-  static constexpr std::array<std::string_view, 10> kKeys = {
-      "capacity",         "dram-ratio",       "device",           "kind",  "promoter", "workers",
-      "metadata-threads", "sample-period-ms", "memory-directory", "listen"};
+  static constexpr std::array<std::string_view, 11> kKeys = {
+      "capacity",         "dram-ratio",       "device",           "kind",   "promoter", "workers",
+      "metadata-threads", "sample-period-ms", "memory-directory", "listen", "rdma"};
   for (const auto& [key, value] : table) {
     if (std::find(kKeys.begin(), kKeys.end(), key.str()) == kKeys.end()) {
       return Status::Error(EINVAL, name + ": unknown key '" + std::string(key.str()) + "'; remove its line");
@@ -262,6 +266,9 @@ std::string FormatSettings(const VolumeSettings& s) {
       << "memory-directory = " << Quoted(s.memory_directory) << "  # empty: a tmpfs of its own in /run/termfs\n";
   if (!s.listen.empty()) {
     out << "listen = " << Quoted(s.listen) << "\n";
+  }
+  if (!s.rdma.empty()) {
+    out << "rdma = " << Quoted(s.rdma) << "\n";
   }
   return out.str();
 }

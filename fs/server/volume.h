@@ -41,6 +41,8 @@ struct VolumeSettings {
   std::string memory_directory;
   // Where it listens for clients on other hosts: host, host:port, [IPv6 address]:port; such as 0.0.0.0. Empty: nowhere.
   std::string listen;
+  // RDMA device, by name or address, that serves clients on other hosts. Empty: the software RNIC does.
+  std::string rdma;
 };
 
 Result<VolumeSettings> LoadSettings(const std::string& directory);

@@ -124,7 +124,9 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
                                             .secret = secret};
   transport_ = nic.transport();
   if (listen.has_value()) {
-    transport_ += ", " + nic.transport(/*network=*/true) + " at " + tlib::ToString(*listen);
+    const std::string network = nic.RegionTransport(region.kind, /*network=*/true);
+    transport_ += ", " + network + " at " + tlib::ToString(*listen);
+    LOG_INFO("other hosts are served by {}", network);
   }
   ASSIGN_OR_RETURN(server_, tlib::server::Server::Start(nic, options, *service_));
   RETURN_IF_ERROR(Recover());
@@ -332,6 +334,7 @@ Status ServedVolume::Keep(const VolumeSettings& settings) {
   VolumeSettings kept = settings;
   ASSIGN_OR_RETURN(const VolumeSettings file, LoadSettings(directory_));
   kept.listen = file.listen;  // what it was started with to be reached this time is not for every time
+  kept.rdma = file.rdma;
   return SaveSettings(directory_, kept);
 }
 

@@ -112,6 +112,9 @@ class FakeTermRegion final : public TermRegion {
   }
   void Publish(PageIndex page, FrameIndex frame) override EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
+    if (options_.sparse_frames) {
+      frame = {static_cast<uint32_t>(page.value)};
+    }
     TERMFS_CHECK(committed_[frame.value]);
     entries_[page.value] = {kFrame, frame.value};
     bitmap_[page.value / 64].fetch_or(uint64_t{1} << (page.value % 64));

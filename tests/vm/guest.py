@@ -36,6 +36,7 @@ class Initramfs:
         with open(os.path.join(folder, "etc/libibverbs.d/rxe.driver"), "w", encoding="utf-8") as file:
             file.write("driver rxe\n")
         shutil.copy(os.path.join(ROOT, "tests/vm/init"), os.path.join(folder, "init"))
+        shutil.copytree(os.path.join(ROOT, "tests/vm/scenarios"), os.path.join(folder, "scenarios"))
 
     def add_library(self, path):
         target = self.folder + path
@@ -52,13 +53,13 @@ class Initramfs:
         shutil.copy(path, os.path.join(self.folder, "programs", name or os.path.basename(path)))
         self.add_libraries_of(path)
 
-    def add_modules(self, kernel, rxe):
+    def add_modules(self, kernel, drivers):
         with open(os.path.join(self.folder, "modules/order"), "w", encoding="utf-8") as order:
             for name in MODULES:
                 with open(os.path.join(self.folder, "modules", name + ".ko"), "wb") as file:
                     file.write(kernel.module(name))
                 order.write(name + "\n")
-        for name, path in rxe.items():
+        for name, path in drivers.items():
             shutil.copy(path, os.path.join(self.folder, "modules", name + ".ko"))
 
     def pack(self, path):
@@ -79,33 +80,72 @@ def make_disk(path):
 
 
 class Guest:
-    """One run of QEMU, from boot to power off."""
+    """One run of QEMU, from boot to power off. Its files are in `folder` and begin with `name`."""
 
-    def __init__(self, kernel, initramfs, disk, log_path, scenario, cpus=2, network=()):
-        self.log_path = log_path
-        self._log = open(log_path, "wb")
+    def __init__(self, kernel, initramfs, folder, name, parameters, cpus=2, devices=()):
+        self.name = name
+        self.folder = folder
+        self._disk = make_disk(os.path.join(folder, f"{name}.disk"))
+        self._log_path = os.path.join(folder, f"{name}.log")
+        self._log = open(self._log_path, "wb")
         self._process = subprocess.Popen(
             ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(cpus), "-m", str(MEMORY_MIB),
              "-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot",
              "-kernel", kernel.image, "-initrd", initramfs, "-append",
-             f"console=ttyS0 quiet panic=-1 tsc=reliable rdinit=/init scenario={scenario}",
-             "-drive", f"file={disk},if=virtio,format=raw,cache=unsafe", *network],
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
+             "console=ttyS0 quiet panic=-1 tsc=reliable rdinit=/init " +
+             " ".join(f"{key}={value}" for key, value in parameters.items()),
+             "-drive", f"file={self._disk},if=virtio,format=raw,cache=unsafe", *devices],
+            cwd=folder, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
 
-    def wait(self, seconds):
-        """What it printed, and whether it came to its end by itself."""
-        until = time.monotonic() + seconds
-        ended = True
+    def wait(self, until):
+        """Whether it came to its end by itself, before time.monotonic() is `until`."""
         try:
             self._process.wait(timeout=max(0.1, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            ended = False
-        self.end()
-        with open(self.log_path, encoding="utf-8", errors="replace") as log:
-            return log.read().replace("\r", ""), ended
+            return False
+        return True
+
+    def output(self):
+        with open(self._log_path, encoding="utf-8", errors="replace") as log:
+            return log.read().replace("\r", "")
 
     def end(self):
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._log.close()
+        if os.path.exists(self._disk):
+            os.unlink(self._disk)
+
+
+class Pair:
+    """What joins two guests, a and b: a network, and a serial line on which they tell each other where they are.
+
+    Sockets in the guests' folder, named without it, as the path of a Unix socket is short.
+    """
+
+    def __init__(self, folder, name):
+        self._paths = {end: f"{name}.{end}" for end in ("net-a", "net-b", "line")}
+        self._folder = folder
+        self.end()
+
+    def devices(self, end):
+        """QEMU's arguments for that end. Guest a is started first, and listens when await_line() returns."""
+        other = "b" if end == "a" else "a"
+        line = "server=on,wait=off" if end == "a" else "reconnect=1"
+        return ["-netdev", f"dgram,id=n0,local.type=unix,local.path={self._paths[f'net-{end}']},"
+                f"remote.type=unix,remote.path={self._paths[f'net-{other}']}",
+                "-device", f"virtio-net-pci,netdev=n0,mac=52:54:00:00:00:0{end}",
+                "-chardev", f"socket,id=line,path={self._paths['line']},{line}", "-serial", "chardev:line"]
+
+    def await_line(self):
+        until = time.monotonic() + 30
+        while not os.path.exists(os.path.join(self._folder, self._paths["line"])):
+            if time.monotonic() > until:
+                raise RuntimeError("QEMU does not start")
+            time.sleep(0.05)
+
+    def end(self):
+        for path in self._paths.values():
+            if os.path.exists(os.path.join(self._folder, path)):
+                os.unlink(os.path.join(self._folder, path))

@@ -18,6 +18,8 @@ RXE = "drivers/infiniband/sw/rxe/"
 # In the order in which they are loaded.
 MODULES = ("virtio_blk", "failover", "net_failover", "virtio_net", "ib_core", "ib_uverbs", "configfs", "ib_cm", "iw_cm",
            "rdma_cm", "rdma_ucm", "udp_tunnel", "ip6_udp_tunnel", "crc32_generic", "dummy", "veth")
+# Of Soft-RoCE, by name: whether with our change.
+DRIVERS = {"rxe-patched": True, "rxe-stock": False}
 
 
 class Unavailable(Exception):
@@ -106,14 +108,14 @@ class Kernel:
             unpacking.kill()
         os.rename(taken, self.stock)
 
-    def build(self, patched):
-        """The path of the driver's module, built; without its debugging information."""
-        folder = os.path.join(self.folder, ("patched-" if patched else "unpatched-") + self.release)
+    def build(self, name):
+        """The path of the driver of that name in DRIVERS, built; without its debugging information."""
+        folder = os.path.join(self.folder, f"{name}-{self.release}")
         # Into a fresh copy, so that what has been compiled is older only where something has changed.
         fresh = folder + ".part"
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(self.stock, fresh)
-        if patched:
+        if DRIVERS[name]:
             ours = os.path.join(ROOT, "driver/kernel")
             for patch in sorted(glob.glob(os.path.join(ours, "patches/rxe/*.patch"))):
                 run("patch", "-p5", "--no-backup-if-mismatch", "-d", fresh, "-i", patch)

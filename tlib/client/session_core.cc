@@ -44,7 +44,6 @@ Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, cons
   ASSIGN_OR_RETURN(core->control_, ControlClient::Connect(address));
   if (address.remote()) {
     ASSIGN_OR_RETURN(core->path_, NetworkPathOf(core->control_->fd()));
-    core->path_->polled = true;
   }
   ASSIGN_OR_RETURN(core->domain_, nic.CreateProtectionDomain());
   RETURN_IF_ERROR(core->SayHello());
@@ -141,6 +140,20 @@ BitmapMode SessionCore::bitmap_mode() const {
 Result<std::unique_ptr<driver::QueuePair>> SessionCore::OpenQueuePair(wire::Purpose purpose,
                                                                       driver::QueuePairOptions options, int cpu) {
   options.network = path_;
+  if (options.network.has_value()) {
+    options.network->polled = own_ports_.load(std::memory_order_relaxed);
+  }
+  auto opened = TryOpenQueuePair(purpose, options, cpu);
+  if (opened.status().code() != EADDRINUSE || !options.network.has_value() || !options.network->polled) {
+    return opened;
+  }
+  own_ports_.store(false, std::memory_order_relaxed);
+  options.network->polled = false;
+  return TryOpenQueuePair(purpose, options, cpu);
+}
+
+Result<std::unique_ptr<driver::QueuePair>> SessionCore::TryOpenQueuePair(wire::Purpose purpose,
+                                                                         driver::QueuePairOptions options, int cpu) {
   ASSIGN_OR_RETURN(auto pair, domain_->CreateQueuePair(options));
   ASSIGN_OR_RETURN(driver::Endpoint local, pair->LocalEndpoint());
   wire::OpenQueuePairT request;

@@ -109,11 +109,15 @@ class SessionCore {
   Status SayHello();
   Status Learn(const wire::WelcomeT& welcome);
   Status LearnPatterns(const wire::RegionInfoT& info);
+  Result<std::unique_ptr<driver::QueuePair>> TryOpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
+                                                              int cpu);
 
   driver::Nic& nic_;
   const SessionOptions options_;
   std::unique_ptr<ControlClient> control_;
   std::optional<driver::NetworkPath> path_;
+  // A server with an RDMA device sends to the one port of RoCE: the first of its refusals says so.
+  std::atomic<bool> own_ports_{true};
   std::unique_ptr<driver::ProtectionDomain> domain_;
   std::unique_ptr<HeatExporter> heat_;
   RegionFacts region_;

@@ -123,7 +123,7 @@ void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
     case wire::Body::ExportHeat:
       return HandleExportHeat(peer, *message.body.AsExportHeat());
     case wire::Body::GetRegionInfo:
-      return Reply(peer, options_.region_info());
+      return Reply(peer, options_.region_info(peer->path.has_value()));
     case wire::Body::Ping:
       peer->pings = true;
       return Reply(peer, wire::DoneT());
@@ -175,7 +175,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
       welcome.epoch = options_.epoch;
       welcome.transport = peer->session->transport;
       welcome.volume = options_.volume;
-      welcome.region = std::make_unique<wire::RegionInfoT>(options_.region_info());
+      welcome.region = std::make_unique<wire::RegionInfoT>(options_.region_info(peer->path.has_value()));
       Reply(peer, std::move(welcome));
       SetBusy(peer, false);
     });

@@ -48,9 +48,9 @@ struct ControlOptions {
   std::string transport;
   std::string network_transport;  // of clients over TCP
   std::string volume;
-  std::optional<HostPort> listen;                  // on TCP, too
-  std::optional<Secret> secret;                    // with `listen`
-  std::function<wire::RegionInfoT()> region_info;  // any thread
+  std::optional<HostPort> listen;                              // on TCP, too
+  std::optional<Secret> secret;                                // with `listen`
+  std::function<wire::RegionInfoT(bool network)> region_info;  // for such a peer; any thread
 };
 
 class ControlServer {

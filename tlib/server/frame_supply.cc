@@ -70,7 +70,19 @@ std::optional<driver::FrameIndex> FrameSupply::Evict(std::optional<driver::Frame
   return victim;
 }
 
+std::optional<driver::FrameIndex> FrameSupply::Placed(std::optional<driver::FrameIndex> frame, PageIndex page) {
+  if (frame.has_value() && !frames_.Place(*frame, page)) {
+    frames_.Give(*frame);
+    return std::nullopt;
+  }
+  return frame;
+}
+
 std::optional<driver::FrameIndex> FrameSupply::TakeForRead(PageIndex page) {
+  return Placed(TakeWorthReading(page), page);
+}
+
+std::optional<driver::FrameIndex> FrameSupply::TakeWorthReading(PageIndex page) {
   if (frames_.free() > reserve()) {
     if (const auto frame = frames_.Take(); frame.has_value()) {
       return frame;
@@ -84,19 +96,19 @@ std::optional<driver::FrameIndex> FrameSupply::TakeForWrite(PageIndex page, uint
     return std::nullopt;  // the SSD is behind: what more is written goes at its pace
   }
   if (frames_.free() > reserve()) {
-    return frames_.Take();
+    return Placed(frames_.Take(), page);
   }
   if (run >= kLongRun || policy_.choice() == FrameChoice::kStatic) {
     return std::nullopt;
   }
-  return TakeFromPassing(page, /*may_use_reserve=*/true);
+  return Placed(TakeFromPassing(page, /*may_use_reserve=*/true), page);
 }
 
 std::optional<driver::FrameIndex> FrameSupply::TakeToPass(PageIndex page) {
   if (frames_.free() > reserve() || policy_.choice() != FrameChoice::kHeat) {
     return TakeForRead(page);
   }
-  return TakeFromPassing(page, /*may_use_reserve=*/false);
+  return Placed(TakeFromPassing(page, /*may_use_reserve=*/false), page);
 }
 
 std::optional<driver::FrameIndex> FrameSupply::TakeFromPassing(PageIndex page, bool may_use_reserve) {
@@ -106,7 +118,7 @@ std::optional<driver::FrameIndex> FrameSupply::TakeFromPassing(PageIndex page, b
     return std::nullopt;
   }
   if (!frame.has_value()) {
-    frame = may_use_reserve ? TakeAny() : EvictLeastWorthy();
+    frame = may_use_reserve ? TakeSome() : EvictLeastWorthy();
   }
   if (frame.has_value()) {
     passing_.push_back({*frame, page});
@@ -153,7 +165,9 @@ std::vector<PageIndex> FrameSupply::NextToPass(size_t most) {
   return pages;
 }
 
-std::optional<driver::FrameIndex> FrameSupply::TakeAny() {
+std::optional<driver::FrameIndex> FrameSupply::TakeAny(PageIndex page) { return Placed(TakeSome(), page); }
+
+std::optional<driver::FrameIndex> FrameSupply::TakeSome() {
   if (const auto frame = frames_.Take(); frame.has_value()) {
     return frame;
   }

@@ -52,7 +52,7 @@ class FrameSupply final : private TierView {
   // Whether the page would be kept if somebody had to go now.
   bool Deserves(PageIndex page) const { return policy_.DeservesFrame(page); }
   // For who must have one: any free frame, or the least worthy victim's.
-  std::optional<driver::FrameIndex> TakeAny();
+  std::optional<driver::FrameIndex> TakeAny(PageIndex page);
   void Give(driver::FrameIndex frame) { frames_.Give(frame); }
 
   // `page` is in `frame`; before the page's state says so. And: no page is any more; before Give.
@@ -79,6 +79,10 @@ class FrameSupply final : private TierView {
   };
 
   std::optional<PageIndex> EvictablePage(driver::FrameIndex frame) const override;
+  // At that page; none when it cannot be placed there.
+  std::optional<driver::FrameIndex> Placed(std::optional<driver::FrameIndex> frame, PageIndex page);
+  std::optional<driver::FrameIndex> TakeSome();
+  std::optional<driver::FrameIndex> TakeWorthReading(PageIndex page);
   std::optional<driver::FrameIndex> Evict(std::optional<driver::FrameIndex> victim);
   std::optional<driver::FrameIndex> EvictLeastWorthy();
   std::optional<driver::FrameIndex> TakeFromPassing(PageIndex page, bool may_use_reserve) EXCLUDES(mutex_);

@@ -2,6 +2,7 @@
 #include "tlib/server/frames.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -31,7 +32,11 @@ Status Frames::SetLimit(uint32_t limit, const std::function<void()>& progress) {
   return Raise(limit, progress);
 }
 
-void Frames::Adopt(driver::FrameIndex frame) {
+void Frames::Adopt(driver::FrameIndex frame, PageIndex page) {
+  if (kind_ == Kind::kSparse) {
+    MarkPlaced(page.value);
+    page_of_[frame.value].store(static_cast<uint32_t>(page.value) + 1, std::memory_order_relaxed);
+  }
   MutexLock lock(mutex_);
   Cover(frame.value + 1);
   TERMFS_CHECK(limit() == 0 && !taken_[frame.value]);
@@ -41,7 +46,15 @@ void Frames::Adopt(driver::FrameIndex frame) {
 }
 
 void Frames::DecommitRest() {
+  if (kind_ == Kind::kSparse) {
+    DecommitUnplaced();
+    return;
+  }
   MutexLock lock(mutex_);
+  DecommitChunks();
+}
+
+void Frames::DecommitChunks() {
   for (uint32_t chunk = 0; chunk < committed_.size(); chunk++) {
     if (!committed_[chunk]) {
       const uint32_t first = chunk * kChunkFrames;
@@ -71,7 +84,7 @@ Status Frames::Raise(uint32_t limit, const std::function<void()>& progress) {
     {
       MutexLock lock(mutex_);
       Cover(end);
-      if (!committed_[chunk]) {
+      if (kind_ == Kind::kDense && !committed_[chunk]) {
         const uint32_t first = chunk * kChunkFrames;
         RETURN_IF_ERROR(term_.Commit({first}, ChunkEnd(chunk) - first));
         committed_[chunk] = true;
@@ -106,6 +119,7 @@ std::optional<driver::FrameIndex> Frames::Take() {
 }
 
 void Frames::Give(driver::FrameIndex frame) {
+  Unplace(frame);
   MutexLock lock(mutex_);
   TERMFS_CHECK(taken_[frame.value]);
   taken_[frame.value] = false;
@@ -125,6 +139,66 @@ void Frames::DecommitUnused(uint32_t chunk) {
   if (committed_[chunk] && first >= limit() && taken_in_chunk_[chunk] == 0) {
     committed_[chunk] = false;
     term_.Decommit({first}, ChunkEnd(chunk) - first);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Sparse frames.
+
+// False: it was.
+bool Frames::MarkPlaced(uint64_t page) {
+  const uint64_t bit = uint64_t{1} << (page % 64);
+  return (placed_[page / 64].fetch_or(bit, std::memory_order_acquire) & bit) == 0;
+}
+
+bool Frames::Place(driver::FrameIndex frame, PageIndex page) {
+  if (kind_ == Kind::kDense) {
+    return true;
+  }
+  Unplace(frame);
+  if (!MarkPlaced(page.value)) {
+    return false;
+  }
+  if (!term_.Commit({static_cast<uint32_t>(page.value)}, 1).ok()) {
+    placed_[page.value / 64].fetch_and(~(uint64_t{1} << (page.value % 64)), std::memory_order_release);
+    return false;
+  }
+  page_of_[frame.value].store(static_cast<uint32_t>(page.value) + 1, std::memory_order_relaxed);
+  return true;
+}
+
+void Frames::Unplace(driver::FrameIndex frame) {
+  if (kind_ == Kind::kDense) {
+    return;
+  }
+  const uint32_t page = page_of_[frame.value].exchange(0, std::memory_order_relaxed);
+  if (page == 0) {
+    return;
+  }
+  term_.Decommit({page - 1}, 1);
+  // Last: whoever places a frame there next commits anew.
+  placed_[(page - 1) / 64].fetch_and(~(uint64_t{1} << ((page - 1) % 64)), std::memory_order_release);
+}
+
+void Frames::Copy(driver::FrameIndex from, driver::FrameIndex to) {
+  if (kind_ == Kind::kDense) {
+    std::memcpy(data(to), data(from), kPageSize);
+    return;
+  }
+  page_of_[to.value].store(page_of_[from.value].exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+void Frames::DecommitUnplaced() {
+  const uint32_t pages = term_.max_frames();
+  for (uint32_t begin = 0; begin < pages;) {
+    uint32_t end = begin;
+    while (end < pages && (placed_[end / 64].load(std::memory_order_relaxed) >> (end % 64) & 1) == 0) {
+      end++;
+    }
+    if (end > begin) {
+      term_.Decommit({begin}, end - begin);
+    }
+    begin = end + 1;
   }
 }
 

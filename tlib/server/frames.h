@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Frames: the dense pool of a TermRegion's frames, and the budget D. Frames [0, limit) may be taken; their memory is
-// committed in chunks before they are. When the limit falls, frames beyond it are retired as they are given back, and a
-// chunk that is wholly beyond it and unused gives its memory back.
+// Frames: the pool of a TermRegion's frames, and the budget D. Frames [0, limit) may be taken; when the limit falls,
+// frames beyond it are retired as they are given back. Where the memory is:
+//
+//   dense    frame f has the memory f, committed in chunks before frames are taken. A chunk that is wholly beyond the
+//            limit and unused gives its memory back.
+//   sparse   a frame is a share of the budget only. Its memory is that of the page it is placed at, committed then, and
+//            given back with the frame. No page has two frames: what one of them gave back would be the other's.
 //
 // Thread-safety: any thread; SetLimit one caller at a time.
 // Ownership:     a taken frame is the taker's until he gives it back.
@@ -16,14 +20,22 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/page.h"
 #include "base/result.h"
 #include "driver/nic.h"
+#include "tlib/server/sparse_array.h"
 
 namespace termfs::tlib::server {
 
 class Frames {
  public:
-  explicit Frames(driver::TermRegion& term) : term_(term) {}
+  enum class Kind : uint8_t { kDense, kSparse };
+
+  explicit Frames(driver::TermRegion& term, Kind kind = Kind::kDense)
+      : term_(term),
+        kind_(kind),
+        page_of_(kind == Kind::kSparse ? term.max_frames() : 0),
+        placed_(kind == Kind::kSparse ? size_t{term.max_frames()} / 64 + 1 : 0) {}
   Frames(const Frames&) = delete;
   Frames& operator=(const Frames&) = delete;
 
@@ -31,12 +43,18 @@ class Frames {
   Status SetLimit(uint32_t limit, const std::function<void()>& progress) EXCLUDES(mutex_);
 
   // At opening, before the first SetLimit, which must include it: `frame` holds a page of an earlier server's. And
-  // then: memory beyond the limit that is left of it goes back.
-  void Adopt(driver::FrameIndex frame) EXCLUDES(mutex_);
+  // then: memory beyond the limit, or of no page, that is left of it goes back.
+  void Adopt(driver::FrameIndex frame, PageIndex page) EXCLUDES(mutex_);
   void DecommitRest() EXCLUDES(mutex_);
 
   std::optional<driver::FrameIndex> Take() EXCLUDES(mutex_);
   void Give(driver::FrameIndex frame) EXCLUDES(mutex_);
+
+  // The taker will use it for that page, before he touches its bytes; where it has been another page's, that is hidden.
+  // False: there is no memory, or another frame is placed there already.
+  bool Place(driver::FrameIndex frame, PageIndex page);
+  // What is in `from` is in `to` as well when this returns, and if there is but one memory for it, that is `to`'s then.
+  void Copy(driver::FrameIndex from, driver::FrameIndex to);
 
   bool taken(driver::FrameIndex frame) const EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -45,7 +63,13 @@ class Frames {
   uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
   uint32_t free() const { return free_count_.load(std::memory_order_relaxed); }
   uint32_t used() const { return used_.load(std::memory_order_relaxed); }
-  std::byte* data(driver::FrameIndex frame) const { return term_.frame(frame); }
+  // REQUIRES: it is placed.
+  std::byte* data(driver::FrameIndex frame) const {
+    if (kind_ == Kind::kDense) [[likely]] {
+      return term_.frame(frame);
+    }
+    return term_.frame({page_of_[frame.value].load(std::memory_order_relaxed) - 1});
+  }
 
  private:
   static constexpr uint32_t kChunkFrames = 1024;  // 4 MiB
@@ -56,8 +80,16 @@ class Frames {
   // The vectors have items for these frames.
   void Cover(uint32_t frames) REQUIRES(mutex_);
   void DecommitUnused(uint32_t chunk) REQUIRES(mutex_);
+  void DecommitChunks() REQUIRES(mutex_);
+  void Unplace(driver::FrameIndex frame);
+  bool MarkPlaced(uint64_t page);
+  void DecommitUnplaced();
 
   driver::TermRegion& term_;
+  const Kind kind_;
+  // Sparse. Of a frame, by its taker: the page it is placed at, + 1, or 0. And bits of the pages that have one.
+  const SparseArray<std::atomic<uint32_t>> page_of_;
+  const SparseArray<std::atomic<uint64_t>> placed_;
   // Written under the mutex; read without it where a guess will do.
   std::atomic<uint32_t> limit_{0};
   std::atomic<uint32_t> free_count_{0};

@@ -42,7 +42,7 @@ std::optional<driver::FrameIndex> Pager::TakeFrame(PageIndex page, Urgency urgen
     case Urgency::kAny:
       break;
   }
-  return supply_.TakeAny();
+  return supply_.TakeAny(page);
 }
 
 // True when the page is loading, its frame to be filled by the caller.
@@ -210,7 +210,7 @@ bool Pager::TryMove(PageIndex page, driver::FrameIndex from) {
   const PageEntry entry = states_.AcquireExclusive(page, PageStates::WriteBack::kMustEnd);
   const bool still_there = entry.present() && entry.frame() == from;
   if (still_there) {
-    std::memcpy(frames_.data(*to), frames_.data(from), kPageSize);
+    frames_.Copy(from, *to);
     supply_.SetOwner(*to, page);
     states_.Move(page, *to);
     supply_.ClearOwner(from);

@@ -162,7 +162,7 @@ class StorageRegion final : public Region {
         bounce_(std::move(bounce)),
         tier_(std::move(tier)),
         states_(*term_, tier_->cells(), options.pages),
-        frames_(*term_),
+        frames_(*term_, tier_->sparse_frames() ? Frames::Kind::kSparse : Frames::Kind::kDense),
         policy_(options.pages, tier_->max_pages(), EffectiveChoice(options.kind, options.choice)),
         supply_(frames_, states_, policy_, metrics_, term_->max_frames()),
         cleaner_(device_, *log_, frames_, states_, supply_, metrics_),
@@ -547,7 +547,9 @@ Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, Regio
   RETURN_IF_ERROR(CheckSize(*devices.pages, options));
   ASSIGN_OR_RETURN(auto log, WrittenLog::Open(*devices.log, options.pages));
   ASSIGN_OR_RETURN(auto bounce, BouncePool::Create(environment.nic, environment.domain, kBounceBytes));
-  ASSIGN_OR_RETURN(auto tier, TierStore::Open(options.tier, options.pages, options.max_pages, frames));
+  TierOptions tier_options = options.tier;
+  tier_options.sparse_frames = environment.domain.SparseFrames(options.kind);
+  ASSIGN_OR_RETURN(auto tier, TierStore::Open(tier_options, options.pages, options.max_pages, frames));
   auto fault_target = std::make_shared<std::atomic<Region*>>(nullptr);
   driver::TermRegionOptions term_options;
   term_options.kind = options.kind;

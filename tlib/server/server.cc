@@ -140,29 +140,41 @@ class ServerImpl final : public Server {
     sessions_ = std::make_unique<SessionTable>(*workers_, *dispatcher_, *region_, metrics_, options.epoch,
                                                options.region.sample_period);
     patterns_ = std::make_unique<PatternSwitch>(*workers_, *sessions_, *region_);
-    ASSIGN_OR_RETURN(control_, ControlServer::Start({.directory = options.socket_directory,
-                                                     .allowed_uid = options.allowed_uid,
-                                                     .epoch = options.epoch,
-                                                     .transport = nic.transport(),
-                                                     .network_transport = nic.transport(/*network=*/true),
-                                                     .volume = options.region.volume,
-                                                     .listen = options.listen,
-                                                     .secret = options.secret,
-                                                     .region_info = [this] { return DescribeRegion(); }},
-                                                    *sessions_, service));
+    ASSIGN_OR_RETURN(
+        control_, ControlServer::Start({.directory = options.socket_directory,
+                                        .allowed_uid = options.allowed_uid,
+                                        .epoch = options.epoch,
+                                        .transport = nic.transport(),
+                                        .network_transport = nic.RegionTransport(options.region.kind, /*network=*/true),
+                                        .volume = options.region.volume,
+                                        .listen = options.listen,
+                                        .secret = options.secret,
+                                        .region_info = [this](bool network) { return DescribeRegion(network); }},
+                                       *sessions_, service));
     return Status::Ok();
   }
 
-  wire::RegionInfoT DescribeRegion() const {
+  wire::RegionInfoT DescribeRegion(bool network) const {
     driver::TermRegion& term = region_->term();
     const PatternSwitch::Known known = patterns_->known();
+    const driver::RegionKeys keys = term.keys(network);
     wire::RegionInfoT info;
-    info.kind = static_cast<uint8_t>(term.kind());
+    // To a client of an RNIC that cannot READ it the region is one of that kind.
+    const bool unread = driver::AllowsOneSidedRead(term.kind()) && keys.way == driver::ReadWay::kRpcOnly;
+    info.kind = static_cast<uint8_t>(unread ? driver::RegionKind::kRpcTiering : term.kind());
     info.pages = region_->pages();
     info.max_pages = term.max_frames();  // as many pages as frames
-    info.region_rkey = term.rkey().value;
-    info.bitmap_rkey = term.bitmap_rkey().value;
+    info.way = static_cast<wire::ReadWay>(keys.way);
+    info.region_rkey = keys.region.value;
+    info.bitmap_rkey = keys.bitmap.value;
     info.bitmap_bytes = term.bitmap_bytes();
+    info.table_rkey = keys.table.value;
+    info.entries_offset = keys.entries_offset;
+    info.chunk_frames = keys.chunk_frames;
+    info.chunk_epoch = keys.chunk_epoch;
+    for (const driver::RKey chunk : keys.frame_chunks) {
+      info.frame_chunks.push_back(chunk.value);
+    }
     const auto to_wire = [](const driver::Pattern& pattern) {
       const auto* bytes = reinterpret_cast<const uint8_t*>(pattern.line.data());
       return std::vector<uint8_t>(bytes, bytes + pattern.line.size());

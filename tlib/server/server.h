@@ -135,8 +135,9 @@ enum class FrameChoice : uint8_t {  // which pages the tier keeps
 struct TierOptions {
   std::string directory{};  // on a tmpfs, or with own_tmpfs anywhere: one is mounted there
   bool own_tmpfs = false;
-  std::string record{};  // a file beside the SSD that says where the tier of a killed server is
-  std::string volume{};  // whose it is, at most 47 characters
+  std::string record{};        // a file beside the SSD that says where the tier of a killed server is
+  std::string volume{};        // whose it is, at most 47 characters
+  bool sparse_frames = false;  // as ProtectionDomain::SparseFrames says
 };
 
 struct RegionOptions {

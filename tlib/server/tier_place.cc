@@ -51,9 +51,9 @@ Result<std::vector<std::string>> NamesIn(const std::string& path) {
 
 }  // namespace
 
-Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, uint64_t needed_bytes,
+Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                   uint64_t most_bytes) {
-  TierPlace place(directory);
+  TierPlace place(directory, huge_pages);
   if (Status made = place.Make(); !made.ok()) {
     return Status::Error(made.code(), made.ToString() + Advice(needed_bytes));
   }
@@ -98,8 +98,10 @@ Status TierPlace::MountOwn(uint64_t most_bytes) const {
     return mounted ? mount(nullptr, path_.c_str(), nullptr, MS_REMOUNT | kMountFlags, options.c_str())
                    : mount("termfs", path_.c_str(), "tmpfs", kMountFlags, ("mode=0700," + options).c_str());
   };
-  // A random read touches a frame that is in no TLB: with huge pages that is rare. A kernel without them refuses.
-  if (attempt(size + ",huge=within_size") == 0 || (errno == EINVAL && attempt(size) == 0)) {
+  // A random read touches a frame that is in no TLB: with huge pages that is rare. A kernel without them refuses. Of
+  // frames that come and go one by one a huge page would hold what nobody has asked for.
+  if (attempt(size + (huge_pages_ ? ",huge=within_size" : ",huge=never")) == 0 ||
+      (errno == EINVAL && attempt(size) == 0)) {
     return Status::Ok();
   }
   return ErrnoStatus((mounted ? "resize the tmpfs at " : "mount a tmpfs for the DRAM tier at ") + path_);

@@ -18,9 +18,9 @@ namespace termfs::tlib::server {
 class TierPlace {
  public:
   // Makes what is missing of `directory`, and enters it. With `own_tmpfs` a tmpfs that may hold `most_bytes` is mounted
-  // there unless one is already; where that is not permitted the directory must lie on one. `needed_bytes`: what will
-  // be allocated at once; what the directory holds already counts as free.
-  static Result<TierPlace> Open(const std::string& directory, bool own_tmpfs, uint64_t needed_bytes,
+  // there unless one is already, with `huge_pages` where the kernel has them; where that is not permitted the directory
+  // must lie on one. `needed_bytes`: what will be allocated at once; what the directory holds already counts as free.
+  static Result<TierPlace> Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                 uint64_t most_bytes);
 
   const std::string& path() const { return path_; }
@@ -35,7 +35,7 @@ class TierPlace {
   Status Remove() const;
 
  private:
-  explicit TierPlace(std::string path) : path_(std::move(path)) {}
+  TierPlace(std::string path, bool huge_pages) : path_(std::move(path)), huge_pages_(huge_pages) {}
   Status Make() const;
   Status MountOwn(uint64_t most_bytes) const;
   Status CheckPrivate() const;
@@ -45,6 +45,7 @@ class TierPlace {
   bool IsMountPoint() const;
 
   std::string path_;
+  bool huge_pages_;
 };
 
 }  // namespace termfs::tlib::server

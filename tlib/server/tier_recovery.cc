@@ -35,7 +35,7 @@ Status LookAtPages(const TierParts& parts, std::vector<PageIndex>& rest) {
       return Status::Error(EUCLEAN, "page " + std::to_string(i) + " is in frame " + std::to_string(frame.value) +
                                         ", which does not exist or is another page's");
     }
-    parts.frames.Adopt(frame);
+    parts.frames.Adopt(frame, page);
   }
   return Status::Ok();
 }

@@ -24,7 +24,10 @@ namespace termfs::tlib::server {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'T', 'F', 'S', 'T', 'I', 'E', 'R', '\0'};
-constexpr uint32_t kVersion = 2;  // of the header, of page_entry.h and of the RNIC's page table
+// Of the header, of page_entry.h and of the RNIC's page table. Sparse frames are a version of their own, which programs
+// that know no such refuse.
+constexpr uint32_t kVersion = 2;
+constexpr uint32_t kSparseVersion = 3;
 constexpr uint64_t kSlack = uint64_t{1} << 20;
 constexpr uint64_t kChunkFrames = 1024;  // frames get memory by so many (frames.h)
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
@@ -184,7 +187,8 @@ Status TierStore::OpenPlace(uint32_t frames) {
   }
   const uint64_t needed = FrameBytes(frames) + TableBytes(pages_) + kSlack;
   const uint64_t most = MostBytes(pages_);
-  ASSIGN_OR_RETURN(place_, TierPlace::Open(options_.directory, options_.own_tmpfs, needed, most));
+  ASSIGN_OR_RETURN(place_,
+                   TierPlace::Open(options_.directory, options_.own_tmpfs, !options_.sparse_frames, needed, most));
   directory_ = place_->path();
   ASSIGN_OR_RETURN(resumed_, Examine(record));
   if (resumed_) {
@@ -209,9 +213,9 @@ Result<TierStore::Header> TierStore::DecodeHeader(const std::string& bytes) {
   if (header.magic != kMagic || header.crc != header.Crc()) {
     return Status::Error(EUCLEAN, "the header is damaged");
   }
-  if (header.version != kVersion) {
+  if (header.version != kVersion && header.version != kSparseVersion) {
     return Status::Error(EUCLEAN, "it is of version " + std::to_string(header.version) + ", this program reads " +
-                                      std::to_string(kVersion));
+                                      std::to_string(kVersion) + " and " + std::to_string(kSparseVersion));
   }
   return header;
 }
@@ -241,6 +245,12 @@ Result<bool> TierStore::Examine(const std::optional<Record>& record) {
   }
   if (header.max_pages < pages_ || options_.volume != header.volume.data()) {
     return Refusal(Status::Error(EUCLEAN, "it is of a smaller volume, or of another one"));
+  }
+  if (const bool sparse = header.version == kSparseVersion; sparse != options_.sparse_frames) {
+    return Refusal(Status::Error(
+        EUCLEAN, sparse
+                     ? "it was served with an RDMA device that has TeRM memory regions, and now would not be"
+                     : "it was served without an RDMA device that has TeRM memory regions, and now would be with one"));
   }
   max_pages_ = header.max_pages;
   layout_ = header.layout;
@@ -372,7 +382,7 @@ Status TierStore::Commit() {
 Status TierStore::WriteHeader() {
   Header header;
   header.magic = kMagic;
-  header.version = kVersion;
+  header.version = options_.sparse_frames ? kSparseVersion : kVersion;
   header.layout = layout_;
   header.incarnation = ++incarnation_;
   header.max_pages = max_pages_;

@@ -16,7 +16,8 @@
 // page_states.h; a process that dies leaves each word old or new. All else is discarded: what an earlier boot left,
 // what a server left that died before Commit, what is older than a later start elsewhere. Two cases refuse to start
 // (EUCLEAN), because acknowledged writes may be in a tier that this server cannot read: the header of a tier that was
-// not stopped cleanly is damaged or of another version or volume; and the record names another directory of this boot.
+// not stopped cleanly is damaged or of another version or volume, or its frames are dense where they now would be
+// sparse, or the other way about; and the record names another directory of this boot.
 //
 // The files are as long as the largest region that they have room for, and sparse: a region grows without another
 // mapping here or at a client. How much room there is stands in the header, and does not change while a tier is
@@ -62,6 +63,7 @@ class TierStore {
   TierStore& operator=(const TierStore&) = delete;
 
   bool resumed() const { return resumed_; }
+  bool sparse_frames() const { return options_.sparse_frames; }
   // Empty: there is none.
   const std::string& directory() const { return directory_; }
   // Random; the same for every server that resumes it, and of no other.

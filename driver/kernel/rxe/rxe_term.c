@@ -62,9 +62,15 @@ struct rxe_term {
 	u8			pattern[RXE_TERM_PATTERN_BYTES];
 };
 
-static u64 rxe_term_index(struct rxe_term *term, u64 iova)
+static u64 rxe_term_index(struct rxe_term *term, u64 address)
 {
-	return (iova - ib_umem_start(term->odp)) >> PAGE_SHIFT;
+	return (address - ib_umem_start(term->odp)) >> PAGE_SHIFT;
+}
+
+/* In user space; at the same place in its page. */
+static u64 rxe_term_address(struct rxe_mr *mr, u64 iova)
+{
+	return iova - mr->ibmr.iova + mr->term->odp->umem.address;
 }
 
 static struct page *rxe_term_page(unsigned long entry)
@@ -216,7 +222,7 @@ int rxe_term_init_user(struct rxe_dev *rxe, u64 start, u64 length, u64 iova,
 {
 	struct ib_umem_odp *odp;
 	struct rxe_term *term;
-	u64 first, end, i;
+	u64 first, end, last, i;
 	int err;
 
 	rxe_mr_init(access, mr);
@@ -226,7 +232,8 @@ int rxe_term_init_user(struct rxe_dev *rxe, u64 start, u64 length, u64 iova,
 		return -EOPNOTSUPP;
 	/* Nor the whole address space, which has no umem of its own. */
 	if (!length || check_add_overflow(start, length, &end) ||
-	    end > TASK_SIZE_MAX || start != iova)
+	    end > TASK_SIZE_MAX || offset_in_page(start ^ iova) ||
+	    check_add_overflow(iova, length, &last))
 		return -EINVAL;
 
 	term = kzalloc(sizeof(*term), GFP_KERNEL);
@@ -285,7 +292,8 @@ void rxe_term_cleanup(struct rxe_mr *mr)
 struct page *rxe_term_get_page(struct rxe_mr *mr, u64 iova, bool write)
 {
 	struct rxe_term *term = mr->term;
-	u64 index = rxe_term_index(term, iova);
+	u64 address = rxe_term_address(mr, iova);
+	u64 index = rxe_term_index(term, address);
 	u64 access = ODP_READ_ALLOWED_BIT;
 	unsigned long entry;
 	int ret;
@@ -302,7 +310,7 @@ struct page *rxe_term_get_page(struct rxe_mr *mr, u64 iova, bool write)
 	if (write)
 		access |= ODP_WRITE_ALLOWED_BIT;
 	ret = ib_umem_odp_map_dma_and_lock(term->odp,
-					   ALIGN_DOWN(iova, PAGE_SIZE),
+					   ALIGN_DOWN(address, PAGE_SIZE),
 					   PAGE_SIZE, access, true);
 	if (ret < 0)
 		return ERR_PTR(ret);
@@ -352,9 +360,8 @@ static int rxe_term_advise_range(struct rxe_mr *mr, u64 start, u64 end,
 				 u64 access, bool fault)
 {
 	struct rxe_term *term = mr->term;
-	u64 at = ALIGN_DOWN(start, PAGE_SIZE);
-	u64 bytes = ALIGN(end, PAGE_SIZE) - at;
-	u64 index;
+	u64 bytes = ALIGN(end, PAGE_SIZE) - ALIGN_DOWN(start, PAGE_SIZE);
+	u64 at, index;
 	int ret;
 
 	if (!term)
@@ -364,6 +371,7 @@ static int rxe_term_advise_range(struct rxe_mr *mr, u64 start, u64 end,
 	if (ret)
 		return ret;
 
+	at = ALIGN_DOWN(rxe_term_address(mr, start), PAGE_SIZE);
 	ret = ib_umem_odp_map_dma_and_lock(term->odp, at, bytes, access, fault);
 	if (ret < 0)
 		return ret;

@@ -3,11 +3,12 @@
  * What user space and the driver agree about a TeRM memory region.
  *
  * A TeRM MR is registered by ibv_reg_mr() with IB_ACCESS_ON_DEMAND and
- * RXE_TERM_ACCESS; its iova is its virtual address. The latter is one of the
- * optional access flags, which a driver that does not know it ignores: whether
- * an MR is a TeRM MR is asked by RXE_TERM_METHOD_QUERY, a method of the MR
- * object of the uverbs ioctl. It fails with EPROTONOSUPPORT where the driver
- * has no TeRM MRs, and with EOPNOTSUPP for an MR that is none.
+ * RXE_TERM_ACCESS. Its iova need not be its virtual address, but lies at the
+ * same place in its page. RXE_TERM_ACCESS is one of the optional access flags,
+ * which a driver that does not know it ignores: whether an MR is a TeRM MR is
+ * asked by RXE_TERM_METHOD_QUERY, a method of the MR object of the uverbs
+ * ioctl. It fails with EPROTONOSUPPORT where the driver has no TeRM MRs, and
+ * with EOPNOTSUPP for an MR that is none.
  */
 #ifndef RXE_TERM_ABI_H
 #define RXE_TERM_ABI_H
@@ -15,7 +16,7 @@
 #include <linux/types.h>
 
 /* Counts up with every change that the other side has to know about. */
-#define RXE_TERM_ABI_VERSION	1
+#define RXE_TERM_ABI_VERSION	2
 
 #define RXE_TERM_ACCESS		(1 << 28)
 

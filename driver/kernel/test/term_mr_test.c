@@ -206,8 +206,25 @@ static void pinned_regions_are_none(struct region* region) {
   (void)region;
 }
 
+static void an_iova_of_its_own(struct region* region) {
+  struct ibv_mr* mr = ibv_reg_mr_iova(pd, region->memory + PAGE, 4 * PAGE, 0, TERM_ACCESS);
+  struct rxe_term_info info;
+  CHECK(mr != NULL);
+  CHECK_EQ(term_query_mr(mr, &info), 0);
+  CHECK_EQ(info.start, (uintptr_t)region->memory + PAGE);
+  CHECK_EQ(term_advise_mr(mr, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, 2 * PAGE, PAGE), 0);
+  CHECK_EQ(transfer(IBV_WR_RDMA_READ, mr, NULL, 4 * PAGE), IBV_WC_SUCCESS);
+  for (uint64_t page = 0; page < 4; page++) {
+    CHECK(page == 2 ? is_page(buffer + page * PAGE, page + 1, 0, PAGE) : is_pattern(buffer + page * PAGE, &info, PAGE));
+  }
+  buffer[0] = 0x5d;
+  CHECK_EQ(transfer(IBV_WR_RDMA_WRITE, mr, (void*)PAGE, 1), IBV_WC_SUCCESS);
+  CHECK_EQ(region->memory[2 * PAGE], 0x5d);
+  CHECK_EQ(ibv_dereg_mr(mr), 0);
+}
+
 static void nonsense_is_refused(struct region* region) {
-  CHECK(ibv_reg_mr_iova(pd, region->memory, region->bytes, (uintptr_t)region->memory + PAGE, TERM_ACCESS) == NULL);
+  CHECK(ibv_reg_mr_iova(pd, region->memory, region->bytes, -(uint64_t)PAGE, TERM_ACCESS) == NULL);
   CHECK(ibv_reg_mr(pd, NULL, SIZE_MAX, TERM_ACCESS) == NULL);
   CHECK(ibv_reg_mr(pd, region->memory, region->bytes, TERM_ACCESS | IBV_ACCESS_HUGETLB) == NULL);
   CHECK_EQ(term_advise_mr(region->mr, 17, (uintptr_t)region->memory, PAGE), EOPNOTSUPP);
@@ -346,6 +363,7 @@ static const struct test tests[] = {
     {"the_bitmap_maps_more_than_once", the_bitmap_maps_more_than_once, TERM_ACCESS},
     {"plain_on_demand", plain_on_demand, ACCESS | IBV_ACCESS_ON_DEMAND},
     {"pinned_regions_are_none", pinned_regions_are_none, TERM_ACCESS},
+    {"an_iova_of_its_own", an_iova_of_its_own, TERM_ACCESS},
     {"nonsense_is_refused", nonsense_is_refused, TERM_ACCESS},
     {"reads_race_eviction", reads_race_eviction, TERM_ACCESS},
 };

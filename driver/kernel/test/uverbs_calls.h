@@ -20,29 +20,39 @@
 #define TERM_UVERBS_ATTRS 4
 
 struct term_uverbs_call {
-  struct ib_uverbs_ioctl_hdr header;
+  uint16_t method;
+  uint16_t used;
   struct ib_uverbs_attr attrs[TERM_UVERBS_ATTRS];
 };
 
 static inline void term_uverbs_begin(struct term_uverbs_call* call, uint16_t method) {
   memset(call, 0, sizeof(*call));
-  call->header.object_id = UVERBS_OBJECT_MR;
-  call->header.method_id = method;
-  call->header.driver_id = RDMA_DRIVER_RXE;
+  call->method = method;
 }
 
 /* `data`: a value where `length` is at most 8, else an address. */
 static inline void term_uverbs_add(struct term_uverbs_call* call, uint16_t id, uint16_t length, uint64_t data) {
-  struct ib_uverbs_attr* attr = &call->attrs[call->header.num_attrs++];
+  struct ib_uverbs_attr* attr = &call->attrs[call->used++];
   attr->attr_id = id;
   attr->len = length;
   attr->flags = UVERBS_ATTR_F_MANDATORY;
   attr->data = data;
 }
 
-static inline int term_uverbs_run(struct ibv_context* context, struct term_uverbs_call* call) {
-  call->header.length = (uint16_t)(sizeof(call->header) + (size_t)call->header.num_attrs * sizeof(call->attrs[0]));
-  return ioctl(context->cmd_fd, RDMA_VERBS_IOCTL, call) == 0 ? 0 : errno;
+static inline int term_uverbs_run(struct ibv_context* context, const struct term_uverbs_call* call) {
+  /* The header ends with an array of no length, which C++ knows at the end of a structure only. */
+  struct ib_uverbs_ioctl_hdr header;
+  const size_t bytes = sizeof(header) + call->used * sizeof(call->attrs[0]);
+  uint64_t message[(sizeof(header) + sizeof(call->attrs)) / sizeof(uint64_t)];
+  memset(&header, 0, sizeof(header));
+  header.length = (uint16_t)bytes;
+  header.object_id = UVERBS_OBJECT_MR;
+  header.method_id = call->method;
+  header.num_attrs = call->used;
+  header.driver_id = RDMA_DRIVER_RXE;
+  memcpy(message, &header, sizeof(header));
+  memcpy((char*)message + sizeof(header), call->attrs, bytes - sizeof(header));
+  return ioctl(context->cmd_fd, RDMA_VERBS_IOCTL, message) == 0 ? 0 : errno;
 }
 
 /* EPROTONOSUPPORT: the driver knows no TeRM MRs; EOPNOTSUPP: this MR is none. */

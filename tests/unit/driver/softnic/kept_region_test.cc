@@ -62,7 +62,7 @@ TEST_F(KeptRegion, Resume_KeepsBytesAndGoesOnWithTheGenerations) {
   const auto term = Register(*next.server.domain, true).value();
   ASSERT_TRUE(term->Commit({0}, 16).ok());
   term->Publish(kPage, kFrame);
-  EXPECT_EQ(softnic::GenerationOf(EntryInFile(kPage)), softnic::GenerationOf(before) + 1);
+  EXPECT_EQ(GenerationOf(EntryInFile(kPage)), GenerationOf(before) + 1);
   ASSERT_EQ(next.client.Run(next.client.Request(Opcode::kRdmaRead, 0, kPageSize, term->rkey(), StartOf(kPage).value)),
             WcStatus::kSuccess);
   for (size_t i = 0; i < kPageSize; i++) {

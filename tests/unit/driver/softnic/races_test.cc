@@ -162,20 +162,20 @@ TEST(SoftTermRegion, Read_PageThatChangesHalfWayIsReadAgain) {
 }
 
 TEST(PageTableEntry, Generation_NeverRepeats) {
-  softnic::PageTableEntry entry{softnic::MakeEntry(0, softnic::kMagicFrame)};
+  PageTableEntry entry{MakeEntry(0, kMagicFrame)};
   uint64_t last = 0;
   for (int i = 0; i < 1000; i++) {
-    softnic::PublishEntry(entry, 5);
+    PublishEntry(entry, 5);
     const uint64_t now = entry.load();
-    EXPECT_EQ(softnic::FrameOf(now), 5u);
-    EXPECT_GT(softnic::GenerationOf(now), last);
-    last = softnic::GenerationOf(now);
+    EXPECT_EQ(FrameOf(now), 5u);
+    EXPECT_GT(GenerationOf(now), last);
+    last = GenerationOf(now);
     if (i % 3 == 0) {
-      softnic::HideEntry(entry);
-      EXPECT_EQ(softnic::FrameOf(entry.load()), softnic::kMagicFrame);
+      HideEntry(entry);
+      EXPECT_EQ(FrameOf(entry.load()), kMagicFrame);
     } else if (i % 3 == 1) {
-      softnic::BeginWriteEntry(entry);
-      EXPECT_EQ(softnic::FrameOf(entry.load()), softnic::kWritingFrame);
+      BeginWriteEntry(entry);
+      EXPECT_EQ(FrameOf(entry.load()), kWritingFrame);
     }
   }
 }

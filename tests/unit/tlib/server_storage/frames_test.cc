@@ -2,9 +2,12 @@
 #include "tlib/server/frames.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <cstring>
 #include <set>
 
+#include "driver/softnic/softnic.h"
 #include "tests/fakes/fake_nic.h"
 
 namespace termfs::tlib::server {
@@ -64,6 +67,118 @@ TEST(Frames, SetLimit_RaisedWhileFramesBeyondAreInUse_DoesNotHandThemOutTwice) {
   frames.Give(taken.back());
   EXPECT_EQ(frames.Take(), taken.back());
   EXPECT_FALSE(frames.Take().has_value());
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Sparse frames.
+
+struct SparseFrames : testing::Test {
+  SparseFrames() { EXPECT_TRUE(frames.SetLimit(10, nullptr).ok()); }
+  static driver::TermRegionOptions SparseOptions() {
+    driver::TermRegionOptions options = Options(1000);
+    options.sparse_frames = true;
+    return options;
+  }
+  driver::FrameIndex TakeAt(uint64_t page) {
+    const auto frame = frames.Take();
+    EXPECT_TRUE(frame.has_value() && frames.Place(*frame, {page}));
+    return *frame;
+  }
+  driver::FakeTermRegion term{SparseOptions()};
+  Frames frames{term, Frames::Kind::kSparse};
+};
+
+TEST_F(SparseFrames, Place_GivesThePagesMemory_GiveTakesItBack) {
+  EXPECT_EQ(term.committed_frames(), 0U);
+  const driver::FrameIndex frame = TakeAt(777);
+  EXPECT_EQ(term.committed_frames(), 1U);
+  EXPECT_EQ(frames.data(frame), term.frame({777}));
+  term.Publish({777}, frame);
+  EXPECT_EQ(term.Published({777}), term.frame({777}));
+  term.Hide({777});
+  frames.Give(frame);
+  EXPECT_EQ(term.committed_frames(), 0U);
+  EXPECT_EQ(frames.used(), 0U);
+}
+
+TEST_F(SparseFrames, Take_BudgetIsTheLimit_WhereverPagesAre) {
+  for (uint64_t i = 0; i < 10; i++) {
+    TakeAt(i * 100);
+  }
+  EXPECT_FALSE(frames.Take().has_value());
+  EXPECT_EQ(term.committed_frames(), 10U);
+}
+
+TEST_F(SparseFrames, Place_PageThatAnotherFrameIsAt_IsRefused) {
+  const driver::FrameIndex first = TakeAt(5);
+  const auto second = frames.Take();
+  ASSERT_TRUE(second.has_value());
+  EXPECT_FALSE(frames.Place(*second, {5}));
+  frames.Give(*second);
+  EXPECT_EQ(term.committed_frames(), 1U);  // the first one's
+  frames.Give(first);
+  TakeAt(5);
+}
+
+TEST_F(SparseFrames, Place_AtAnotherPage_TakesTheFormerMemoryBack) {
+  const driver::FrameIndex frame = TakeAt(5);
+  ASSERT_TRUE(frames.Place(frame, {6}));
+  EXPECT_EQ(term.committed_frames(), 1U);
+  EXPECT_EQ(frames.data(frame), term.frame({6}));
+  TakeAt(5);
+}
+
+TEST_F(SparseFrames, Place_NoMemory_IsRefused_AndLaterPossible) {
+  const auto frame = frames.Take();
+  term.FailCommitsFrom(500);
+  EXPECT_FALSE(frames.Place(*frame, {600}));
+  term.FailCommitsFrom(UINT32_MAX);
+  EXPECT_TRUE(frames.Place(*frame, {600}));
+}
+
+TEST_F(SparseFrames, Copy_ThePageStaysWhereItIs) {
+  const driver::FrameIndex from = TakeAt(5);
+  std::memset(frames.data(from), 7, kPageSize);
+  const auto to = frames.Take();
+  frames.Copy(from, *to);
+  EXPECT_EQ(frames.data(*to), term.frame({5}));
+  frames.Give(from);
+  EXPECT_EQ(term.committed_frames(), 1U);
+  EXPECT_EQ(static_cast<int>(*frames.data(*to)), 7);
+}
+
+// With memory of which it can be told what there is.
+TEST(SparseFramesOnATmpfs, MemoryIsThatOfPages_AndARestartKeepsThoseOnly) {
+  const auto nic = driver::CreateSoftNic().value();
+  const auto domain = nic->CreateProtectionDomain().value();
+  driver::TermRegionOptions options = Options(100'000);
+  options.sparse_frames = true;
+  const auto term = domain->RegisterTermRegion(options).value();
+  const auto pages_allocated = [fd = term->FramesFd().value().release()] {
+    struct stat found {};
+    EXPECT_EQ(fstat(fd, &found), 0);
+    return found.st_blocks * 512 / static_cast<int64_t>(kPageSize);
+  };
+  {
+    Frames frames(*term, Frames::Kind::kSparse);
+    ASSERT_TRUE(frames.SetLimit(50, nullptr).ok());
+    for (uint64_t i = 0; i < 50; i++) {
+      const auto frame = frames.Take();
+      ASSERT_TRUE(frames.Place(*frame, {i * 2000}));
+      std::memset(frames.data(*frame), static_cast<int>(i) + 1, kPageSize);
+    }
+    EXPECT_EQ(pages_allocated(), 50);
+  }
+  Frames again(*term, Frames::Kind::kSparse);
+  again.Adopt({3}, {6000});
+  again.Adopt({9}, {18000});
+  ASSERT_TRUE(again.SetLimit(50, nullptr).ok());
+  again.DecommitRest();
+  EXPECT_EQ(pages_allocated(), 2);
+  EXPECT_EQ(static_cast<int>(*again.data({3})), 4);
+  EXPECT_EQ(static_cast<int>(*again.data({9})), 10);
+  again.Give({3});
+  EXPECT_EQ(pages_allocated(), 1);
 }
 
 }  // namespace

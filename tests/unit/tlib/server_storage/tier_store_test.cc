@@ -76,6 +76,22 @@ TEST_F(TierStoreTest, Open_BeforeCommit_DiscardsWhatWasNeverComplete) {
   EXPECT_EQ(again->cells()[7].load(), 0u);
 }
 
+// What is where in the frames is not what a server of the other kind would take it for.
+TEST_F(TierStoreTest, Open_KeptWithFramesOfTheOtherKind_IsRefused) {
+  Leave(42);
+  options_.sparse_frames = true;
+  EXPECT_EQ(Refused().code(), EUCLEAN);
+  options_.sparse_frames = false;
+  EXPECT_EQ(Open()->cells()[7].load(), 42u);
+  ASSERT_TRUE(Open()->Remove().ok());
+  options_.sparse_frames = true;
+  Leave(43);
+  EXPECT_TRUE(Open()->resumed());
+  EXPECT_EQ(TierStore::LookAtKept(options_, kPages)->value().directory, options_.directory);
+  options_.sparse_frames = false;
+  EXPECT_EQ(Refused().code(), EUCLEAN);
+}
+
 // Of its own: with huge pages where the kernel has them, for frames that a random read touches.
 TEST_F(TierStoreTest, OwnTmpfs_HasHugePagesAndGoesWithRemove) {
   options_.own_tmpfs = true;

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is run in virtual machines. A scenario's functions are in the shell files beside this one, which every guest has
+in /scenarios: `run_NAME` for a Host(NAME)."""
+from typing import NamedTuple, Tuple
+
+
+class Host(NamedTuple):
+    """One guest of a scenario."""
+
+    run: str  # the function, without run_
+    module: str = "rxe-patched"  # the RNIC driver that load_driver loads: a key of kernel.MODULES_BUILT
+
+
+class Scenario(NamedTuple):
+    name: str
+    seconds: int  # after which it is taken to hang: some ten times what it takes
+    hosts: Tuple[Host, ...]  # one, or two that a network joins
+
+
+SCENARIOS = (
+    Scenario("driver", 720, (Host("driver"),)),
+    Scenario("rnics", 300, (Host("rnics"),)),
+    Scenario("mount", 360, (Host("mount"),)),
+    Scenario("serve", 900, (Host("serve"),)),
+    Scenario("serve_stock", 900, (Host("serve_stock", module="rxe-stock"),)),
+    Scenario("stock", 120, (Host("stock", module="rxe-stock"),)),
+)
