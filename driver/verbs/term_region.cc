@@ -14,7 +14,7 @@ namespace termfs::driver::verbs {
 namespace {
 
 // Of a region that is READ from afar; advice wants local writing, though nothing is written by it.
-constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ON_DEMAND | RXE_TERM_ACCESS;
+constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ON_DEMAND | TERM_MR_ACCESS;
 
 Status Failed(int error, const Device& device, const char* what) {
   return Status::Error(error, std::string(what) + " of " + device.name());
@@ -23,11 +23,11 @@ Status Failed(int error, const Device& device, const char* what) {
 }  // namespace
 
 Status CheckTermVersion(const std::string& device, uint32_t version) {
-  return version == RXE_TERM_ABI_VERSION
+  return version == TERM_MR_ABI_VERSION
              ? Status::Ok()
              : Status::Error(EPROTO, "the driver of " + device + " has TeRM memory regions of version " +
                                          std::to_string(version) + ", this program uses those of version " +
-                                         std::to_string(RXE_TERM_ABI_VERSION) + "; build both from one source");
+                                         std::to_string(TERM_MR_ABI_VERSION) + "; build both from one source");
 }
 
 Status CheckTermRegions(const std::shared_ptr<Device>& device) {
@@ -37,7 +37,7 @@ Status CheckTermRegions(const std::shared_ptr<Device>& device) {
     return ErrnoStatus("map a page");
   }
   const std::unique_ptr<void, void (*)(void*)> unmap(page, [](void* at) { munmap(at, kPageSize); });
-  rxe_term_info info{};
+  term_mr_info info{};
   {
     const RegionPtr plain(ibv_reg_mr(domain->get(), page, kPageSize, IBV_ACCESS_LOCAL_WRITE));
     if (plain == nullptr) {
@@ -78,7 +78,7 @@ Result<std::unique_ptr<DeviceTermRegion>> VerbsTermRegion::Create(std::shared_pt
 
 Status VerbsTermRegion::Query() {
   const Device& device = domain_->device();
-  rxe_term_info info{};
+  term_mr_info info{};
   if (const int error = term_query_mr(region_.get(), &info); error != 0) {
     return Failed(error, device, "examine the TeRM memory region");
   }
@@ -117,7 +117,7 @@ void VerbsTermRegion::Hide(PageIndex page) {
 }
 
 uint64_t VerbsTermRegion::magic_reads() const {
-  rxe_term_info info{};
+  term_mr_info info{};
   return term_query_mr(region_.get(), &info) == 0 ? info.magic_reads : 0;
 }
 

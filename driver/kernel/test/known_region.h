@@ -22,7 +22,7 @@
 #define PAGE ((size_t)4096)
 #define PAGES 64
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
-#define TERM_ACCESS (ACCESS | IBV_ACCESS_ON_DEMAND | RXE_TERM_ACCESS)
+#define TERM_ACCESS (ACCESS | IBV_ACCESS_ON_DEMAND | TERM_MR_ACCESS)
 #define GID_INDEX 1
 
 static const char* failure; /* of the case that runs */
@@ -187,9 +187,9 @@ static bool is_page(const uint8_t* bytes, uint64_t page, size_t from, size_t len
   }
   return true;
 }
-static bool is_pattern(const uint8_t* bytes, const struct rxe_term_info* info, size_t length) {
+static bool is_pattern(const uint8_t* bytes, const struct term_mr_info* info, size_t length) {
   for (size_t i = 0; i < length; i++) {
-    if (bytes[i] != info->pattern[i % RXE_TERM_PATTERN_BYTES]) {
+    if (bytes[i] != info->pattern[i % TERM_MR_PATTERN_BYTES]) {
       return false;
     }
   }
@@ -201,7 +201,7 @@ struct region {
   uint8_t* memory;
   size_t bytes;
   struct ibv_mr* mr;
-  struct rxe_term_info info;
+  struct term_mr_info info;
   const _Atomic uint64_t* bitmap;
 };
 
@@ -246,7 +246,7 @@ static void begin(struct region* region, size_t pages, int access) {
   if (region->mr == NULL) {
     FAIL("ibv_reg_mr: %s", strerror(errno));
   }
-  if ((access & RXE_TERM_ACCESS) == 0 || (access & IBV_ACCESS_ON_DEMAND) == 0) {
+  if ((access & TERM_MR_ACCESS) == 0 || (access & IBV_ACCESS_ON_DEMAND) == 0) {
     return;
   }
   CHECK_EQ(term_query_mr(region->mr, &region->info), 0);

@@ -16,7 +16,7 @@
 /* ---- Cases. */
 
 static void is_described(struct region* region) {
-  CHECK_EQ(region->info.abi_version, RXE_TERM_ABI_VERSION);
+  CHECK_EQ(region->info.abi_version, TERM_MR_ABI_VERSION);
   CHECK_EQ(region->info.page_size, PAGE);
   CHECK_EQ(region->info.start, (uintptr_t)region->memory);
   CHECK_EQ(region->info.pages, PAGES);
@@ -138,7 +138,7 @@ static void unaligned_reads_may_cross_the_border(struct region* region) {
   /* From 100 bytes before page 1, which is there, to 200 bytes into page 2, which is not. */
   CHECK_EQ(read_into_buffer(region->mr, region->memory + PAGE - 100, 100 + PAGE + 200), IBV_WC_SUCCESS);
   for (size_t i = 0; i < 100; i++) {
-    CHECK(buffer[i] == region->info.pattern[(PAGE - 100 + i) % RXE_TERM_PATTERN_BYTES]);
+    CHECK(buffer[i] == region->info.pattern[(PAGE - 100 + i) % TERM_MR_PATTERN_BYTES]);
   }
   CHECK(is_page(buffer + 100, 1, 0, PAGE));
   CHECK(is_pattern(buffer + 100 + PAGE, &region->info, 200));
@@ -170,7 +170,7 @@ static void the_bitmap_outlives_its_region(struct region* region) {
 }
 
 static void the_bitmap_maps_more_than_once(struct region* region) {
-  struct rxe_term_info again;
+  struct term_mr_info again;
   void* twice = NULL;
   CHECK_EQ(term_query_mr(region->mr, &again), 0);
   CHECK_EQ(again.bitmap_offset, region->info.bitmap_offset);
@@ -182,7 +182,7 @@ static void the_bitmap_maps_more_than_once(struct region* region) {
 }
 
 static void plain_on_demand(struct region* region) {
-  struct rxe_term_info info;
+  struct term_mr_info info;
   CHECK_EQ(term_query_mr(region->mr, &info), EOPNOTSUPP);
   for (uint64_t page = 0; page < PAGES; page++) { /* READs fault */
     CHECK_EQ(read_into_buffer(region->mr, region->memory + page * PAGE, PAGE), IBV_WC_SUCCESS);
@@ -195,8 +195,8 @@ static void plain_on_demand(struct region* region) {
 }
 
 static void pinned_regions_are_none(struct region* region) {
-  struct rxe_term_info info;
-  struct ibv_mr* mr = ibv_reg_mr(pd, buffer, PAGES * PAGE, ACCESS | RXE_TERM_ACCESS);
+  struct term_mr_info info;
+  struct ibv_mr* mr = ibv_reg_mr(pd, buffer, PAGES * PAGE, ACCESS | TERM_MR_ACCESS);
   CHECK(mr != NULL);
   CHECK_EQ(term_query_mr(mr, &info), EOPNOTSUPP);
   buffer[PAGE] = 0x5c;
@@ -208,7 +208,7 @@ static void pinned_regions_are_none(struct region* region) {
 
 static void an_iova_of_its_own(struct region* region) {
   struct ibv_mr* mr = ibv_reg_mr_iova(pd, region->memory + PAGE, 4 * PAGE, 0, TERM_ACCESS);
-  struct rxe_term_info info;
+  struct term_mr_info info;
   CHECK(mr != NULL);
   CHECK_EQ(term_query_mr(mr, &info), 0);
   CHECK_EQ(info.start, (uintptr_t)region->memory + PAGE);
@@ -284,7 +284,7 @@ static void reads_race_eviction(struct region* region) {
       data++;
     } else {
       for (size_t i = 0; i < PAGE - from; i++) {
-        if (buffer[i] != region->info.pattern[(from + i) % RXE_TERM_PATTERN_BYTES]) {
+        if (buffer[i] != region->info.pattern[(from + i) % TERM_MR_PATTERN_BYTES]) {
           failure = "a page was neither data nor the pattern";
           break;
         }
@@ -381,8 +381,8 @@ static int report(const char* name) {
 }
 
 static void stock(void) {
-  struct rxe_term_info info;
-  struct ibv_mr* mr = ibv_reg_mr(pd, buffer, PAGE, ACCESS | RXE_TERM_ACCESS);
+  struct term_mr_info info;
+  struct ibv_mr* mr = ibv_reg_mr(pd, buffer, PAGE, ACCESS | TERM_MR_ACCESS);
   CHECK(mr != NULL); /* it ignores what it does not know */
   CHECK_EQ(term_query_mr(mr, &info), EPROTONOSUPPORT);
   ibv_dereg_mr(mr);

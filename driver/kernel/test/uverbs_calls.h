@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
-#include "driver/kernel/rxe/rxe_term_abi.h"
+#include "driver/kernel/abi/term_mr_abi.h"
 
 #define TERM_UVERBS_ATTRS 4
 
@@ -56,11 +56,11 @@ static inline int term_uverbs_run(struct ibv_context* context, const struct term
 }
 
 /* EPROTONOSUPPORT: the driver knows no TeRM MRs; EOPNOTSUPP: this MR is none. */
-static inline int term_query_mr(struct ibv_mr* mr, struct rxe_term_info* info) {
+static inline int term_query_mr(struct ibv_mr* mr, struct term_mr_info* info) {
   struct term_uverbs_call call;
-  term_uverbs_begin(&call, RXE_TERM_METHOD_QUERY);
-  term_uverbs_add(&call, RXE_TERM_ATTR_MR, 0, mr->handle);
-  term_uverbs_add(&call, RXE_TERM_ATTR_INFO, sizeof(*info), (uint64_t)(uintptr_t)info);
+  term_uverbs_begin(&call, TERM_MR_METHOD_QUERY);
+  term_uverbs_add(&call, TERM_MR_ATTR_MR, 0, mr->handle);
+  term_uverbs_add(&call, TERM_MR_ATTR_INFO, sizeof(*info), (uint64_t)(uintptr_t)info);
   memset(info, 0, sizeof(*info));
   return term_uverbs_run(mr->context, &call);
 }

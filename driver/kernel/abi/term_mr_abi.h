@@ -3,36 +3,36 @@
  * What user space and the driver agree about a TeRM memory region.
  *
  * A TeRM MR is registered by ibv_reg_mr() with IB_ACCESS_ON_DEMAND and
- * RXE_TERM_ACCESS. Its iova need not be its virtual address, but lies at the
- * same place in its page. RXE_TERM_ACCESS is one of the optional access flags,
+ * TERM_MR_ACCESS. Its iova need not be its virtual address, but lies at the
+ * same place in its page. TERM_MR_ACCESS is one of the optional access flags,
  * which a driver that does not know it ignores: whether an MR is a TeRM MR is
- * asked by RXE_TERM_METHOD_QUERY, a method of the MR object of the uverbs
+ * asked by TERM_MR_METHOD_QUERY, a method of the MR object of the uverbs
  * ioctl. It fails with EPROTONOSUPPORT where the driver has no TeRM MRs, and
  * with EOPNOTSUPP for an MR that is none.
  */
-#ifndef RXE_TERM_ABI_H
-#define RXE_TERM_ABI_H
+#ifndef TERM_MR_ABI_H
+#define TERM_MR_ABI_H
 
 #include <linux/types.h>
 
 /* Counts up with every change that the other side has to know about. */
-#define RXE_TERM_ABI_VERSION	2
+#define TERM_MR_ABI_VERSION	2
 
-#define RXE_TERM_ACCESS		(1 << 28)
+#define TERM_MR_ACCESS		(1 << 28)
 
 /* Absent pages read as this many bytes over and over. */
-#define RXE_TERM_PATTERN_BYTES	64
+#define TERM_MR_PATTERN_BYTES	64
 
-enum rxe_term_methods {
-	RXE_TERM_METHOD_QUERY = 0x1000,
+enum term_mr_methods {
+	TERM_MR_METHOD_QUERY = 0x1000,
 };
 
-enum rxe_term_query_attrs {
-	RXE_TERM_ATTR_MR = 0x1000,	/* in: the MR's handle */
-	RXE_TERM_ATTR_INFO,		/* out: struct rxe_term_info */
+enum term_mr_query_attrs {
+	TERM_MR_ATTR_MR = 0x1000,	/* in: the MR's handle */
+	TERM_MR_ATTR_INFO,		/* out: struct term_mr_info */
 };
 
-struct rxe_term_info {
+struct term_mr_info {
 	__u32 abi_version;
 	__u32 page_size;	/* bytes */
 	__u64 start;		/* virtual address of the first page */
@@ -50,7 +50,7 @@ struct rxe_term_info {
 	__u64 invalidated;	/* entries that came to point at the pattern */
 	__u64 faulted;		/* by WRITEs and atomics */
 	__u64 magic_reads;	/* answered with the pattern, in part or whole */
-	__u8 pattern[RXE_TERM_PATTERN_BYTES];
+	__u8 pattern[TERM_MR_PATTERN_BYTES];
 };
 
-#endif /* RXE_TERM_ABI_H */
+#endif /* TERM_MR_ABI_H */
