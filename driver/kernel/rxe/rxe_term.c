@@ -31,7 +31,7 @@
 #include "rxe.h"
 #include "rxe_loc.h"
 #include "rxe_term.h"
-#include "rxe_term_abi.h"
+#include "term_mr_abi.h"
 
 #define UVERBS_MODULE_NAME rxe_term
 #include <rdma/uverbs_named_ioctl.h>
@@ -53,13 +53,13 @@ struct rxe_term {
 	unsigned long		*bitmap;
 	struct rxe_mmap_info	*mmap;	/* owns the bitmap */
 
-	/* for rxe_term_info */
+	/* for term_mr_info */
 	u64			present;
 	u64			mapped;
 	u64			invalidated;
 	u64			faulted;
 	u64			magic_reads;
-	u8			pattern[RXE_TERM_PATTERN_BYTES];
+	u8			pattern[TERM_MR_PATTERN_BYTES];
 };
 
 static u64 rxe_term_index(struct rxe_term *term, u64 iova)
@@ -242,7 +242,7 @@ int rxe_term_init_user(struct rxe_dev *rxe, u64 start, u64 length, u64 iova,
 		goto err_free;
 	}
 
-	if (access & RXE_TERM_ACCESS) {
+	if (access & TERM_MR_ACCESS) {
 		err = rxe_term_init_magic(rxe, term, udata);
 		if (err)
 			goto err_free;
@@ -451,18 +451,18 @@ static void rxe_term_offer_bitmap(struct rxe_dev *rxe, struct rxe_term *term)
 	spin_unlock_bh(&rxe->pending_lock);
 }
 
-static int UVERBS_HANDLER(RXE_TERM_METHOD_QUERY)(struct uverbs_attr_bundle *attrs)
+static int UVERBS_HANDLER(TERM_MR_METHOD_QUERY)(struct uverbs_attr_bundle *attrs)
 {
-	struct ib_mr *ibmr = uverbs_attr_get_obj(attrs, RXE_TERM_ATTR_MR);
+	struct ib_mr *ibmr = uverbs_attr_get_obj(attrs, TERM_MR_ATTR_MR);
 	struct rxe_mr *mr = to_rmr(ibmr);
 	struct rxe_term *term = mr->term;
-	struct rxe_term_info info = {};
+	struct term_mr_info info = {};
 
 	if (!term || !term->magic)
 		return -EOPNOTSUPP;
 
 	mutex_lock(&term->odp->umem_mutex);
-	info.abi_version = RXE_TERM_ABI_VERSION;
+	info.abi_version = TERM_MR_ABI_VERSION;
 	info.page_size = PAGE_SIZE;
 	info.start = ib_umem_start(term->odp);
 	info.pages = term->pages;
@@ -478,20 +478,20 @@ static int UVERBS_HANDLER(RXE_TERM_METHOD_QUERY)(struct uverbs_attr_bundle *attr
 
 	rxe_term_offer_bitmap(to_rdev(ibmr->device), term);
 
-	return uverbs_copy_to_struct_or_zero(attrs, RXE_TERM_ATTR_INFO, &info,
+	return uverbs_copy_to_struct_or_zero(attrs, TERM_MR_ATTR_INFO, &info,
 					     sizeof(info));
 }
 
-DECLARE_UVERBS_NAMED_METHOD(RXE_TERM_METHOD_QUERY,
-			    UVERBS_ATTR_IDR(RXE_TERM_ATTR_MR, UVERBS_OBJECT_MR,
+DECLARE_UVERBS_NAMED_METHOD(TERM_MR_METHOD_QUERY,
+			    UVERBS_ATTR_IDR(TERM_MR_ATTR_MR, UVERBS_OBJECT_MR,
 					    UVERBS_ACCESS_READ, UA_MANDATORY),
-			    UVERBS_ATTR_PTR_OUT(RXE_TERM_ATTR_INFO,
-						UVERBS_ATTR_STRUCT(struct rxe_term_info,
+			    UVERBS_ATTR_PTR_OUT(TERM_MR_ATTR_INFO,
+						UVERBS_ATTR_STRUCT(struct term_mr_info,
 								   pattern),
 						UA_MANDATORY));
 
 ADD_UVERBS_METHODS(rxe_term_mr, UVERBS_OBJECT_MR,
-		   &UVERBS_METHOD(RXE_TERM_METHOD_QUERY));
+		   &UVERBS_METHOD(TERM_MR_METHOD_QUERY));
 
 const struct uapi_definition rxe_term_defs[] = {
 	UAPI_DEF_CHAIN_OBJ_TREE(UVERBS_OBJECT_MR, &rxe_term_mr),

@@ -1,37 +1,42 @@
 /* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR Apache-2.0 */
 /*
- * What user space and the driver agree about a TeRM memory region.
+ * What user space and a driver agree about a TeRM memory region: Soft-RoCE's
+ * and mlx5's alike, so that who meets either needs to know neither.
  *
  * A TeRM MR is registered by ibv_reg_mr() with IB_ACCESS_ON_DEMAND and
- * RXE_TERM_ACCESS; its iova is its virtual address. The latter is one of the
+ * TERM_MR_ACCESS; its iova is its virtual address. The latter is one of the
  * optional access flags, which a driver that does not know it ignores: whether
- * an MR is a TeRM MR is asked by RXE_TERM_METHOD_QUERY, a method of the MR
+ * an MR is a TeRM MR is asked by TERM_MR_METHOD_QUERY, a method of the MR
  * object of the uverbs ioctl. It fails with EPROTONOSUPPORT where the driver
  * has no TeRM MRs, and with EOPNOTSUPP for an MR that is none.
  */
-#ifndef RXE_TERM_ABI_H
-#define RXE_TERM_ABI_H
+#ifndef TERM_MR_ABI_H
+#define TERM_MR_ABI_H
 
 #include <linux/types.h>
 
-/* Counts up with every change that the other side has to know about. */
-#define RXE_TERM_ABI_VERSION	1
+/*
+ * Counts up with every change that the other side has to know about. What is
+ * appended to struct term_mr_info is none: the kernel fills in as much of it as
+ * user space has room for, with zeros where the driver has less.
+ */
+#define TERM_MR_ABI_VERSION	1
 
-#define RXE_TERM_ACCESS		(1 << 28)
+#define TERM_MR_ACCESS		(1 << 28)
 
 /* Absent pages read as this many bytes over and over. */
-#define RXE_TERM_PATTERN_BYTES	64
+#define TERM_MR_PATTERN_BYTES	64
 
-enum rxe_term_methods {
-	RXE_TERM_METHOD_QUERY = 0x1000,
+enum term_mr_methods {
+	TERM_MR_METHOD_QUERY = 0x1000,
 };
 
-enum rxe_term_query_attrs {
-	RXE_TERM_ATTR_MR = 0x1000,	/* in: the MR's handle */
-	RXE_TERM_ATTR_INFO,		/* out: struct rxe_term_info */
+enum term_mr_query_attrs {
+	TERM_MR_ATTR_MR = 0x1000,	/* in: the MR's handle */
+	TERM_MR_ATTR_INFO,		/* out: struct term_mr_info */
 };
 
-struct rxe_term_info {
+struct term_mr_info {
 	__u32 abi_version;
 	__u32 page_size;	/* bytes */
 	__u64 start;		/* virtual address of the first page */
@@ -48,8 +53,8 @@ struct rxe_term_info {
 	__u64 mapped;		/* entries that came to point at data */
 	__u64 invalidated;	/* entries that came to point at the pattern */
 	__u64 faulted;		/* by WRITEs and atomics */
-	__u64 magic_reads;	/* answered with the pattern, in part or whole */
-	__u8 pattern[RXE_TERM_PATTERN_BYTES];
+	__u64 magic_reads;	/* answered with the pattern; 0: it is not counted */
+	__u8 pattern[TERM_MR_PATTERN_BYTES];
 };
 
-#endif /* RXE_TERM_ABI_H */
+#endif /* TERM_MR_ABI_H */
