@@ -34,7 +34,7 @@ MAY_INCLUDE = {
     "mount/": ("base/", "fs/"),
 }
 FREE = ("tests/", "benchmarks/")
-OF_THE_KERNEL = "driver/kernel/rxe/"  # built in its tree, by its rules
+OF_THE_KERNEL = ("driver/kernel/rxe/", "driver/kernel/mlx5/", "driver/kernel/abi/")  # built in its tree, by its rules
 OURS = tuple(MAY_INCLUDE) + FREE
 
 # prefix of a system include: the only paths that may include it

@@ -52,7 +52,7 @@ Status CheckTermRegions(const std::shared_ptr<Device>& device) {
   if (region == nullptr) {
     return ErrnoStatus("register a TeRM memory region with " + device->name());
   }
-  if (const int error = term_query_mr(region.get(), &info); error != 0) {
+  if (const int error = term_query_mr(region.get(), &info); error != 0 && error != EPROTO) {
     return Failed(error, *device, "examine a TeRM memory region");
   }
   return CheckTermVersion(device->name(), info.abi_version);
@@ -79,7 +79,7 @@ Result<std::unique_ptr<DeviceTermRegion>> VerbsTermRegion::Create(std::shared_pt
 Status VerbsTermRegion::Query() {
   const Device& device = domain_->device();
   term_mr_info info{};
-  if (const int error = term_query_mr(region_.get(), &info); error != 0) {
+  if (const int error = term_query_mr(region_.get(), &info); error != 0 && error != EPROTO) {
     return Failed(error, device, "examine the TeRM memory region");
   }
   RETURN_IF_ERROR(CheckTermVersion(device.name(), info.abi_version));

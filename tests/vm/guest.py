@@ -14,7 +14,7 @@ MEMORY_MIB = 640
 DISK_MIB = 1024  # sparse
 PROVIDERS = "/usr/lib/x86_64-linux-gnu/libibverbs"
 # Programs of this machine that the guest runs.
-PROGRAMS = ("ip", "rdma", "ibv_rc_pingpong", "ib_read_bw")
+PROGRAMS = ("ip", "rdma", "ibv_devinfo", "ibv_rc_pingpong", "ib_read_bw")
 
 
 class Initramfs:
@@ -54,13 +54,24 @@ class Initramfs:
         self.add_libraries_of(path)
 
     def add_modules(self, kernel, drivers):
-        with open(os.path.join(self.folder, "modules/order"), "w", encoding="utf-8") as order:
-            for name in MODULES:
-                with open(os.path.join(self.folder, "modules", name + ".ko"), "wb") as file:
-                    file.write(kernel.module(name))
-                order.write(name + "\n")
+        """What every guest loads, in /modules/order; and the drivers, each with what it needs besides in NAME.order."""
+        for name in MODULES:
+            self._add_module(kernel, name)
+        self._write_order("order", MODULES)
         for name, path in drivers.items():
+            needed = [module for module in kernel.needed_by(path) if module not in MODULES]
+            for module in needed:
+                self._add_module(kernel, module)
+            self._write_order(f"{name}.order", needed)
             shutil.copy(path, os.path.join(self.folder, "modules", name + ".ko"))
+
+    def _add_module(self, kernel, name):
+        with open(os.path.join(self.folder, "modules", name + ".ko"), "wb") as file:
+            file.write(kernel.module(name))
+
+    def _write_order(self, name, modules):
+        with open(os.path.join(self.folder, "modules", name), "w", encoding="utf-8") as order:
+            order.writelines(module + "\n" for module in modules)
 
     def pack(self, path):
         with open(path, "wb") as packed, \
@@ -92,7 +103,7 @@ class Guest:
             ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(cpus), "-m", str(MEMORY_MIB),
              "-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot",
              "-kernel", kernel.image, "-initrd", initramfs, "-append",
-             "console=ttyS0 quiet panic=-1 tsc=reliable rdinit=/init " +
+             "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check rdinit=/init " +
              " ".join(f"{key}={value}" for key, value in parameters.items()),
              "-drive", f"file={self._disk},if=virtio,format=raw,cache=unsafe", *devices],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)

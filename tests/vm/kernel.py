@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's kernel for the guest, and the RNIC driver built for it: as it is shipped, and with our change.
+"""Debian's kernel for the guest, and RNIC drivers built for it: as they are shipped, and with our change.
 
 Packages are fetched by name with apt, unpacked below one folder and never installed. What is there is used again.
 """
@@ -10,16 +10,35 @@ import re
 import shutil
 import subprocess
 import tarfile
+from typing import NamedTuple, Optional
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 METAPACKAGE = "linux-image-6.12-cloud-amd64"
 SOURCE = "linux-source-6.12"
-RXE = "drivers/infiniband/sw/rxe/"
+RXE, MLX5 = "drivers/infiniband/sw/rxe", "drivers/infiniband/hw/mlx5"  # in the kernel's sources, the last of them last
+ABI = "driver/kernel/abi/term_mr_abi.h"
 # In the order in which they are loaded.
 MODULES = ("virtio_blk", "failover", "net_failover", "virtio_net", "ib_core", "ib_uverbs", "configfs", "ib_cm", "iw_cm",
            "rdma_cm", "rdma_ucm", "udp_tunnel", "ip6_udp_tunnel", "crc32_generic", "dummy", "veth")
-# Of Soft-RoCE, by name: whether with our change.
-DRIVERS = {"rxe-patched": True, "rxe-stock": False}
+
+
+class Driver(NamedTuple):
+    """A driver that is built, and how."""
+
+    source: str  # folder in the kernel's sources
+    module: str
+    option: str  # that makes it a module
+    change: Optional[str]  # folder of driver/kernel and of its patches/ that has our change; None: as it is shipped
+    abi_version: Optional[int] = None  # another one than that of driver/kernel
+
+
+DRIVERS = {
+    "rxe-patched": Driver(RXE, "rdma_rxe", "CONFIG_RDMA_RXE", "rxe"),
+    # It is built where the one before was, as but one of its sources differs.
+    "rxe-of-another-version": Driver(RXE, "rdma_rxe", "CONFIG_RDMA_RXE", "rxe", abi_version=99),
+    "rxe-stock": Driver(RXE, "rdma_rxe", "CONFIG_RDMA_RXE", None),
+    "mlx5-patched": Driver(MLX5, "mlx5_ib", "CONFIG_MLX5_INFINIBAND", "mlx5"),
+}
 
 
 class Unavailable(Exception):
@@ -85,12 +104,12 @@ class Kernel:
         open(done, "w", encoding="utf-8").close()
 
     def _take_source(self):
-        """The driver's folder out of the kernel's sources, which are read no further than that."""
-        self.stock = os.path.join(self.folder, f"stock-{self.release}")
-        if os.path.exists(self.stock):
+        """The drivers' folders out of the kernel's sources, which are read no further than that."""
+        self.source = os.path.join(self.folder, f"source-{self.release}")
+        if os.path.exists(self.source):
             return
         package = self._fetch(SOURCE)
-        taken = self.stock + ".part"
+        taken = self.source + ".part"
         shutil.rmtree(taken, ignore_errors=True)
         os.makedirs(taken)
         with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as unpacking, \
@@ -99,45 +118,77 @@ class Kernel:
                 tarfile.open(fileobj=plain, mode="r|") as archive:
             for member in archive:
                 path = member.name.partition("/")[2]
-                if path.startswith(RXE) and member.isfile():
-                    with open(os.path.join(taken, path[len(RXE):]), "wb") as file:
+                if path.startswith((RXE + "/", MLX5 + "/")) and member.isfile():
+                    os.makedirs(os.path.join(taken, os.path.dirname(path)), exist_ok=True)
+                    with open(os.path.join(taken, path), "wb") as file:
                         file.write(archive.extractfile(member).read())
-                elif os.listdir(taken) and not path.startswith(RXE.rstrip("/")):
+                elif os.path.exists(os.path.join(taken, RXE)) and not path.startswith(RXE):
                     break
             picking.kill()
             unpacking.kill()
-        os.rename(taken, self.stock)
+        os.rename(taken, self.source)
+
+    def _lay_out(self, driver, folder):
+        """The driver's sources, with our change where it has it."""
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(os.path.join(self.source, driver.source), os.path.join(folder, driver.source))
+        if driver.change is None:
+            return
+        ours = os.path.join(ROOT, "driver/kernel")
+        for patch in sorted(glob.glob(os.path.join(ours, "patches", driver.change, "*.patch"))):
+            run("patch", "-p1", "--no-backup-if-mismatch", "-d", folder, "-i", patch)
+        target = os.path.join(folder, driver.source)
+        for source in (*glob.glob(os.path.join(ours, driver.change, "*.[ch]")), os.path.join(ROOT, ABI)):
+            shutil.copy(source, target)
+        if driver.abi_version is not None:
+            path = os.path.join(target, os.path.basename(ABI))
+            with open(path, encoding="utf-8") as file:
+                text, changes = re.subn(r"(define TERM_MR_ABI_VERSION\s+)\d+", rf"\g<1>{driver.abi_version}", file.read())
+            if changes != 1:
+                raise RuntimeError(f"{ABI} has no version")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
 
     def build(self, name):
         """The path of the driver of that name in DRIVERS, built; without its debugging information."""
-        folder = os.path.join(self.folder, f"{name}-{self.release}")
+        driver = DRIVERS[name]
+        folder = os.path.join(self.folder, f"{driver.module}-{'stock' if driver.change is None else 'patched'}-{self.release}")
         # Into a fresh copy, so that what has been compiled is older only where something has changed.
         fresh = folder + ".part"
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(self.stock, fresh)
-        if DRIVERS[name]:
-            ours = os.path.join(ROOT, "driver/kernel")
-            for patch in sorted(glob.glob(os.path.join(ours, "patches/rxe/*.patch"))):
-                run("patch", "-p5", "--no-backup-if-mismatch", "-d", fresh, "-i", patch)
-            for source in glob.glob(os.path.join(ours, "rxe/*.[ch]")):
-                shutil.copy(source, fresh)
+        self._lay_out(driver, fresh)
         shutil.copytree(fresh, folder, dirs_exist_ok=True, copy_function=copy_if_other)
         shutil.rmtree(fresh)
-        output = run("make", "-C", self.headers, f"-j{os.cpu_count()}", f"M={folder}", "CONFIG_RDMA_RXE=m",
-                     "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")
+        output = run("make", "-C", self.headers, f"-j{os.cpu_count()}", f"M={os.path.join(folder, driver.source)}",
+                     f"{driver.option}=m", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")
         warnings = [line for line in output.splitlines() if "warning:" in line]
         if warnings:
-            raise RuntimeError("the driver compiles with warnings:\n" + "\n".join(warnings))
-        module = os.path.join(folder, "rdma_rxe.ko")
-        run("strip", "--strip-debug", "-o", module + ".small", module)
-        return module + ".small"
+            raise RuntimeError(f"{name} compiles with warnings:\n" + "\n".join(warnings))
+        small = os.path.join(self.folder, f"{name}.ko")
+        run("strip", "--strip-debug", "-o", small, os.path.join(folder, driver.source, driver.module + ".ko"))
+        return small
+
+    def needed_by(self, path):
+        """Modules of the kernel's own that a module needs, in the order in which they are loaded."""
+        needed = []
+        with (lzma.open if path.endswith(".xz") else open)(path, "rb") as file:
+            depends = re.search(rb"\0depends=([^\0]*)\0", file.read())
+        for name in depends.group(1).decode().split(",") if depends else ():
+            if name and name not in needed:
+                needed += [other for other in self.needed_by(self._path_of(name)) if other not in needed] + [name]
+        return needed
+
+    def _path_of(self, name):
+        spellings = (name, name.replace("_", "-"))
+        paths = [path for spelling in spellings for path in
+                 glob.glob(os.path.join(self.root, "lib/modules", self.release, "kernel/**", f"{spelling}.ko*"), recursive=True)]
+        if not paths:
+            raise Unavailable(f"the guest's kernel has no module {name}")
+        return paths[0]
 
     def module(self, name):
         """The bytes of a module of the kernel's own."""
-        paths = glob.glob(os.path.join(self.root, "lib/modules", self.release, "kernel/**", f"{name}.ko*"), recursive=True)
-        if not paths:
-            raise Unavailable(f"the guest's kernel has no module {name}")
-        with (lzma.open if paths[0].endswith(".xz") else open)(paths[0], "rb") as file:
+        path = self._path_of(name)
+        with (lzma.open if path.endswith(".xz") else open)(path, "rb") as file:
             return file.read()
 
 

@@ -8,7 +8,7 @@ class Host(NamedTuple):
     """One guest of a scenario."""
 
     run: str  # the function, without run_
-    module: str = "rxe-patched"  # the RNIC driver that load_driver loads: a key of kernel.MODULES_BUILT
+    module: str = "rxe-patched"  # the RNIC driver that load_driver loads: a key of kernel.DRIVERS
 
 
 class Scenario(NamedTuple):
@@ -19,9 +19,13 @@ class Scenario(NamedTuple):
 
 SCENARIOS = (
     Scenario("driver", 720, (Host("driver"),)),
+    Scenario("hosts", 900, (Host("hosts_a"), Host("hosts_b"))),
+    Scenario("hosts_mount", 900, (Host("hosts_mount_a"), Host("hosts_mount_b"))),
     Scenario("rnics", 300, (Host("rnics"),)),
     Scenario("mount", 360, (Host("mount"),)),
     Scenario("serve", 900, (Host("serve"),)),
     Scenario("serve_stock", 900, (Host("serve_stock", module="rxe-stock"),)),
     Scenario("stock", 120, (Host("stock", module="rxe-stock"),)),
+    Scenario("version", 300, (Host("version", module="rxe-of-another-version"),)),
+    Scenario("mlx5", 300, (Host("mlx5", module="mlx5-patched"),)),
 )

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR Apache-2.0 */
 /*
- * What user space and the driver agree about a TeRM memory region.
+ * What user space and a driver agree about a TeRM memory region: Soft-RoCE's
+ * and mlx5's alike, so that who meets either needs to know neither.
  *
  * A TeRM MR is registered by ibv_reg_mr() with IB_ACCESS_ON_DEMAND and
  * TERM_MR_ACCESS. Its iova need not be its virtual address, but lies at the
@@ -15,7 +16,11 @@
 
 #include <linux/types.h>
 
-/* Counts up with every change that the other side has to know about. */
+/*
+ * Counts up with every change that the other side has to know about. What is
+ * appended to struct term_mr_info is none: the kernel fills in as much of it as
+ * user space has room for, with zeros where the driver has less.
+ */
 #define TERM_MR_ABI_VERSION	2
 
 #define TERM_MR_ACCESS		(1 << 28)
@@ -49,7 +54,7 @@ struct term_mr_info {
 	__u64 mapped;		/* entries that came to point at data */
 	__u64 invalidated;	/* entries that came to point at the pattern */
 	__u64 faulted;		/* by WRITEs and atomics */
-	__u64 magic_reads;	/* answered with the pattern, in part or whole */
+	__u64 magic_reads;	/* answered with the pattern; 0: it is not counted */
 	__u8 pattern[TERM_MR_PATTERN_BYTES];
 };
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What cases of the driver's test stand on: checks that end a case, a device with two queue pairs that are connected to
- * each other, and regions over files whose pages are known. One program includes this, once; it has one thread that
- * uses the device.
+ * What cases of the driver's tests stand on: checks that end a case, a device and a queue pair, and regions over files
+ * whose pages are known. One program includes this, once; it has one thread that uses the device.
  */
 #pragma once
 
@@ -23,7 +22,6 @@
 #define PAGES 64
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 #define TERM_ACCESS (ACCESS | IBV_ACCESS_ON_DEMAND | TERM_MR_ACCESS)
-#define GID_INDEX 1
 
 static const char* failure; /* of the case that runs */
 static char failure_text[256];
@@ -59,12 +57,25 @@ static char failure_text[256];
     }                      \
   } while (0)
 
-static void give_up(const char* what) {
+/* The line of a case that has ended, and whether it failed. */
+static inline int report(const char* name) {
+  const int failed = failure != NULL;
+  if (failed) {
+    printf("FAIL %s: %s\n", name, failure);
+  } else {
+    printf("ok %s\n", name);
+  }
+  fflush(stdout);
+  failure = NULL;
+  return failed;
+}
+
+static inline void give_up(const char* what) {
   perror(what);
   exit(2);
 }
 
-/* ---- A device and two queue pairs, `near` and `far`, connected to each other. */
+/* ---- A device and a queue pair, `near`, that is connected to `far` on the same device or to one on another host. */
 
 static struct ibv_context* context;
 static struct ibv_pd* pd;
@@ -74,7 +85,7 @@ static uint8_t* buffer; /* local, registered */
 static struct ibv_mr* buffer_mr;
 static const char* directory;
 
-static struct ibv_qp* make_pair(void) {
+static inline struct ibv_qp* make_pair(void) {
   struct ibv_qp_init_attr init = {.send_cq = cq,
                                   .recv_cq = cq,
                                   .cap = {.max_send_wr = 64, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
@@ -87,21 +98,47 @@ static struct ibv_qp* make_pair(void) {
   return qp;
 }
 
-static void connect_pair(struct ibv_qp* qp, uint32_t peer) {
+/* What the other end of a connection has to know. */
+struct end_point {
+  uint32_t qp_num;
+  uint32_t mtu; /* enum ibv_mtu */
   union ibv_gid gid;
+};
+
+/* The port's GID of an IPv4 address: which one it is depends on what other addresses the interface has. */
+static inline uint8_t gid_index(void) {
+  static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+  union ibv_gid gid;
+  for (uint8_t index = 0; ibv_query_gid(context, 1, index, &gid) == 0; index++) {
+    if (memcmp(gid.raw, mapped, sizeof(mapped)) == 0) {
+      return index;
+    }
+  }
+  give_up("no GID of an IPv4 address");
+  return 0;
+}
+
+static inline struct end_point end_point_of(const struct ibv_qp* qp) {
+  struct end_point end = {.qp_num = qp->qp_num};
   struct ibv_port_attr port;
-  if (ibv_query_gid(context, 1, GID_INDEX, &gid) != 0 || ibv_query_port(context, 1, &port) != 0) {
+  if (ibv_query_gid(context, 1, gid_index(), &end.gid) != 0 || ibv_query_port(context, 1, &port) != 0) {
     give_up("query the port");
   }
+  end.mtu = port.active_mtu;
+  return end;
+}
+
+static inline void connect_pair(struct ibv_qp* qp, const struct end_point* peer) {
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ACCESS};
   int wrong = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   attr = (struct ibv_qp_attr){
       .qp_state = IBV_QPS_RTR,
-      .path_mtu = port.active_mtu,
-      .dest_qp_num = peer,
+      .path_mtu = (enum ibv_mtu)peer->mtu,
+      .dest_qp_num = peer->qp_num,
       .max_dest_rd_atomic = 16,
       .min_rnr_timer = 1,
-      .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = GID_INDEX, .hop_limit = 1}}};
+      .ah_attr = {
+          .is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid, .sgid_index = gid_index(), .hop_limit = 1}}};
   wrong |= ibv_modify_qp(qp, &attr,
                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
@@ -115,19 +152,20 @@ static void connect_pair(struct ibv_qp* qp, uint32_t peer) {
   }
 }
 
-static void connect_both(void) {
+static inline void connect_both(void) {
   near = make_pair();
   far = make_pair();
-  connect_pair(near, far->qp_num);
-  connect_pair(far, near->qp_num);
+  const struct end_point near_end = end_point_of(near), far_end = end_point_of(far);
+  connect_pair(near, &far_end);
+  connect_pair(far, &near_end);
 }
 
-static void disconnect(void) {
+static inline void disconnect(void) {
   ibv_destroy_qp(near);
   ibv_destroy_qp(far);
 }
 
-static void open_device(const char* name) {
+static inline void open_device(const char* name) {
   int count = 0;
   struct ibv_device** devices = ibv_get_device_list(&count);
   for (int i = 0; i < count; i++) {
@@ -145,11 +183,10 @@ static void open_device(const char* name) {
   if (pd == NULL || cq == NULL || buffer_mr == NULL) {
     give_up("prepare the device");
   }
-  connect_both();
 }
 
 /* One operation, to its end. */
-static enum ibv_wc_status run(struct ibv_send_wr* request) {
+static inline enum ibv_wc_status run(struct ibv_send_wr* request) {
   struct ibv_send_wr* bad = NULL;
   struct ibv_wc completion;
   int got = 0;
@@ -163,23 +200,27 @@ static enum ibv_wc_status run(struct ibv_send_wr* request) {
   return got <= 0 ? IBV_WC_GENERAL_ERR : completion.status;
 }
 
-static enum ibv_wc_status transfer(enum ibv_wr_opcode opcode, struct ibv_mr* mr, const void* remote, size_t length) {
+static inline enum ibv_wc_status transfer_at(enum ibv_wr_opcode opcode, uint32_t rkey, uint64_t remote, size_t length) {
   struct ibv_sge local = {.addr = (uintptr_t)buffer, .length = (uint32_t)length, .lkey = buffer_mr->lkey};
   struct ibv_send_wr request = {.opcode = opcode, .sg_list = &local, .num_sge = 1};
-  request.wr.rdma.remote_addr = (uintptr_t)remote;
-  request.wr.rdma.rkey = mr->rkey;
+  request.wr.rdma.remote_addr = remote;
+  request.wr.rdma.rkey = rkey;
   return run(&request);
 }
-static enum ibv_wc_status read_into_buffer(struct ibv_mr* mr, const void* remote, size_t length) {
+static inline enum ibv_wc_status transfer(enum ibv_wr_opcode opcode, struct ibv_mr* mr, const void* remote,
+                                          size_t length) {
+  return transfer_at(opcode, mr->rkey, (uintptr_t)remote, length);
+}
+static inline enum ibv_wc_status read_into_buffer(struct ibv_mr* mr, const void* remote, size_t length) {
   memset(buffer, 0xee, length);
   return transfer(IBV_WR_RDMA_READ, mr, remote, length);
 }
 
 /* ---- Files whose pages are known, mapped. */
 
-static uint8_t byte_of(uint64_t page, size_t at) { return (uint8_t)(page * 37 + at * 11 + (at >> 8) + 5); }
+static inline uint8_t byte_of(uint64_t page, size_t at) { return (uint8_t)(page * 37 + at * 11 + (at >> 8) + 5); }
 
-static bool is_page(const uint8_t* bytes, uint64_t page, size_t from, size_t length) {
+static inline bool is_page(const uint8_t* bytes, uint64_t page, size_t from, size_t length) {
   for (size_t i = 0; i < length; i++) {
     if (bytes[i] != byte_of(page, from + i)) {
       return false;
@@ -187,7 +228,7 @@ static bool is_page(const uint8_t* bytes, uint64_t page, size_t from, size_t len
   }
   return true;
 }
-static bool is_pattern(const uint8_t* bytes, const struct term_mr_info* info, size_t length) {
+static inline bool is_pattern(const uint8_t* bytes, const struct term_mr_info* info, size_t length) {
   for (size_t i = 0; i < length; i++) {
     if (bytes[i] != info->pattern[i % TERM_MR_PATTERN_BYTES]) {
       return false;
@@ -205,11 +246,11 @@ struct region {
   const _Atomic uint64_t* bitmap;
 };
 
-static bool bit(const struct region* region, uint64_t page) {
+static inline bool bit(const struct region* region, uint64_t page) {
   return (atomic_load(&region->bitmap[page / 64]) >> (page % 64) & 1) != 0;
 }
 
-static int open_file(const char* name, size_t pages) {
+static inline int open_file(const char* name, size_t pages) {
   char path[512];
   uint8_t bytes[PAGE];
   snprintf(path, sizeof(path), "%s/%s", directory, name);
@@ -229,13 +270,13 @@ static int open_file(const char* name, size_t pages) {
   return file;
 }
 
-static void drop(struct region* region, size_t page, size_t count) {
+static inline void drop(struct region* region, size_t page, size_t count) {
   /* Out of the page table, and out of the page cache, too. */
   madvise(region->memory + page * PAGE, count * PAGE, MADV_DONTNEED);
   posix_fadvise(region->file, (off_t)(page * PAGE), (off_t)(count * PAGE), POSIX_FADV_DONTNEED);
 }
 
-static void begin(struct region* region, size_t pages, int access) {
+static inline void begin(struct region* region, size_t pages, int access) {
   memset(region, 0, sizeof(*region));
   region->bytes = pages * PAGE;
   region->file = open_file("region", pages);
@@ -255,7 +296,7 @@ static void begin(struct region* region, size_t pages, int access) {
   CHECK(region->bitmap != MAP_FAILED);
 }
 
-static void end(struct region* region) {
+static inline void end(struct region* region) {
   if (region->mr != NULL) {
     ibv_dereg_mr(region->mr);
   }
@@ -266,17 +307,17 @@ static void end(struct region* region) {
   close(region->file);
 }
 
-static int prefetch(struct region* region, size_t page, size_t count) {
+static inline int prefetch(struct region* region, size_t page, size_t count) {
   return term_advise_mr(region->mr, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, (uintptr_t)region->memory + page * PAGE,
                         (uint32_t)(count * PAGE));
 }
-static int find(struct region* region, size_t page, size_t count) {
+static inline int find(struct region* region, size_t page, size_t count) {
   return term_advise_mr(region->mr, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
                         (uintptr_t)region->memory + page * PAGE, (uint32_t)(count * PAGE));
 }
 
 /* Every page: what a READ says is what the bitmap says. */
-static void check_all(struct region* region, uint64_t* present) {
+static inline void check_all(struct region* region, uint64_t* present) {
   *present = 0;
   for (uint64_t page = 0; page < region->info.pages; page++) {
     CHECK_EQ(read_into_buffer(region->mr, region->memory + page * PAGE, PAGE), IBV_WC_SUCCESS);
@@ -289,4 +330,57 @@ static void check_all(struct region* region, uint64_t* present) {
   }
   CHECK_EQ(term_query_mr(region->mr, &region->info), 0);
   CHECK_EQ(region->info.present, *present);
+}
+
+/* ---- Pages that come and go, on a thread of their own. */
+
+struct race {
+  struct region* region;
+  pthread_t thread;
+  atomic_bool stop;
+  uint64_t moved;
+};
+
+static inline uint32_t draw(uint32_t* state) {
+  *state ^= *state << 13;
+  *state ^= *state >> 17;
+  *state ^= *state << 5;
+  return *state;
+}
+
+static inline void* come_and_go(void* argument) {
+  struct race* race = argument;
+  uint32_t state = 2463534242U;
+  while (!atomic_load(&race->stop)) {
+    const size_t page = draw(&state) % PAGES;
+    const size_t count = 1 + draw(&state) % (PAGES - page);
+    switch (draw(&state) % 4) {
+      case 0:
+        drop(race->region, page, count);
+        break;
+      case 1:
+        madvise(race->region->memory + page * PAGE, count * PAGE, MADV_PAGEOUT);
+        break;
+      case 2:
+        find(race->region, page, count);
+        break;
+      default:
+        prefetch(race->region, page, count);
+    }
+    race->moved++;
+  }
+  return NULL;
+}
+
+static inline void start_race(struct race* race, struct region* region) {
+  memset(race, 0, sizeof(*race));
+  race->region = region;
+  if (pthread_create(&race->thread, NULL, come_and_go, race) != 0) {
+    give_up("pthread_create");
+  }
+}
+
+static inline void end_race(struct race* race) {
+  atomic_store(&race->stop, true);
+  pthread_join(race->thread, NULL);
 }

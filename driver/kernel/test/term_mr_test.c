@@ -5,6 +5,7 @@
  *
  *   term_mr_test DEVICE DIRECTORY         every case; DIRECTORY is on a disk, so that its files' pages can be evicted
  *   term_mr_test DEVICE DIRECTORY stock   the driver is not ours: what it must say
+ *   term_mr_test DEVICE DIRECTORY version the driver is ours, of another version of the interface
  *   term_mr_test DEVICE DIRECTORY large MIB [PROCESSES]     an MR of so many MiB, more than there is memory; PROCESSES:
  *                                         a memory cgroup's cgroup.procs, which it enters once the file is written
  *   term_mr_test DEVICE DIRECTORY hold    registers, says "held" and waits to be killed
@@ -231,50 +232,12 @@ static void nonsense_is_refused(struct region* region) {
 }
 
 /* Ten seconds of READs while pages come and go: each is all data or all pattern, and never another page's. */
-struct race {
-  struct region* region;
-  atomic_bool stop;
-  uint64_t moved;
-};
-
-static uint32_t draw(uint32_t* state) {
-  *state ^= *state << 13;
-  *state ^= *state >> 17;
-  *state ^= *state << 5;
-  return *state;
-}
-
-static void* come_and_go(void* argument) {
-  struct race* race = argument;
-  uint32_t state = 2463534242U;
-  while (!atomic_load(&race->stop)) {
-    const size_t page = draw(&state) % PAGES;
-    const size_t count = 1 + draw(&state) % (PAGES - page);
-    switch (draw(&state) % 4) {
-      case 0:
-        drop(race->region, page, count);
-        break;
-      case 1:
-        madvise(race->region->memory + page * PAGE, count * PAGE, MADV_PAGEOUT);
-        break;
-      case 2:
-        find(race->region, page, count);
-        break;
-      default:
-        prefetch(race->region, page, count);
-    }
-    race->moved++;
-  }
-  return NULL;
-}
-
 static void reads_race_eviction(struct region* region) {
-  struct race race = {.region = region};
-  pthread_t thread;
+  struct race race;
   uint32_t state = 88172645U;
   uint64_t data = 0, pattern = 0;
   const time_t until = time(NULL) + 10;
-  CHECK_EQ(pthread_create(&thread, NULL, come_and_go, &race), 0);
+  start_race(&race, region);
   while (time(NULL) < until && failure == NULL) {
     const size_t page = draw(&state) % PAGES;
     const size_t from = draw(&state) % 4 == 0 ? draw(&state) % 4000 : 0;
@@ -292,8 +255,7 @@ static void reads_race_eviction(struct region* region) {
       pattern++;
     }
   }
-  atomic_store(&race.stop, true);
-  pthread_join(thread, NULL);
+  end_race(&race);
   printf("  %" PRIu64 " READs of data, %" PRIu64 " of the pattern, %" PRIu64 " moves\n", data, pattern, race.moved);
   if (failure == NULL) {
     CHECK(data > 100 && pattern > 100 && race.moved > 100);
@@ -368,18 +330,6 @@ static const struct test tests[] = {
     {"reads_race_eviction", reads_race_eviction, TERM_ACCESS},
 };
 
-static int report(const char* name) {
-  const int failed = failure != NULL;
-  if (failed) {
-    printf("FAIL %s: %s\n", name, failure);
-  } else {
-    printf("ok %s\n", name);
-  }
-  fflush(stdout);
-  failure = NULL;
-  return failed;
-}
-
 static void stock(void) {
   struct term_mr_info info;
   struct ibv_mr* mr = ibv_reg_mr(pd, buffer, PAGE, ACCESS | TERM_MR_ACCESS);
@@ -389,17 +339,37 @@ static void stock(void) {
   CHECK(ibv_reg_mr(pd, buffer, PAGE, TERM_ACCESS) == NULL);
 }
 
+static void another_version(void) {
+  struct term_mr_info info;
+  char text[256], theirs[64];
+  struct ibv_mr* mr = ibv_reg_mr(pd, buffer, PAGE, TERM_ACCESS);
+  CHECK(mr != NULL);
+  CHECK_EQ(term_query_mr(mr, &info), EPROTO);
+  CHECK(info.abi_version != TERM_MR_ABI_VERSION && info.abi_version != 0);
+  term_version_text(&info, text, sizeof(text));
+  snprintf(theirs, sizeof(theirs), "regions are of version %u, this program's of version %u", info.abi_version,
+           (unsigned)TERM_MR_ABI_VERSION);
+  CHECK(strstr(text, theirs) != NULL);
+  puts(text);
+  ibv_dereg_mr(mr);
+}
+
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fprintf(stderr, "usage: term_mr_test DEVICE DIRECTORY [stock | large MIB [PROCESSES] | hold]\n");
+    fprintf(stderr, "usage: term_mr_test DEVICE DIRECTORY [stock | version | large MIB [PROCESSES] | hold]\n");
     return 2;
   }
   directory = argv[2];
   open_device(argv[1]);
+  connect_both();
   const char* what = argc > 3 ? argv[3] : "";
   if (strcmp(what, "stock") == 0) {
     stock();
     return report("a_stock_driver_is_recognised");
+  }
+  if (strcmp(what, "version") == 0) {
+    another_version();
+    return report("another_version_is_named");
   }
   if (strcmp(what, "large") == 0 && argc > 4) {
     large((size_t)atoll(argv[4]) << 20 >> 12, argc > 5 ? argv[5] : NULL);

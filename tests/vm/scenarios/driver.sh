@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The driver by itself, on one guest.
+# The drivers by themselves, on one guest.
 
 # A device on a dummy interface, rxe0.
 dummy_device() {
@@ -51,4 +51,16 @@ run_stock() {
   dummy_device
   what stock term_mr_test rxe0 /mnt stock
   what ibv_rc_pingpong both_ends ibv_rc_pingpong -d rxe0 -g 1 -n 200
+}
+
+run_version() {
+  dummy_device
+  what version term_mr_test rxe0 /mnt version
+}
+
+# There is no such card here: that it loads is all.
+run_mlx5() {
+  load_driver
+  what mlx5_driver_loads test -d /sys/module/mlx5_ib
+  what mlx5_driver_unloads rmmod mlx5_ib
 }
