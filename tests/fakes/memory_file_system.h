@@ -99,7 +99,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
                fs::client::WriteFlags flags) override;
   Result<uint64_t> Copy(Lane& lane, const fs::client::FileCopy& copy) override;
   Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
-  PageUse pages(const OpenFile*) const override { return PageUse::kNone; }
+  fs::client::PageUse pages(const OpenFile*) const override { return fs::client::PageUse::kNone; }
   bool AnyKeepsPages(const OpenFile*) const override { return false; }
   Status CachePages(Lane&, OpenFile*) override { return Status::Ok(); }
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
