@@ -100,7 +100,7 @@ Result<Namespace::Truncated> Namespace::Truncate(InodeNumber ino, uint64_t new_s
       RETURN_IF_ERROR(WriteTruncationKey(op, *inode));
     }
     a.size = new_size;
-    a.Modified(now);
+    a.Rewritten(now);
     result = {a, !done};
     return Status::Ok();
   });
@@ -172,7 +172,7 @@ Result<bool> Namespace::PunchExtents(InodeNumber ino, uint64_t file_page, uint64
     }
     ASSIGN_OR_RETURN(const uint64_t done, FreeExtents(op, *inode, file_page, end));
     more = done != end;
-    inode->attributes.Modified(now);
+    inode->attributes.Rewritten(now);
     return Status::Ok();
   });
   RETURN_IF_ERROR(status);

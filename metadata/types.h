@@ -66,11 +66,16 @@ struct Attributes {
   // The inode has changed, at `now`. Changes may commit in another order than they looked at the clock; no time goes
   // back by that.
   void Changed(Nanoseconds now) { ctime = std::max(ctime, now); }
-  // And with it the data, or the entries. An mtime beyond ctime is somebody's wish, and ends here. Two of these never
-  // leave the same ctime.
+  // And with it the data, or the entries. An mtime beyond ctime is somebody's wish, and ends here.
   void Modified(Nanoseconds now) {
     mtime = std::max(std::min(mtime, ctime), now);
-    Changed(std::max(now, ctime + Nanoseconds(1)));
+    Changed(now);
+  }
+  // The contents of a file have changed. Two of these never leave the same ctime.
+  void Rewritten(Nanoseconds now) {
+    const Nanoseconds next = ctime + Nanoseconds(1);
+    Modified(now);
+    Changed(next);
   }
   friend bool operator==(const Attributes&, const Attributes&) = default;
 };
