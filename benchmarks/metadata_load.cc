@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// metadata_load DIRECTORY FILES [BYTES]: makes so many files in a fresh directory there, stats and unlinks each. Without
-// BYTES they are empty; with it each is given so many, and once everything has been looked at, each is looked at again.
-// Prints JSON: operations a second of create (open, write and close), stat and unlink, and with BYTES of what a kernel
-// may have cached: stat_again, open_again (and close), read_again (of a file that is opened, read and closed), and
-// bytes_again (the same bytes of one open file, a page at a time).
+// metadata_load DIRECTORY FILES [BYTES]: makes so many files in a fresh directory there, stats and unlinks each.
+// Without BYTES they are empty; with it each is given so many, and once everything has been looked at, each is looked
+// at again. Prints JSON: operations a second of create (open, write and close), stat and unlink, and with BYTES of what
+// a kernel may have cached: stat_again, open_again (and close), read_again (of a file that is opened, read and closed),
+// and bytes_again (the same bytes of one open file, a page at a time).
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -99,8 +99,8 @@ double ReadPages(const std::string& directory, size_t bytes, int calls) {
 
 int main(int argc, char** argv) {
   const bool usable = argc == 3 || argc == 4;
-  const int files = usable ? std::atoi(argv[2]) : 0;         // NOLINT(cert-err34-c): zero is refused
-  const int bytes = argc == 4 ? std::atoi(argv[3]) : 0;      // NOLINT(cert-err34-c): here, too
+  const int files = usable ? std::atoi(argv[2]) : 0;     // NOLINT(cert-err34-c): zero is refused
+  const int bytes = argc == 4 ? std::atoi(argv[3]) : 0;  // NOLINT(cert-err34-c): here, too
   std::string directory = usable ? std::string(argv[1]) + "/load-XXXXXX" : "";
   if (files <= 0 || (argc == 4 && bytes <= 0)) {
     std::fprintf(stderr, "usage: metadata_load DIRECTORY FILES [BYTES]\n");
@@ -123,8 +123,8 @@ int main(int argc, char** argv) {
     const double bytes_again = ReadPages(directory, contents.size(), 20 * files);
     char text[200];
     std::snprintf(text, sizeof(text),
-                  "\"stat_again\": %.0f, \"open_again\": %.0f, \"read_again\": %.0f, \"bytes_again\": %.0f, ", stat_again,
-                  open_again, read_again, bytes_again);
+                  "\"stat_again\": %.0f, \"open_again\": %.0f, \"read_again\": %.0f, \"bytes_again\": %.0f, ",
+                  stat_again, open_again, read_again, bytes_again);
     again = text;
   }
   const double unlinked = Rate(directory, files, "unlink", [](const char* path) { return unlink(path); });

@@ -236,8 +236,8 @@ class FileSystem {
   virtual PageUse pages(const OpenFile* file) const = 0;
   // Any handle of this client of the same file has another PageUse than kNone.
   virtual bool AnyKeepsPages(const OpenFile* file) const = 0;
-  // Before each Read whose bytes the kernel keeps in its page cache: the KernelCache is told before others change any of
-  // the file. Asks the server only where it does not know.
+  // Before each Read whose bytes the kernel keeps in its page cache: the KernelCache is told before others change any
+  // of the file. Asks the server only where it does not know.
   virtual Status CachePages(Lane& lane, OpenFile* file) = 0;
   // Begins to read. What is in memory, or no bytes of the file's at all, has been read when it returns: the bytes, as
   // Read's. Nothing: the read is under way, and its result comes from AwaitReads or PollReads, once, whatever else

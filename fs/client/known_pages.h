@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // KnownPages: of which contents of a file the pages are that the kernel may still have of it from an earlier open. The
-// time of change tells contents apart: the server moves it with every change, and nobody can set it. So when it is at an
-// open what it was at the open before, all that was read since is still what the file holds. See "Pages under a lease".
+// time of change tells contents apart: the server moves it with every change, and nobody can set it. So when it is at
+// an open what it was at the open before, all that was read since is still what the file holds. See "Pages under a
+// lease".
 //
 // Also which files others change all the time: for those a kernel that keeps pages costs more than it saves.
 //

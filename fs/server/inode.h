@@ -86,7 +86,7 @@ struct Inode {
   uint64_t next_change GUARDED_BY(mutex) = 1;
   std::vector<uint64_t> waiting_changes GUARDED_BY(mutex);
   TaskCondition change_entered GUARDED_BY(mutex);  // or an opener is told to drop pages
-  bool unlinked GUARDED_BY(mutex) = false;   // an orphan in the store; to be released at the last close
+  bool unlinked GUARDED_BY(mutex) = false;         // an orphan in the store; to be released at the last close
   bool held GUARDED_BY(mutex) = false;       // somebody opened it by O_PATH while it had a name, or another had it open
   bool releasing GUARDED_BY(mutex) = false;  // the reclaimer frees the orphan: nobody can open it any more
 

@@ -7,8 +7,8 @@
 //
 // A lease is taken inside the gate, alone, so never while something changes; a change looks inside the gate that there
 // are none. Until it finds none it holds nothing: the kernel of a holder may have to read or write first, before it can
-// drop a page. So a lease that is asked for while its kernel is told so is given, and taken back once more; else who asks
-// waits until the changes have passed that were there before.
+// drop a page. So a lease that is asked for while its kernel is told so is given, and taken back once more; else who
+// asks waits until the changes have passed that were there before.
 #include <algorithm>
 
 #include "fs/proto/codec.h"

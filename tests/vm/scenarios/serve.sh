@@ -27,7 +27,7 @@ MOUNTS='/root/device /root/other /root/local'
 here() { "$@"; }
 there() { nsenter --net=/run/netns/other "$@"; }
 
-serve() { termfs serve /mnt/volume --listen $SERVER --rdma rxe1; }
+start_server() { termfs serve /mnt/volume --listen $SERVER --rdma rxe1; }
 
 # The process of the server: it has the volume's lock.
 server_process() { sed 's/.* //' /mnt/volume/lock; }
@@ -48,7 +48,7 @@ same() {
 # serve_over_rdma WAY: a file larger than the DRAM tier, through all mounts.
 serve_over_rdma() {
   termfs format /mnt/volume --capacity 64M --dram-ratio 0.08 || return 1
-  serve || return 1
+  start_server || return 1
   termfs status --json /mnt/volume > /tmp/status
   grep -q "verbs rxe1 (RoCEv2)$1 at $SERVER" /tmp/status || { echo "status says $(head -c 600 /tmp/status)"; return 1; }
   grep -q "verbs rxe1 (RoCEv2)$1" /mnt/volume/log || { echo "the log does not say how"; return 1; }
@@ -115,7 +115,7 @@ killed_and_taken_over() {
   cat /root/other/late > /dev/null || return 1
   kill -9 "$(server_process)" || return 1
   sleep 1
-  serve || return 1
+  start_server || return 1
   grep -q 'its memory is taken over: [1-9]' /mnt/volume/log || { tail -n 3 /mnt/volume/log; return 1; }
   for mount in $MOUNTS; do
     patiently cmp /mnt/late "$mount/late" || return 1
