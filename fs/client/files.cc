@@ -38,9 +38,11 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
     ASSIGN_OR_RETURN(const Map map, DecodeMap(MapBytes(decoded), link_->max_pages()));
     cache->Install(map, Of(lane).generation());
     const uint64_t generation = Of(lane).generation();
-    pages = decoded.caching == wire::Caching::No ? PageUse::kNone : PageUse::kFresh;
-    if (decoded.caching == wire::Caching::Yes && cache->pages().Take(drops)) {
-      pages = known_pages_.Opened(ino, decoded.attributes->ctime(), generation) ? PageUse::kKept : PageUse::kFresh;
+    if (decoded.caching != wire::Caching::No) {
+      const bool same = known_pages_.Opened(ino, decoded.attributes->ctime(), generation);
+      // Without a lease it could change before the kernel uses what it has.
+      const bool leased = decoded.caching == wire::Caching::Yes && cache->pages().Take(drops);
+      pages = same && leased ? PageUse::kKept : PageUse::kFresh;
     }
     RETURN_IF_ERROR(CountOpen(lane, ino, cache));
     pages = pages == PageUse::kKept && Of(lane).generation() != generation ? PageUse::kFresh : pages;

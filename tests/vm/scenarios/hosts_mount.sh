@@ -30,7 +30,7 @@ run_hosts_mount_b() {
   join_network 2
   device_on_network
   mkdir -p /root/mounted
-  await secret | base64 -d > /root/secret
+  (umask 077 && await secret | base64 -d > /root/secret)
   dd if=/dev/urandom of=/mnt/original bs=1M count=8 2> /dev/null
   for mtu in 9000 1500; do
     set_mtu $mtu
@@ -66,7 +66,7 @@ write_and_compare() {
 }
 
 transport_is_told() {
-  termfs stats --json --count 1 /root/mounted > /tmp/stats || return 1
+  termfs status --json /root/mounted > /tmp/stats || return 1
   grep -q 'verbs rxe0' /tmp/stats || { head -c 400 /tmp/stats; return 1; }
 }
 
