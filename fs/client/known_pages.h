@@ -25,8 +25,8 @@ class KnownPages {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // It was opened to be cached: `ctime` as it was then, in the session of that generation. True: nothing has changed since
-  // the open before.
+  // It was opened to be cached: `ctime` as it was then, in the session of that generation. True: nothing has changed
+  // since the open before.
   bool Opened(uint64_t ino, int64_t ctime, uint64_t generation) EXCLUDES(mutex_);
   // Somebody else is about to change it.
   void Dropped(uint64_t ino, TimePoint now) EXCLUDES(mutex_);
