@@ -39,7 +39,7 @@ Status CheckTermRegions(const std::shared_ptr<Device>& device) {
   const std::unique_ptr<void, void (*)(void*)> unmap(page, [](void* at) { munmap(at, kPageSize); });
   term_mr_info info{};
   {
-    const RegionPtr plain(ibv_reg_mr(domain->get(), page, kPageSize, IBV_ACCESS_LOCAL_WRITE));
+    const RegionPtr plain(ibv_reg_mr(domain->get(), page, kPageSize, int{IBV_ACCESS_LOCAL_WRITE}));
     if (plain == nullptr) {
       return ErrnoStatus("register a page with " + device->name());
     }
@@ -68,7 +68,7 @@ Result<std::unique_ptr<DeviceTermRegion>> VerbsTermRegion::Create(std::shared_pt
     return ErrnoStatus("register a TeRM memory region of " + std::to_string(bytes >> 20) + " MiB with " +
                        region->domain_->device().name());
   }
-  region->local_.reset(ibv_reg_mr(pd, mappings.written, bytes, IBV_ACCESS_ON_DEMAND));
+  region->local_.reset(ibv_reg_mr(pd, mappings.written, bytes, int{IBV_ACCESS_ON_DEMAND}));
   if (region->local_ == nullptr) {
     return ErrnoStatus("register the DRAM tier on demand with " + region->domain_->device().name());
   }
