@@ -98,13 +98,27 @@ Result<bool> LosesGroupId(fuse_req_t request, fuse_ino_t ino) {
   return std::find(groups.begin(), groups.end(), file.gid) == groups.end();
 }
 
-void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
+// A read by the page cache begins with a look at the attributes.
+void LetPagesGo(FrontEnd& front, const fuse_file_info* info) {
+  if (info == nullptr || !front.file_system().DropsPages(FileOf(info))) [[likely]] {
+    return;
+  }
+  // Another thread serves meanwhile: the pages may be locked by reads that are still to be received.
+  FuseServer::Wait wait;
+  if (wait.Prepare().ok()) {
+    front.file_system().AwaitDropped(FileOf(info));
+  }
+}
+
+void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
+  LetPagesGo(FrontEnd::Of(request), info);
   ReplyAttributes(request, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
 }
 
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
-void OnStatx(fuse_req_t request, fuse_ino_t ino, int, int, fuse_file_info*) {
+void OnStatx(fuse_req_t request, fuse_ino_t ino, int, int, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
+  LetPagesGo(front, info);
   const Result<fs::Attributes> attributes = front.file_system().GetAttributes(FrontEnd::lane(), ino);
   if (!attributes.ok()) {
     return Reply(request, attributes.status());

@@ -239,6 +239,11 @@ class FileSystem {
   // Before each Read whose bytes the kernel keeps in its page cache: the KernelCache is told before others change any
   // of the file. Asks the server only where it does not know.
   virtual Status CachePages(Lane& lane, OpenFile* file) = 0;
+  // The KernelCache is dropping pages of the file, for somebody who waits to change it.
+  virtual bool DropsPages(const OpenFile* file) const = 0;
+  // Until it has, but not for ever. Before a reader goes on who holds no lock of a page: those who begin to read while
+  // pages are dropped make it begin anew.
+  virtual void AwaitDropped(const OpenFile* file) = 0;
   // Begins to read. What is in memory, or no bytes of the file's at all, has been read when it returns: the bytes, as
   // Read's. Nothing: the read is under way, and its result comes from AwaitReads or PollReads, once, whatever else
   // happens in the lane and to the server in the meantime: it is begun again then, and waits for the server as Read

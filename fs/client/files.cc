@@ -9,6 +9,8 @@ namespace termfs::fs::client {
 
 namespace {
 
+constexpr std::chrono::seconds kDropPatience{1};  // usually a tenth of a millisecond
+
 std::span<const std::byte> MapBytes(const wire::OpenedT& opened) { return std::as_bytes(std::span(opened.map)); }
 
 Result<wire::OpenedT> DecodeOpened(std::span<const std::byte> body) {
@@ -156,6 +158,13 @@ Status VolumeClient::CachePages(Lane& lane, OpenFile* file) {
   // If it was taken back already, the kernel waits with dropping until it has what is read now.
   lease.Take(drops);
   return Status::Ok();
+}
+
+void VolumeClient::AwaitDropped(const OpenFile* file) {
+  const auto deadline = std::chrono::steady_clock::now() + kDropPatience;
+  MutexLock lock(dropping_mutex_);
+  while (DropsPages(file) && dropped_.WaitUntil(dropping_mutex_, deadline)) {
+  }
 }
 
 Status VolumeClient::Sync(Lane& lane, OpenFile* file, bool data_only) {

@@ -67,7 +67,13 @@ class PageLease {
   }
   // The last ticket by which it was taken back and that the kernel is through with, so that it waits for no reader.
   uint64_t dropped() const { return dropped_.load(std::memory_order_seq_cst); }
-  void SetDropped(uint64_t ticket) { dropped_.store(ticket, std::memory_order_seq_cst); }
+  // The kernel is about to drop the pages; and it has, for that ticket.
+  void BeginDropping() { dropping_.fetch_add(1, std::memory_order_seq_cst); }
+  void EndDropping(uint64_t ticket) {
+    dropped_.store(ticket, std::memory_order_seq_cst);
+    dropping_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  bool dropping() const { return dropping_.load(std::memory_order_seq_cst) != 0; }
   // Whoever reads for the kernel from now on asks first.
   void Drop() {
     uint64_t state = state_.load();
@@ -79,6 +85,7 @@ class PageLease {
   static constexpr uint64_t kHeld = 1;
   std::atomic<uint64_t> state_{0};  // twice the number of drops, and kHeld
   std::atomic<uint64_t> dropped_{0};
+  std::atomic<uint32_t> dropping_{0};
 };
 
 class InodeCache {

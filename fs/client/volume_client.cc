@@ -124,11 +124,14 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
       }
       if (cache != nullptr) {
         cache->pages().Drop();
+        cache->pages().BeginDropping();
       }
       pages_->Push(invalidate.ticket, generation, [this, cache, invalidate] {
         kernel_cache_->InvalidateInode(invalidate.ino, 0, 0);
         if (cache != nullptr) {
-          cache->pages().SetDropped(invalidate.ticket);
+          cache->pages().EndDropping(invalidate.ticket);
+          MutexLock dropping(dropping_mutex_);
+          dropped_.NotifyAll();
         }
         return true;
       });

@@ -113,6 +113,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   PageUse pages(const OpenFile* file) const override { return file->pages; }
   bool AnyKeepsPages(const OpenFile* file) const override { return file->cache->keeping() > 0; }
   Status CachePages(Lane& lane, OpenFile* file) override;
+  bool DropsPages(const OpenFile* file) const override { return file->cache->pages().dropping(); }
+  void AwaitDropped(const OpenFile* file) override EXCLUDES(dropping_mutex_);
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
   void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) override;
@@ -269,6 +271,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Mutex lock_waits_mutex_;
   uint64_t last_lock_ticket_ GUARDED_BY(lock_waits_mutex_) = 0;
   std::unordered_map<uint64_t, int> lock_waits_ GUARDED_BY(lock_waits_mutex_);  // ticket -> what wakes who waits
+  Mutex dropping_mutex_;
+  CondVar dropped_;
   Mutex invalidator_mutex_;
   // They have lanes of the link.
   std::unique_ptr<Invalidator> pages_ GUARDED_BY(invalidator_mutex_);

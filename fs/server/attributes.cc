@@ -58,7 +58,7 @@ Attributes FileService::Report(metadata::Attributes a) {
 }
 
 metadata::Attributes FileService::GrantAttributes(Granting& granting, const metadata::Attributes& read) {
-  if (granting.Attributes(read.ino) && granting.Changed()) {
+  if (!IsChanging(read.ino) && granting.Attributes(read.ino) && granting.Changed()) {
     if (const auto again = names_.GetAttrInMemory(read.ino); again.ok()) {
       return *again;
     }
@@ -89,7 +89,9 @@ wire::AttributesReplyT FileService::AttributesReply(const metadata::Attributes& 
 Result<Bytes> FileService::GetAttributes(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Inode>(request.call.body()));
   Granting granting(coherence_.grants(), request.session);
-  granting.Attributes(body.ino);
+  if (!IsChanging(body.ino)) {
+    granting.Attributes(body.ino);
+  }
   // See "What is in memory needs no thread".
   auto attributes = names_.GetAttrInMemory(body.ino);
   if (attributes.status().code() == EAGAIN) {

@@ -85,7 +85,8 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
     // All or nothing: nobody knows which of them changed while they were read.
     bool granted = granting.caches();
     for (size_t i = 0; granted && i < entries.size(); ++i) {
-      granted = granting.Entry(body.ino, entries[i].entry.name) && granting.Attributes(entries[i].attributes.ino);
+      granted = granting.Entry(body.ino, entries[i].entry.name) && !IsChanging(entries[i].attributes.ino) &&
+                granting.Attributes(entries[i].attributes.ino);
     }
     for (size_t i = 0; room && i < entries.size(); ++i) {
       room = batch.Add(entries[i].entry.name, entries[i].entry.cursor, Report(entries[i].attributes));

@@ -127,10 +127,14 @@ Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode
 }
 
 // What a kernel was given while the inode changes would have to be called back before the change returns; and until
-// then a reader there could miss what another has seen.
+// then a reader there could miss what another has seen. While a change waits, it would have to wait for that, too.
 bool FileService::IsChanging(uint64_t ino) {
   const InodeRef inode = inodes_.Find(ino);
-  return inode && inode->gate.busy();
+  if (!inode) {
+    return false;
+  }
+  MutexLock lock(inode->mutex);
+  return inode->gate.busy() || !inode->waiting_changes.empty();
 }
 
 }  // namespace termfs::fs::server

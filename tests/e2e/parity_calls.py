@@ -70,11 +70,24 @@ def time_of(nanoseconds):
     return nanoseconds if nanoseconds < OLD else "now"
 
 
+def has_idle_group_id(st):
+    """A set-group-id bit of a file that its group may not execute: a write by somebody outside of the group clears it,
+    and a FUSE server is not told the groups of who writes."""
+    return stat.S_ISREG(st.st_mode) and st.st_mode & (stat.S_ISGID | stat.S_IXGRP) == stat.S_ISGID
+
+
 def mode_of(st):
-    """Without the set-group-id bit of a file that its group may not execute: a write by somebody outside of the group
-    clears it, and a FUSE server is not told the groups of who writes."""
-    idle = stat.S_ISREG(st.st_mode) and not st.st_mode & stat.S_IXGRP
-    return oct(st.st_mode & ~stat.S_ISGID if idle else st.st_mode)
+    return oct(st.st_mode & ~stat.S_ISGID if has_idle_group_id(st) else st.st_mode)
+
+
+def clear_idle_group_id(path):
+    """Before a call that lets the group execute a file, and leaves the bit as it is."""
+    try:
+        st = os.stat(path)
+        if has_idle_group_id(st):
+            os.chmod(path, stat.S_IMODE(st.st_mode) & ~stat.S_ISGID)
+    except (OSError, ValueError):
+        pass  # the call will say
 
 
 def facts(st):
@@ -425,6 +438,8 @@ class Worker:
         return outcomes, opened, self.tree()
 
     def step(self, caller, umask, name, arguments):
+        if name == "setacl":
+            clear_idle_group_id(arguments[0])
         watched = self.watched(arguments)
         before = {what: self.look(what) for what in watched}
         os.umask(umask)

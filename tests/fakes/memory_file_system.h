@@ -102,6 +102,8 @@ class MemoryFileSystem : public fs::client::FileSystem {
   fs::client::PageUse pages(const OpenFile*) const override { return fs::client::PageUse::kNone; }
   bool AnyKeepsPages(const OpenFile*) const override { return false; }
   Status CachePages(Lane&, OpenFile*) override { return Status::Ok(); }
+  bool DropsPages(const OpenFile*) const override { return false; }
+  void AwaitDropped(const OpenFile*) override {}
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
   void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) override;
