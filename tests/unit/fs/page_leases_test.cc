@@ -50,6 +50,9 @@ class OnePage final : public client::KernelCache {
   void ServerLost() override {}
 
   std::string Read(Mount& mount, OpenFile* file, size_t size) {
+    if (mount.fs->DropsPages(file)) {  // as the front end does when the kernel asks for the attributes, before the page
+      mount.fs->AwaitDropped(file);
+    }
     MutexLock page(page_);
     if (cached_.has_value()) {
       ++hits;
@@ -164,6 +167,65 @@ TEST(PageLeases, AChange_ComesAfterThePagesAreGone) {
   change("AFTER!more", [&] { ASSERT_TRUE(a.Resize(a.InodeOf("f"), 3, writer).ok()); });
   change("AFT", [&] { a.Close(a.Open("f", O_RDONLY | O_TRUNC)); });
   looking.Close(look);
+  a.Close(writer);
+}
+
+TEST(PageLeases, WhoBeginsToReadWhilePagesAreDropped_CanWait) {
+  MemoryVolume volume(kCapacity);
+  Mount a(volume);
+  OpenFile* writer = a.Create("f");
+  OpenFile* reader = nullptr;
+  std::atomic<bool> dropped{false};
+  std::atomic<bool> early{false};
+  std::thread waiting;
+  Told kernel;
+  Mount* its_mount = nullptr;
+  kernel.on_drop = [&] {
+    EXPECT_TRUE(its_mount->fs->DropsPages(reader));
+    waiting = std::thread([&] {
+      its_mount->fs->AwaitDropped(reader);
+      early = !dropped;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    dropped = true;
+  };
+  Mount b(volume, &kernel);
+  its_mount = &b;
+  reader = b.Open("f", O_RDONLY);
+  EXPECT_FALSE(b.fs->DropsPages(reader));
+  b.fs->AwaitDropped(reader);  // at once
+  ASSERT_TRUE(a.Write(writer, 0, "x").ok());
+  ASSERT_TRUE(waiting.joinable());
+  waiting.join();
+  EXPECT_FALSE(early);
+  EXPECT_FALSE(b.fs->DropsPages(reader));
+  b.Close(reader);
+  a.Close(writer);
+}
+
+// They would have to be called back before the change, and those who ask all the time would hold it up for ever.
+TEST(PageLeases, WhileAChangeWaits_AttributesAreGivenWithoutATime) {
+  MemoryVolume volume(kCapacity);
+  Mount a(volume);
+  OpenFile* writer = a.Create("f");
+  const uint64_t ino = a.InodeOf("f");
+  Told others;
+  Mount other(volume, &others);
+  other.Stat(ino);
+  EXPECT_GT(other.lane->keep(nullptr).attributes, 0.0);
+  Told kernel;
+  double given = -1;
+  kernel.on_drop = [&] {
+    other.Stat(ino);
+    given = other.lane->keep(nullptr).attributes;
+  };
+  Mount b(volume, &kernel);
+  OpenFile* reader = b.Open("f", O_RDONLY);
+  ASSERT_TRUE(a.Write(writer, 0, "x").ok());
+  EXPECT_EQ(given, 0.0);
+  other.Stat(ino);
+  EXPECT_GT(other.lane->keep(nullptr).attributes, 0.0) << "once it is through";
+  b.Close(reader);
   a.Close(writer);
 }
 
