@@ -89,7 +89,7 @@ struct ScatterGather {
 struct SendWorkRequest {
   uint64_t id = 0;  // comes back in the completion
   Opcode opcode = Opcode::kSend;
-  bool signaled = true;   // false: a completion only on error
+  bool signaled = true;  // false: a completion only on error
   // It starts only after every READ and atomic operation posted before it has completed, so that a READ sees nothing
   // older than what those saw: IBV_SEND_FENCE. Without it READs complete in order, but may be carried out in any.
   bool send_fence = false;
@@ -165,8 +165,8 @@ class MemoryRegion {
 enum class ReadWay : uint8_t {
   kRpcOnly,     // not at all: it asks the server
   kTranslated,  // by page: the RNIC goes by the page table, an absent page reads as the pattern
-  // By frame, on an RNIC that knows no page table: the peer READs the page's entry (driver/page_table.h), the frame that
-  // it names, and the entry again, behind a fence; the bytes count if both entries are the same, bit for bit.
+  // By frame, on an RNIC that knows no page table: the peer READs the page's entry (driver/page_table.h), the frame
+  // that it names, and the entry again, behind a fence; the bytes count if both entries are the same, bit for bit.
   kValidated,
 };
 
@@ -211,6 +211,8 @@ struct TermRegionOptions {
   uint64_t pages = 0;      // S: size of the region
   uint64_t max_pages = 0;  // room to grow; >= pages. Costs address space; memory when it is grown into
   Pattern pattern;
+  // How peers over the network READ it, on an RNIC that can do it either way (the software RNIC, for tests).
+  ReadWay network_way = ReadWay::kTranslated;
   // Where frames and page table shall outlive the process: a directory on a tmpfs, this region's alone, that nobody but
   // its owner may enter. Empty: they end with the process.
   std::string directory;
