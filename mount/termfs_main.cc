@@ -2,7 +2,8 @@
 //
 // The program termfs, which is mount.termfs, too, when it is called by that name. Here, and nowhere else, it is decided
 // which RNIC there is. For tests, TERMFS_NETWORK_FAULTS makes a bad network of what it sends
-// (driver/softnic/softnic.h).
+// (driver/softnic/softnic.h), and TERMFS_VALIDATED_READS has a server's clients on other hosts READ as if its RNIC knew
+// no page table.
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -13,9 +14,11 @@
 
 int main(int argc, char** argv) {
   const char* const faults = std::getenv("TERMFS_NETWORK_FAULTS");
-  const termfs::mount::Program program{.open_nic = [faults](const std::string& device) {
+  const bool validated = std::getenv("TERMFS_VALIDATED_READS") != nullptr;
+  const termfs::mount::Program program{.open_nic = [faults, validated](const std::string& device) {
     return !device.empty() ? termfs::driver::CreateVerbsNic(device)
-                           : termfs::driver::CreateSoftNic({.network_faults = faults != nullptr ? faults : ""});
+                           : termfs::driver::CreateSoftNic(
+                                 {.network_faults = faults != nullptr ? faults : "", .validated_reads = validated});
   }};
   const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
   const char* name = slash != nullptr ? slash + 1 : argc > 0 ? argv[0] : "termfs";
