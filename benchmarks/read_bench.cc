@@ -141,7 +141,7 @@ class Bench {
     SubjectTurn(64, 1);  // maps the region
     misses_before_ = Misses();
     entries_ = reinterpret_cast<const driver::PageTableEntry*>(FindMapping("termfs-page-table").data +
-                                                                        driver::softnic::kEntriesOffset);
+                                                               driver::softnic::kEntriesOffset);
     frames_ = FindMapping("termfs-frames").data;
     Warm();
   }

@@ -99,8 +99,8 @@ struct Bench {
     for (size_t i = 0; i < offsets.size(); i++) {
       const std::atomic<uint64_t>& entry = entries[offsets[i] / kPageSize];
       const uint64_t seen = entry.load(std::memory_order_acquire);
-      memcpy(to + (i % kMaxBatch) * kPageSize,
-             frames + uint64_t{FrameOf(seen)} * kPageSize + offsets[i] % kPageSize, length);
+      memcpy(to + (i % kMaxBatch) * kPageSize, frames + uint64_t{FrameOf(seen)} * kPageSize + offsets[i] % kPageSize,
+             length);
       std::atomic_thread_fence(std::memory_order_acquire);
       TERMFS_CHECK(entry.load(std::memory_order_relaxed) == seen);
     }

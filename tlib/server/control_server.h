@@ -48,8 +48,8 @@ struct ControlOptions {
   std::string transport;
   std::string network_transport;  // of clients over TCP
   std::string volume;
-  std::optional<HostPort> listen;                  // on TCP, too
-  std::optional<Secret> secret;                    // with `listen`
+  std::optional<HostPort> listen;                              // on TCP, too
+  std::optional<Secret> secret;                                // with `listen`
   std::function<wire::RegionInfoT(bool network)> region_info;  // for such a peer; any thread
 };
 
