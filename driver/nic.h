@@ -211,6 +211,8 @@ struct TermRegionOptions {
   uint64_t pages = 0;      // S: size of the region
   uint64_t max_pages = 0;  // room to grow; >= pages. Costs address space; memory when it is grown into
   Pattern pattern;
+  // How peers over the network READ it, on an RNIC that can do it either way (the software RNIC, for tests).
+  ReadWay network_way = ReadWay::kTranslated;
   // Where frames and page table shall outlive the process: a directory on a tmpfs, this region's alone, that nobody but
   // its owner may enter. Empty: they end with the process.
   std::string directory;
