@@ -15,6 +15,7 @@
 
 #include "driver/page_table.h"
 #include "driver/softnic/page_table.h"
+#include "tests/fakes/stepping_nic.h"
 #include "tests/unit/tlib/volume_fixture.h"
 #include "tlib/rpc/secret.h"
 #include "tlib/rpc/tcp_socket.h"
@@ -301,18 +302,23 @@ TEST_F(ValidatedReads, AServerThatStartsAgainIsReadAnew) {
   EXPECT_EQ(client.Read(0, bytes).code(), ENOTCONN);
 }
 
-// The server's page table, in this process.
-driver::PageTableEntry* ServersEntries() {
+// An object of the server's, in this process.
+std::byte* ServersObject(const char* name) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     uintptr_t begin = 0;
     char access[5] = {};
-    if (line.find("termfs-page-table") != std::string::npos &&
-        std::sscanf(line.c_str(), "%lx-%*x %4s", &begin, access) == 2 && access[1] == 'w') {
-      return reinterpret_cast<driver::PageTableEntry*>(begin + driver::softnic::kEntriesOffset);
+    if (line.find(name) != std::string::npos && std::sscanf(line.c_str(), "%lx-%*x %4s", &begin, access) == 2 &&
+        access[1] == 'w') {
+      return reinterpret_cast<std::byte*>(begin);
     }
   }
+  ADD_FAILURE() << "no " << name;
   return nullptr;
+}
+driver::PageTableEntry* ServersEntries() {
+  return reinterpret_cast<driver::PageTableEntry*>(ServersObject("termfs-page-table") +
+                                                   driver::softnic::kEntriesOffset);
 }
 
 TEST_F(ValidatedReadsInMemory, ATableThatLiesCostsAnRpc) {
@@ -320,7 +326,6 @@ TEST_F(ValidatedReadsInMemory, ATableThatLiesCostsAnRpc) {
   ASSERT_TRUE(Connect(client).ok());
   WritePages(client, 0, 512, 1);
   driver::PageTableEntry* const entries = ServersEntries();
-  ASSERT_NE(entries, nullptr);
   const uint64_t before = entries[10].load();
   ASSERT_LT(driver::FrameOf(before), kPages);
   for (const uint32_t frame : {static_cast<uint32_t>(kPages), static_cast<uint32_t>(kPages) + 1023, 1U << 24,
@@ -341,6 +346,102 @@ TEST_F(ValidatedReadsInMemory, ATableThatLiesCostsAnRpc) {
   }));
   EXPECT_FALSE(client.session->lost());
 }
+
+// ---------------------------------------------------------------------------------------------------------------
+// Between the READs of one post. The page's frame goes to another page and comes back, as the server would do that, at
+// moments that are chosen; `reversed`: the RNIC carries READs out in the reverse order where no fence forbids it.
+
+class ValidatedReadsInSteps : public ValidatedReadsInMemory, public testing::WithParamInterface<bool> {
+ protected:
+  static constexpr uint64_t kPage = 10;
+
+  void SetUp() override {
+    ValidatedReadsInMemory::SetUp();
+    steps_.reversed = GetParam();
+    client_.nic = std::make_unique<driver::SteppingNic>(driver::CreateSoftNic().value(), steps_);
+    client::SessionOptions options;
+    options.bitmap = BitmapMode::kPulled;
+    options.pull_period = seconds(3600);
+    auto session = client::Session::Connect(*client_.nic, ServerAddress(place_, SecretFile()), options, nullptr);
+    ASSERT_TRUE(session.ok()) << session.status().ToString();
+    client_.session = std::move(session).value();
+    client_.channel = client_.session->OpenChannel({}).value();
+    WritePages(client_, 0, 64, 1);
+    ExpectPages(client_, 0, 64, 1);  // their entries are known now
+    ASSERT_EQ(Metric(client_, "rpc_reads_total"), 0U);
+    entry_ = &ServersEntries()[kPage];
+    frame_ = driver::FrameOf(entry_->load());
+    ASSERT_LT(frame_, kPages);
+    bytes_ = ServersObject("termfs-frames") + frame_ * kPageSize;
+  }
+  // Another page's bytes are in the frame. `hide`: how its own gives it up.
+  void GiveFrameAway(void (*hide)(driver::PageTableEntry&)) {
+    hide(*entry_);
+    std::fill_n(bytes_, kPageSize, std::byte{0xbd});
+  }
+  void BringFrameBack() {
+    std::fill_n(reinterpret_cast<uint64_t*>(bytes_), kPageSize / 8, WordOf(kPage, 1));
+    driver::PublishEntry(*entry_, frame_);
+  }
+  // The page is asked for by RPC, once, and then READ again.
+  void ExpectDisbelief() {
+    ExpectPages(client_, kPage, 1, 1);
+    EXPECT_EQ(steps_seen_, 2U) << "the frame and the entry";
+    EXPECT_EQ(Metric(client_, "validation_misses_total"), 1U);
+    EXPECT_EQ(Metric(client_, "rpc_reads_total"), 1U);
+    steps_.look = nullptr;
+    ExpectPages(client_, kPage, 1, 1);
+    EXPECT_EQ(Metric(client_, "rpc_reads_total"), 1U);
+  }
+
+  driver::Steps steps_;
+  TestClient client_;
+  driver::PageTableEntry* entry_ = nullptr;
+  uint32_t frame_ = 0;
+  std::byte* bytes_ = nullptr;
+  size_t steps_seen_ = 0;
+};
+
+TEST_P(ValidatedReadsInSteps, EvictedBetweenTheFrameAndTheEntry_IsNotBelieved) {
+  steps_.look = [this](size_t done) {
+    if (done == 1) {
+      GiveFrameAway(driver::HideEntry);
+    } else if (done == 2) {
+      BringFrameBack();
+    }
+    steps_seen_ = done;
+  };
+  ExpectDisbelief();
+}
+
+// The frame is READ while another page is in it, and is the page's again, at the very same place, before the entry is
+// READ: nothing but the generation tells.
+TEST_P(ValidatedReadsInSteps, EvictedAndBackBeforeTheEntry_IsNotBelieved) {
+  steps_.look = [this](size_t done) {
+    if (done == 0) {
+      GiveFrameAway(driver::HideEntry);
+    } else if (done == 1) {
+      BringFrameBack();
+    }
+    steps_seen_ = done;
+  };
+  ExpectDisbelief();
+}
+
+TEST_P(ValidatedReadsInSteps, WrittenWhileItIsRead_IsNotBelieved) {
+  steps_.look = [this](size_t done) {
+    if (done == 0) {
+      GiveFrameAway(driver::BeginWriteEntry);
+    } else if (done == 1) {
+      BringFrameBack();
+    }
+    steps_seen_ = done;
+  };
+  ExpectDisbelief();
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, ValidatedReadsInSteps, testing::Bool(),
+                         [](const auto& of) { return of.param ? "reversed" : "asPosted"; });
 
 }  // namespace
 }  // namespace termfs::tlib
