@@ -18,6 +18,24 @@ Result<std::unique_ptr<PageTableView>> PageTableView::Create(uint64_t max_pages)
 
 PageTableView::~PageTableView() { munmap(entries_, pages_ * sizeof(uint64_t)); }
 
+void PageTableView::Cover(uint64_t pages, driver::RKey rkey) {
+  MutexLock lock(mutex_);
+  if (pages > covered_.load(std::memory_order_relaxed)) {
+    rkey_.store(rkey.value, std::memory_order_relaxed);
+    covered_.store(pages, std::memory_order_release);
+  }
+}
+
+driver::SendWorkRequest PageTableView::ReadOf(uint64_t first, uint64_t count, uint64_t entries_offset, uint64_t* to,
+                                              driver::LKey lkey) const {
+  driver::SendWorkRequest request;
+  request.opcode = driver::Opcode::kRdmaRead;
+  request.local = {.addr = to, .length = static_cast<uint32_t>(count * sizeof(uint64_t)), .lkey = lkey};
+  request.remote_offset = entries_offset + first * sizeof(uint64_t);
+  request.rkey = {rkey_.load(std::memory_order_relaxed)};
+  return request;
+}
+
 std::optional<uint64_t> PageTableView::NextUsed(uint64_t block) const {
   for (uint64_t word = block / 64; word < used_.size(); word++) {
     uint64_t bits = used_[word].load(std::memory_order_relaxed);

@@ -92,8 +92,8 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
              .region_rkey = {info.region_rkey},
              .bitmap_rkey = {info.bitmap_rkey},
              .bitmap_bytes = info.bitmap_bytes};
-  region_bytes_.store(info.pages << kPageBits, std::memory_order_relaxed);
   RETURN_IF_ERROR(LearnWay(info));
+  region_bytes_.store(info.pages << kPageBits, std::memory_order_release);
   RETURN_IF_ERROR(LearnPatterns(info));
   if (bitmap_mode() == BitmapMode::kPulled) {
     pulled_words_ = (region_.pages + 63) / 64;
@@ -117,9 +117,9 @@ Status SessionCore::LearnWay(const wire::RegionInfoT& info) {
   if (info.table_rkey == 0 || info.entries_offset % sizeof(uint64_t) != 0 || info.entries_offset > UINT64_MAX / 2) {
     return Status::Error(EPROTO, "the server's page table is not one this program knows");
   }
-  region_.table_rkey = {info.table_rkey};
   region_.entries_offset = info.entries_offset;
   ASSIGN_OR_RETURN(table_, PageTableView::Create(region_.max_pages));
+  table_->Cover(info.pages, {info.table_rkey});
   return Status::Ok();
 }
 
@@ -162,7 +162,10 @@ Status SessionCore::CheckInRegion(RegionOffset offset, uint64_t length) {
   if (fits(region_.max_pages << kPageBits)) {
     ASSIGN_OR_RETURN(const auto info, control_->Call<wire::RegionInfoT>(wire::GetRegionInfoT(), CallDeadline()));
     if (info.pages != 0 && info.pages <= region_.max_pages) {
-      region_bytes_.store(info.pages << kPageBits, std::memory_order_relaxed);
+      if (table_ != nullptr) {
+        table_->Cover(info.pages, {info.table_rkey});
+      }
+      region_bytes_.store(info.pages << kPageBits, std::memory_order_release);
     }
   }
   return fits(region_bytes()) ? Status::Ok() : Status::Error(EINVAL, "outside of the region");

@@ -40,8 +40,7 @@ struct RegionFacts {
   driver::RKey bitmap_rkey;
   uint64_t bitmap_bytes = 0;
   driver::ReadWay way{};
-  driver::RKey table_rkey{};  // kValidated, as the next; driver::RegionKeys
-  uint64_t entries_offset = 0;
+  uint64_t entries_offset = 0;  // kValidated: driver::RegionKeys
 };
 
 class SessionCore {
@@ -82,7 +81,7 @@ class SessionCore {
 
   // The region's size as last heard of. A server makes its region larger without telling; so who is asked for bytes
   // beyond that asks the server before he refuses.
-  uint64_t region_bytes() const { return region_bytes_.load(std::memory_order_relaxed); }
+  uint64_t region_bytes() const { return region_bytes_.load(std::memory_order_acquire); }
   // EINVAL: the range is not in the region; otherwise why the server could not be asked.
   Status CheckInRegion(RegionOffset offset, uint64_t length);
 
@@ -132,7 +131,7 @@ class SessionCore {
   std::unique_ptr<driver::ProtectionDomain> domain_;
   std::unique_ptr<HeatExporter> heat_;
   RegionFacts region_;
-  std::atomic<uint64_t> region_bytes_{0};
+  std::atomic<uint64_t> region_bytes_{0};  // stored after what table_ covers, which is never less
   uint64_t id_ = 0;
   uint64_t epoch_ = 0;
   std::string transport_;

@@ -49,14 +49,9 @@ Status TablePuller::PullInTurn() {
 Status TablePuller::PullBlocks(uint64_t first, uint64_t count) {
   PageTableView& view = *core_.table();
   const uint64_t page = first * PageTableView::kBlockPages;
-  const uint64_t pages = std::min(count * PageTableView::kBlockPages, view.pages() - page);
-  driver::SendWorkRequest read{.opcode = driver::Opcode::kRdmaRead};
-  read.local = {.addr = entries_.get(),
-                .length = static_cast<uint32_t>(pages * sizeof(uint64_t)),
-                .lkey = entries_region_->lkey()};
-  read.remote_offset = core_.region().entries_offset + page * sizeof(uint64_t);
-  read.rkey = core_.region().table_rkey;
-  RETURN_IF_ERROR(read_(read));
+  const uint64_t pages = std::min(count * PageTableView::kBlockPages, view.covered() - page);
+  RETURN_IF_ERROR(
+      read_(view.ReadOf(page, pages, core_.region().entries_offset, entries_.get(), entries_region_->lkey())));
   for (uint64_t i = 0; i < pages; i++) {
     view.Set(page + i, entries_[i]);
   }

@@ -114,20 +114,26 @@ Status ValidatedReader::AddBlock(uint64_t block) {
   return Status::Ok();
 }
 
+driver::SendWorkRequest ValidatedReader::EntriesRequest(uint64_t first, uint64_t count, uint64_t* to) const {
+  driver::SendWorkRequest request =
+      view_.ReadOf(first, count, core_->region().entries_offset, to, entries_region_->lkey());
+  request.id = RpcPort::kReadId;
+  request.signaled = false;
+  return request;
+}
+
 Status ValidatedReader::ReadBlocks() {
+  std::array<uint64_t, kMostBlocks> counts;
   for (uint32_t i = 0; i < block_count_; i++) {
-    const uint64_t first = blocks_[i] * PageTableView::kBlockPages;
-    const uint64_t count = std::min(PageTableView::kBlockPages, view_.pages() - first);
-    requests_[i] =
-        ReadRequestOf(entries_.get() + i * PageTableView::kBlockPages, count * kEntryBytes, entries_region_->lkey(),
-                      core_->region().table_rkey, core_->region().entries_offset + first * kEntryBytes);
+    counts[i] = view_.CoveredOf(blocks_[i]);
+    requests_[i] = EntriesRequest(blocks_[i] * PageTableView::kBlockPages, counts[i],
+                                  entries_.get() + i * PageTableView::kBlockPages);
   }
   RETURN_IF_ERROR(Post({requests_.data(), block_count_}));
   for (uint32_t i = 0; i < block_count_; i++) {
     const uint64_t first = blocks_[i] * PageTableView::kBlockPages;
-    const uint64_t count = std::min(PageTableView::kBlockPages, view_.pages() - first);
     view_.Use(blocks_[i]);
-    for (uint64_t j = 0; j < count; j++) {
+    for (uint64_t j = 0; j < counts[i]; j++) {
       view_.Set(first + j, entries_[i * PageTableView::kBlockPages + j]);
     }
   }
@@ -196,9 +202,7 @@ Status ValidatedReader::AddPage(const ReadRequest& read, const Check& check, Pag
   if (check_count_ != 0 && checks_[check_count_ - 1].page + 1 == check.page) {
     entry_requests_[entry_request_count_ - 1].local.length += kEntryBytes;
   } else {
-    entry_requests_[entry_request_count_++] =
-        ReadRequestOf(entries_.get() + check_count_, kEntryBytes, entries_region_->lkey(), core_->region().table_rkey,
-                      core_->region().entries_offset + check.page * kEntryBytes);
+    entry_requests_[entry_request_count_++] = EntriesRequest(check.page, 1, entries_.get() + check_count_);
   }
   checks_[check_count_++] = check;
   return Status::Ok();

@@ -72,6 +72,7 @@ class ValidatedReader {
   Status LearnEntries(std::span<const ReadRequest> reads);
   Status AddBlock(uint64_t block);
   Status ReadBlocks();
+  driver::SendWorkRequest EntriesRequest(uint64_t first, uint64_t count, uint64_t* to) const;
   Status PlanPages(const ReadRequest& read, uint32_t index);
   // The key of the frame that `entry` names and where it is in that memory region. False: the page is not READ.
   bool Locate(uint64_t entry, driver::RKey* rkey, uint64_t* offset);

@@ -173,12 +173,12 @@ class ServerImpl final : public Server {
   wire::RegionInfoT DescribeRegion(bool network) const {
     driver::TermRegion& term = region_->term();
     const PatternSwitch::Known known = patterns_->known();
-    const driver::RegionKeys keys = term.keys(network);
     wire::RegionInfoT info;
+    info.pages = region_->pages();
+    const driver::RegionKeys keys = term.keys(network);  // after the size: its table has so many pages
     // To a client of an RNIC that cannot READ it the region is one of that kind.
     const bool unread = driver::AllowsOneSidedRead(term.kind()) && keys.way == driver::ReadWay::kRpcOnly;
     info.kind = static_cast<uint8_t>(unread ? driver::RegionKind::kRpcTiering : term.kind());
-    info.pages = region_->pages();
     info.max_pages = term.max_frames();  // as many pages as frames
     info.way = static_cast<wire::ReadWay>(keys.way);
     info.region_rkey = keys.region.value;
