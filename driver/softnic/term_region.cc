@@ -240,7 +240,7 @@ void SoftTermRegion::Hide(PageIndex page) {
 
 TermRegionMemory SoftTermRegion::memory() {
   const auto all = [](SharedObject& object) { return std::span(object.data(), object.size()); };
-  return {.frames = all(*frames_), .table = all(*table_), .bitmap = all(*bitmap_object_)};
+  return {.frames = all(*frames_), .table = all(*table_).subspan(kEntriesOffset), .bitmap = all(*bitmap_object_)};
 }
 
 Pattern SoftTermRegion::pattern() const {
