@@ -177,7 +177,7 @@ struct RegionKeys {
   RKey bitmap{};  // TermRegion::bitmap; none with kValidated, whose peers have the entries
   // kValidated. Page p's entry is the 8 bytes at entries_offset + 8 * p of the memory region `table`. Frame f is at
   // (f % chunk_frames) * kPageSize of the memory region frame_chunks[f / chunk_frames], where that is registered.
-  RKey table{};
+  RKey table{};  // as long as the region is now, or longer; that of a region before it grew stays good for that
   uint64_t entries_offset = 0;
   uint32_t chunk_frames = 0;  // a power of two
   std::vector<RKey> frame_chunks{};
@@ -211,6 +211,8 @@ struct TermRegionOptions {
   uint64_t pages = 0;      // S: size of the region
   uint64_t max_pages = 0;  // room to grow; >= pages. Costs address space; memory when it is grown into
   Pattern pattern;
+  // How peers over the network READ it, on an RNIC that can do it either way (the software RNIC, for tests).
+  ReadWay network_way = ReadWay::kTranslated;
   // Where frames and page table shall outlive the process: a directory on a tmpfs, this region's alone, that nobody but
   // its owner may enter. Empty: they end with the process.
   std::string directory;
@@ -225,7 +227,7 @@ struct TermRegionOptions {
   std::function<void(PageIndex)> fault_handler;
 };
 
-// Page table and bitmap as long as the largest region's; of either, what the region has grown to has memory.
+// The table's entries and the bitmap are those of the largest region; what it has grown to has memory, of either.
 struct TermRegionMemory {
   std::span<std::byte> frames;
   std::span<std::byte> table;

@@ -105,7 +105,8 @@ void AddStats(CLI::App& app, StatsArguments& arguments, Action& action) {
   command->footer(
       "Rates are per second: requests from the kernel; pages read one-sidedly; pages known absent by the bitmap and "
       "by\n"
-      "the magic pattern; RPC reads; pages promoted and evicted; reads of the SSD. Percentiles count from the start.\n"
+      "the magic pattern, or by validation found to have changed; RPC reads; pages promoted and evicted; reads of the "
+      "SSD. Percentiles count from the start.\n"
       "link: whether the mount has its server, or for how long it has been without (down, later given-up).\n"
       "A column that the source does not know shows -.\n");
   command->callback([&] { action = [&] { return RunStats(arguments); }; });

@@ -66,8 +66,9 @@ std::string ForPeople(const std::string& address, const VolumeStatus& status, co
   for (const SessionStatus& session : status.sessions) {
     const std::string from =
         session.from.empty() ? fmt::format("pid {}, uid {}", session.pid, session.uid) : "from " + session.from;
-    fmt::format_to(out, "  {:<4} {} ({}), {}, bitmap {}, {} queue pairs, for {}\n", session.id, session.program, from,
-                   session.transport, session.bitmap, session.queue_pairs, FormatTime(session.seconds));
+    const std::string reads = session.reads == "validated" ? "validated READs" : "bitmap " + session.bitmap;
+    fmt::format_to(out, "  {:<4} {} ({}), {}, {}, {} queue pairs, for {}\n", session.id, session.program, from,
+                   session.transport, reads, session.queue_pairs, FormatTime(session.seconds));
     if (const auto* mount = MountOf(mounts, session); mount != nullptr) {
       fmt::format_to(out, "       on {}, fuse: {}, libfuse {}\n", mount->first, mount->second.fuse,
                      mount->second.libfuse);
@@ -105,6 +106,7 @@ void AddMembers(JsonWriter& json, const VolumeStatus& status, const Mounts& moun
         .Member("program", session.program)
         .Member("transport", session.transport)
         .Member("bitmap", session.bitmap)
+        .Member("reads", session.reads)
         .Member("uid", uint64_t{session.uid})
         .Member("from", session.from)
         .Member("pid", uint64_t{session.pid})

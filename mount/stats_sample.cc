@@ -19,7 +19,7 @@ namespace {
 // A column of the live view: a rate of the first side that the sample has, summed over the named counters.
 struct Column {
   std::string_view title;
-  std::string_view of_mount;   // counter of the mount, "" when it has none
+  std::string_view of_mount;   // counters of the mount, as the next; "" when it has none
   std::string_view of_server;  // counters of the server, separated by spaces
 };
 
@@ -27,7 +27,7 @@ constexpr std::array<Column, 8> kColumns = {{
     {"ops/s", "fuse_requests_total", "fs_reads_total fs_writes_total fs_metadata_total"},
     {"hits/s", "read_hit_pages_total", ""},
     {"bitmap/s", "absent_by_bitmap_pages_total", ""},
-    {"magic/s", "absent_by_pattern_pages_total", ""},
+    {"magic/s", "absent_by_pattern_pages_total validation_misses_total", ""},
     {"rpc/s", "rpc_reads_total", "rpc_reads_total"},
     {"promo/s", "", "promotions_total"},
     {"evict/s", "", "evictions_total"},

@@ -2,7 +2,8 @@
 //
 // The program termfs, which is mount.termfs, too, when it is called by that name. Here, and nowhere else, it is decided
 // which RNIC there is. For tests, TERMFS_NETWORK_FAULTS makes a bad network of what it sends
-// (driver/softnic/softnic.h).
+// (driver/softnic/softnic.h), and TERMFS_VALIDATED_READS has a server's clients on other hosts READ as if its RNIC knew
+// no page table.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -18,10 +19,6 @@ namespace {
 
 using NicResult = termfs::Result<std::unique_ptr<termfs::driver::Nic>>;
 
-NicResult OpenSoftNic(const char* faults) {
-  return termfs::driver::CreateSoftNic({.network_faults = faults != nullptr ? faults : ""});
-}
-
 NicResult OpenPairedNic(const std::string& name) {
   ASSIGN_OR_RETURN(auto device, termfs::driver::OpenRdmaDevice(name));
   ASSIGN_OR_RETURN(auto local, termfs::driver::CreateSoftNic());
@@ -32,13 +29,17 @@ NicResult OpenPairedNic(const std::string& name) {
 
 int main(int argc, char** argv) {
   const char* const faults = std::getenv("TERMFS_NETWORK_FAULTS");
+  const termfs::driver::SoftNicOptions soft{.network_faults = faults != nullptr ? faults : "",
+                                            .validated_reads = std::getenv("TERMFS_VALIDATED_READS") != nullptr};
   const termfs::mount::Program program{
       .open_nic =
-          [faults](const std::string& device) {
-            return device.empty() ? OpenSoftNic(faults) : termfs::driver::CreateVerbsNic(device);
+          [soft](const std::string& device) {
+            return device.empty() ? termfs::driver::CreateSoftNic(soft) : termfs::driver::CreateVerbsNic(device);
           },
       .open_server_nic =
-          [faults](const std::string& device) { return device.empty() ? OpenSoftNic(faults) : OpenPairedNic(device); }};
+          [soft](const std::string& device) {
+            return device.empty() ? termfs::driver::CreateSoftNic(soft) : OpenPairedNic(device);
+          }};
   const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
   const char* name = slash != nullptr ? slash + 1 : argc > 0 ? argv[0] : "termfs";
   if (std::strcmp(name, "mount.termfs") == 0) {

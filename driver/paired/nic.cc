@@ -29,10 +29,13 @@ struct Pair {
     if (!AllowsOneSidedRead(kind)) {
       return "";
     }
-    if (kind != RegionKind::kTerm) {
+    if (kind == RegionKind::kTerm && term_regions.ok()) {
+      return ", TeRM memory region";
+    }
+    if (WayOfDense(kind) != ReadWay::kValidated) {
       return ", RPC only: a region of kind " + std::string(ToString(kind)) + " is READ on this host only";
     }
-    return term_regions.ok() ? ", TeRM memory region" : ", RPC only: " + std::string(term_regions.message());
+    return ", validated READs" + (kind == RegionKind::kTerm ? ": " + std::string(term_regions.message()) : "");
   }
 };
 
@@ -83,7 +86,7 @@ class PairedDomain final : public ProtectionDomain {
         pair_->region = region;
       });
     }
-    return std::unique_ptr<TermRegion>(std::make_unique<DenseRegion>(std::move(local), *device_, keys_));
+    return DenseRegion::Create(std::move(local), options.resume, *device_, keys_);
   }
 
   bool SparseFrames(RegionKind kind) const override { return kind == RegionKind::kTerm && pair_->term_regions.ok(); }

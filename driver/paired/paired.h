@@ -10,7 +10,8 @@
 //   numbers       of the device's queue pairs have kDeviceMark set
 //
 // Where the device's driver has TeRM memory regions, regions of kind kTerm have sparse frames, and peers over the
-// network READ through its page table. On any other device they ask by RPC. transport(true) tells.
+// network READ through its page table. On any other device the DRAM tier is pinned, and they READ it by validation
+// (ReadWay::kValidated). RegionTransport tells.
 #pragma once
 
 #include <memory>

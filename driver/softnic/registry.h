@@ -47,6 +47,7 @@ struct Export {
   std::shared_ptr<SharedObject> object;  // the memory region's; with a page table: the table's
   uint64_t offset = 0;                   // of the region in its object
   uint64_t size = 0;
+  bool words = false;  // 64-bit words that change at once, and are READ so
   // Of a region with a page table only.
   std::shared_ptr<SharedObject> frames;
   RegionKind kind = RegionKind::kTerm;

@@ -72,7 +72,8 @@ class SoftMemoryRegion final : public MemoryRegion {
 
 class SoftProtectionDomain final : public ProtectionDomain {
  public:
-  explicit SoftProtectionDomain(const NicParts& parts) : parts_(parts), domain_(parts.registry->NewDomain()) {}
+  SoftProtectionDomain(const NicParts& parts, bool validated_reads)
+      : parts_(parts), validated_reads_(validated_reads), domain_(parts.registry->NewDomain()) {}
 
   Result<std::unique_ptr<MemoryRegion>> RegisterMemory(std::byte* data, size_t size, Access access) override {
     const bool writable = Has(access, Access::kRemoteWrite) || Has(access, Access::kRemoteAtomic);
@@ -95,7 +96,9 @@ class SoftProtectionDomain final : public ProtectionDomain {
   }
 
   Result<std::unique_ptr<TermRegion>> RegisterTermRegion(const TermRegionOptions& options) override {
-    return SoftTermRegion::Create(parts_.registry, parts_.rnic, domain_, options);
+    TermRegionOptions with_way = options;
+    with_way.network_way = validated_reads_ ? ReadWay::kValidated : options.network_way;
+    return SoftTermRegion::Create(parts_.registry, parts_.rnic, domain_, with_way);
   }
 
   Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) override {
@@ -107,12 +110,13 @@ class SoftProtectionDomain final : public ProtectionDomain {
 
  private:
   const NicParts parts_;
+  const bool validated_reads_;
   const uint32_t domain_;
 };
 
 class SoftNic final : public Nic {
  public:
-  explicit SoftNic(NicParts parts) : parts_(std::move(parts)) {}
+  SoftNic(NicParts parts, bool validated_reads) : parts_(std::move(parts)), validated_reads_(validated_reads) {}
 
   std::string transport(bool network) const override {
     return network ? "softnic (RoCEv2 over UDP)" : "softnic (shared memory)";
@@ -141,7 +145,7 @@ class SoftNic final : public Nic {
   }
 
   Result<std::unique_ptr<ProtectionDomain>> CreateProtectionDomain() override {
-    return std::unique_ptr<ProtectionDomain>(std::make_unique<SoftProtectionDomain>(parts_));
+    return std::unique_ptr<ProtectionDomain>(std::make_unique<SoftProtectionDomain>(parts_, validated_reads_));
   }
 
   Result<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t capacity) override {
@@ -150,6 +154,7 @@ class SoftNic final : public Nic {
 
  private:
   const NicParts parts_;
+  const bool validated_reads_;
 };
 
 }  // namespace
@@ -165,7 +170,7 @@ Result<std::unique_ptr<Nic>> CreateSoftNic(const SoftNicOptions& options) {
   ASSIGN_OR_RETURN(parts.rnic, softnic::RnicThread::Create());
   ASSIGN_OR_RETURN(parts.network, softnic::Network::Create(parts.rnic, faults));
   parts.mappings = std::make_shared<softnic::MappingCache>();
-  return std::unique_ptr<Nic>(std::make_unique<softnic::SoftNic>(std::move(parts)));
+  return std::unique_ptr<Nic>(std::make_unique<softnic::SoftNic>(std::move(parts), options.validated_reads));
 }
 
 }  // namespace termfs::driver

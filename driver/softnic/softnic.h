@@ -24,6 +24,9 @@ namespace termfs::driver {
 struct SoftNicOptions {
   // For tests: "loss=0.01,seed=7" and the like makes a bad network of what is sent (network/fault_injection.h).
   std::string network_faults{};
+  // For tests: peers over the network READ the regions of this Nic by validation, as those of a device that knows no
+  // page table.
+  bool validated_reads = false;
 };
 
 // EINVAL: the faults make no sense.

@@ -131,17 +131,38 @@ Status SoftTermRegion::Register(uint32_t domain) {
     pages.faults = faults_;
   }
   ASSIGN_OR_RETURN(rkey_, registry_->AddExport(std::move(pages)));
+  if (validated_) {
+    chunks_ = std::make_unique<FrameChunks>(registry_, domain, frames_, max_frames());
+    Export entries;
+    entries.domain = domain;
+    entries.access = Access::kRemoteRead;
+    entries.object = table_;
+    entries.size = PageTableBytes(max_pages_);
+    entries.words = true;
+    ASSIGN_OR_RETURN(table_rkey_, registry_->AddExport(std::move(entries)));
+  }
   return Status::Ok();
 }
 
 SoftTermRegion::~SoftTermRegion() {
   registry_->RemoveExport(rkey_);
   registry_->RemoveExport(bitmap_rkey_);
+  registry_->RemoveExport(table_rkey_);
+  chunks_.reset();
   registry_->RemoveLocal(frames_lkey_);
   rnic_->Barrier();  // the fault handler runs no more
   if (faults_) {
     faults_->FailAll();
   }
+}
+
+RegionKeys SoftTermRegion::keys(bool network) const {
+  if (!network || chunks_ == nullptr) {
+    return TermRegion::keys(network);
+  }
+  RegionKeys keys{.way = ReadWay::kValidated, .table = table_rkey_, .entries_offset = kEntriesOffset};
+  chunks_->Describe(keys);
+  return keys;
 }
 
 PageTableEntry& SoftTermRegion::entry(PageIndex page) const {
@@ -157,14 +178,37 @@ Status SoftTermRegion::Commit(FrameIndex first, uint32_t count) {
   if (first.value > max_pages_ || count > max_pages_ - first.value) {
     return Status::Error(EINVAL, "commit frames that do not exist");
   }
-  const size_t offset = uint64_t{first.value} << kPageBits;
-  const size_t bytes = uint64_t{count} << kPageBits;
-  return sparse_ ? frames_->AllocateSparse(offset, bytes) : frames_->Allocate(offset, bytes);
+  const uint64_t at = uint64_t{first.value} << kPageBits;
+  const uint64_t bytes = uint64_t{count} << kPageBits;
+  if (sparse_) {
+    return frames_->AllocateSparse(at, bytes);
+  }
+  RETURN_IF_ERROR(frames_->Allocate(at, bytes));
+  Status registered = chunks_ != nullptr ? chunks_->Register(first, count) : Status::Ok();
+  if (!registered.ok() && !resumed_) {
+    frames_->Punch(at, bytes);
+  }
+  return registered;
 }
 
 void SoftTermRegion::Decommit(FrameIndex first, uint32_t count) {
   TERMFS_CHECK(first.value <= max_pages_ && count <= max_pages_ - first.value);
+  if (chunks_ != nullptr) {
+    chunks_->Deregister(first, count);  // what a READ that is being answered brings, its peer knows better than to use
+  }
   frames_->Punch(uint64_t{first.value} << kPageBits, uint64_t{count} << kPageBits);
+}
+
+void SoftTermRegion::Revoke(FrameIndex first, uint32_t count) {
+  if (chunks_ != nullptr) {
+    chunks_->Revoke(first, count);
+  }
+}
+
+void SoftTermRegion::Restore(FrameIndex first, uint32_t count) {
+  if (chunks_ != nullptr) {
+    chunks_->Restore(first, count);
+  }
 }
 
 void SoftTermRegion::Publish(PageIndex page, FrameIndex frame) {
@@ -196,7 +240,7 @@ void SoftTermRegion::Hide(PageIndex page) {
 
 TermRegionMemory SoftTermRegion::memory() {
   const auto all = [](SharedObject& object) { return std::span(object.data(), object.size()); };
-  return {.frames = all(*frames_), .table = all(*table_), .bitmap = all(*bitmap_object_)};
+  return {.frames = all(*frames_), .table = all(*table_).subspan(kEntriesOffset), .bitmap = all(*bitmap_object_)};
 }
 
 Pattern SoftTermRegion::pattern() const {

@@ -21,6 +21,7 @@
 
 #include "base/mutex.h"
 #include "driver/nic.h"
+#include "driver/softnic/frame_chunks.h"
 #include "driver/softnic/page_table.h"
 #include "driver/softnic/registry.h"
 #include "driver/softnic/rnic_thread.h"
@@ -69,12 +70,15 @@ class SoftTermRegion final : public TermRegion {
   RegionKind kind() const override { return kind_; }
   uint64_t pages() const override { return header().pages.load(std::memory_order_acquire); }
   RKey rkey() const override { return rkey_; }
+  RegionKeys keys(bool network) const override;
   LKey frames_lkey() const override { return frames_lkey_; }
 
   uint32_t max_frames() const override { return static_cast<uint32_t>(max_pages_); }
   std::byte* frame(FrameIndex frame) override;
   Status Commit(FrameIndex first, uint32_t count) override;
   void Decommit(FrameIndex first, uint32_t count) override;
+  void Revoke(FrameIndex first, uint32_t count) override;
+  void Restore(FrameIndex first, uint32_t count) override;
 
   void Publish(PageIndex page, FrameIndex frame) override;
   void BeginWrite(PageIndex page) override;
@@ -98,7 +102,10 @@ class SoftTermRegion final : public TermRegion {
         rnic_(std::move(rnic)),
         kind_(options.kind),
         sparse_(options.sparse_frames),
-        max_pages_(options.max_pages) {}
+        max_pages_(options.max_pages),
+        validated_(options.network_way == ReadWay::kValidated && AllowsOneSidedRead(options.kind) &&
+                   options.kind != RegionKind::kOdp && !options.sparse_frames),
+        resumed_(options.resume) {}
   static size_t BitmapBytes(uint64_t pages) { return (pages + 63) / 64 * 8; }
   Status AllocateObjects(const TermRegionOptions& options);
   Status Register(uint32_t domain);
@@ -114,12 +121,16 @@ class SoftTermRegion final : public TermRegion {
   const RegionKind kind_;
   const bool sparse_;
   const uint64_t max_pages_;
+  const bool validated_;  // peers over the network do
+  const bool resumed_;
   std::shared_ptr<SharedObject> table_;
   std::shared_ptr<SharedObject> frames_;
   std::shared_ptr<SharedObject> bitmap_object_;
   std::shared_ptr<WaitingFaults> faults_;
   RKey rkey_;
   RKey bitmap_rkey_;
+  std::unique_ptr<FrameChunks> chunks_;  // with validated_, as the next
+  RKey table_rkey_;
   LKey frames_lkey_;
   mutable Mutex pattern_mutex_;
   // Page table and bitmap get memory as the region grows, and keep it when it shrinks: generations never restart. Bytes

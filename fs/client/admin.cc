@@ -40,6 +40,7 @@ SessionStatus FromWireStatus(const wire::SessionStatusT& s) {
           .transport = s.transport,
           .from = s.from,
           .bitmap = s.bitmap,
+          .reads = s.reads,
           .uid = s.uid,
           .pid = s.pid,
           .queue_pairs = s.queue_pairs,

@@ -30,6 +30,7 @@ struct SessionStatus {
   std::string transport;
   std::string from;    // host and port; empty: the server's host, where it is a process of
   std::string bitmap;  // live, pulled, off
+  std::string reads;   // translated, validated, rpc: driver::ReadWay
   uint32_t uid = 0;
   uint32_t pid = 0;
   uint32_t queue_pairs = 0;

@@ -284,6 +284,9 @@ Bytes ServedVolume::DescribeStatus() {
     session->transport = info.transport;
     session->from = info.from;
     session->bitmap = info.bitmap < kBitmaps.size() ? kBitmaps[info.bitmap] : "unknown";
+    session->reads = info.way == driver::ReadWay::kValidated    ? "validated"
+                     : info.way == driver::ReadWay::kTranslated ? "translated"
+                                                                : "rpc";
     session->uid = info.uid;
     session->pid = info.pid;
     session->queue_pairs = info.queue_pairs;

@@ -217,6 +217,81 @@ def case_network_mount(site):
             check(metrics["network_packets_wrong_crc_total"] == 0, "every CRC is right")
 
 
+READER = """
+import mmap, os, random, sys, time
+path, seed, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+random.seed(seed)
+pages = os.stat(path).st_size // 4096
+descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+buffer = mmap.mmap(-1, 16 * 4096)
+end = time.monotonic() + seconds
+newest = [0] * pages
+reads = 0
+while time.monotonic() < end:
+    first = random.choice((random.randrange(64), random.randrange(pages)))
+    count = min(random.choice((1, 1, 1, 16)), pages - first)
+    got = os.preadv(descriptor, [memoryview(buffer)[:count * 4096]], first * 4096)
+    assert got == count * 4096, got
+    for i in range(count):
+        page = buffer[i * 4096:(i + 1) * 4096]
+        number, version = page[:8], page[8:16]
+        assert page == page[:16] * 256, f"page {first + i} is a mixture"
+        assert int.from_bytes(number, "little") == first + i, f"page {first + i} is page {number}"
+        version = int.from_bytes(version, "little")
+        assert version >= newest[first + i], f"page {first + i} went back"
+        newest[first + i] = version
+        reads += 1
+print(reads, "pages")
+"""
+
+
+def case_network_validated(site):
+    """A server whose RNIC knows no page table, as it were: a mount on another host reads frames and validates them, every
+    byte is compared, while a second mount writes, the tier shrinks and grows, and the server is killed and served again."""
+    os.environ["TERMFS_VALIDATED_READS"] = "1"
+    try:
+        volume = site.volume("128M", 0.5)
+        volume.stop()
+        with two_hosts(site, ipv6=True) as hosts:
+            hosts.serve(site, volume)
+            m, writer = (volume.mount(at=hosts.client) for _ in range(2))
+            check([s["reads"] for s in volume.status()["sessions"]] == ["validated", "validated"], "both validate")
+            check("validated READs" in run(*hosts.client, site.termfs, "status", m.path), "status says so")
+            write_and_check(m)
+            pages, version = 10240, [0] * 10240
+            page_of = lambda page: (page.to_bytes(8, "little") + version[page].to_bytes(8, "little")) * 256
+            with open(writer / "pages", "wb") as file:
+                for page in range(pages):
+                    file.write(page_of(page))
+                os.fsync(file.fileno())
+            seconds = site.size(12, 6)
+            readers = [site.start("python3", "-c", READER, m / "pages", seed, seconds) for seed in range(2)]
+            descriptor = os.open(writer / "pages", os.O_WRONLY)
+            end, turn = time.monotonic() + seconds, 0
+            while time.monotonic() < end:
+                for page in (turn * 7 % 64, turn * 1237 % pages):
+                    version[page] += 1
+                    os.pwrite(descriptor, page_of(page), page * 4096)
+                if turn % 100 == 50:
+                    run(site.termfs, "set", volume.path,
+                        "dram-ratio=" + ("0.1" if turn // 100 % 2 == 0 else "0.5"))
+                turn += 1
+            os.close(descriptor)
+            for reader in readers:
+                check(reader.wait(timeout=200) == 0, f"a reader: {reader.stdout.read()[-600:]}")
+            counters = {name: int(m.describe()[name]) for name in ("read_hit_pages_total", "validation_misses_total")}
+            print(f"     network_validated: {counters}, {turn} turns of the writer", flush=True)
+            check(counters["read_hit_pages_total"] > 1000, "pages are READ")
+            check(counters["validation_misses_total"] > 0, "and found to have changed")
+            volume.kill()
+            hosts.serve(site, volume)
+            with open(m / "pages", "rb") as file:
+                for page in range(pages):
+                    check(file.read(4096) == page_of(page), f"page {page} after the server was killed")
+    finally:
+        del os.environ["TERMFS_VALIDATED_READS"]
+
+
 def case_network_and_here(site):
     """A mount on the server's own host goes through memory, one that names its address over the network; both see the
     same, and a secret that is not the volume's opens nothing."""

@@ -22,6 +22,7 @@ class CrashTermRegion final : public TermRegion {
   RegionKind kind() const override { return region_->kind(); }
   uint64_t pages() const override { return region_->pages(); }
   RKey rkey() const override { return region_->rkey(); }
+  RegionKeys keys(bool network) const override { return region_->keys(network); }
   LKey frames_lkey() const override { return region_->frames_lkey(); }
   uint32_t max_frames() const override { return region_->max_frames(); }
   std::byte* frame(FrameIndex frame) override { return region_->frame(frame); }
@@ -36,6 +37,8 @@ class CrashTermRegion final : public TermRegion {
     region_->Decommit(first, count);
     points_.Pass("nic.decommitted");
   }
+  void Revoke(FrameIndex first, uint32_t count) override { region_->Revoke(first, count); }
+  void Restore(FrameIndex first, uint32_t count) override { region_->Restore(first, count); }
   void Publish(PageIndex page, FrameIndex frame) override {
     points_.Pass("nic.publish");
     region_->Publish(page, frame);

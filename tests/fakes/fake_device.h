@@ -7,7 +7,9 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -112,25 +114,38 @@ class FakeDevice final : public RdmaDevice {
 
   Status term_regions = Status::Error(EOPNOTSUPP, "the driver of fake0 has no TeRM memory regions");
   Status ports;
-  int registered = 0;                           // memory regions that are, of foreign memory
-  int registrations_left = 1 << 30;             // then ENOMEM
+  int registered = 0;                // memory regions that are, of foreign memory
+  int registrations_left = 1 << 30;  // then ENOMEM
+  // Of those, what peers may READ, by keys.
+  std::map<uint32_t, std::span<std::byte>> readable;
   FakeDeviceTermRegion* term_region = nullptr;  // the last
 
  private:
   class Registered final : public MemoryRegion {
    public:
-    Registered(std::unique_ptr<MemoryRegion> region, int& count) : region_(std::move(region)), count_(count) {
-      count_++;
+    Registered(std::unique_ptr<MemoryRegion> region, bool readable, FakeDevice& device)
+        : region_(std::move(region)), device_(device) {
+      device_.registered++;
+      if (readable) {
+        rkey_ = {device_.next_rkey_++};
+        device_.readable[rkey_.value] = {region_->data(), region_->size()};
+      }
     }
-    ~Registered() override { count_--; }
+    ~Registered() override {
+      device_.registered--;
+      device_.readable.erase(rkey_.value);
+    }
+    Registered(const Registered&) = delete;
+    Registered& operator=(const Registered&) = delete;
     LKey lkey() const override { return region_->lkey(); }
-    RKey rkey() const override { return region_->rkey(); }
+    RKey rkey() const override { return rkey_; }
     std::byte* data() override { return region_->data(); }
     size_t size() const override { return region_->size(); }
 
    private:
     const std::unique_ptr<MemoryRegion> region_;
-    int& count_;
+    FakeDevice& device_;
+    RKey rkey_{};
   };
 
   class Domain final : public DeviceDomain {
@@ -151,11 +166,11 @@ class FakeDevice final : public RdmaDevice {
       if (device_.registrations_left-- <= 0) {
         return Status::Error(ENOMEM, "injected: register memory");
       }
-      std::unique_ptr<MemoryRegion> region = std::make_unique<FakeMemoryRegion>(data, size);
-      if (!Has(access, Access::kRemoteRead)) {  // what the software RNIC does of its own memory only
-        ASSIGN_OR_RETURN(region, domain_->RegisterMemory(data, size, access));
-      }
-      return std::unique_ptr<MemoryRegion>(std::make_unique<Registered>(std::move(region), device_.registered));
+      // For peers the software RNIC registers memory of its own only.
+      const Access local = Has(access, Access::kLocalWrite) ? Access::kLocalWrite : Access{};
+      ASSIGN_OR_RETURN(std::unique_ptr<MemoryRegion> region, domain_->RegisterMemory(data, size, local));
+      return std::unique_ptr<MemoryRegion>(
+          std::make_unique<Registered>(std::move(region), Has(access, Access::kRemoteRead), device_));
     }
     Result<std::unique_ptr<DeviceTermRegion>> RegisterTerm(const TermMappings& mappings) override {
       auto region = std::make_unique<FakeDeviceTermRegion>(mappings);
@@ -170,6 +185,7 @@ class FakeDevice final : public RdmaDevice {
   };
 
   const std::unique_ptr<Nic> nic_;
+  uint32_t next_rkey_ = 1;
 };
 
 }  // namespace termfs::driver

@@ -108,7 +108,28 @@ class FakeTermRegion final : public TermRegion {
         TERMFS_CHECK(entry.state == kMagic || entry.frame != i);  // no page may be in it
       }
     }
+    TERMFS_CHECK(options_.network_way != ReadWay::kValidated || revoked_.erase(first.value) == 1);
     std::memset(frame(first), 0, uint64_t{count} * kPageSize);
+  }
+  // With ReadWay::kValidated, in whole chunks.
+  RegionKeys keys(bool network) const override EXCLUDES(mutex_) {
+    RegionKeys keys = TermRegion::keys(network);
+    if (network && options_.network_way == ReadWay::kValidated) {
+      MutexLock lock(mutex_);
+      keys.way = ReadWay::kValidated;
+      keys.chunk_epoch = chunk_epoch_;
+    }
+    return keys;
+  }
+  void Revoke(FrameIndex first, uint32_t count) override EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    TERMFS_CHECK(count <= ChunkFramesOf(max_frames()) && committed_[first.value]);
+    revoked_.insert(first.value);
+    chunk_epoch_++;
+  }
+  void Restore(FrameIndex first, uint32_t) override EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    TERMFS_CHECK(revoked_.erase(first.value) == 1);
   }
   void Publish(PageIndex page, FrameIndex frame) override EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -169,6 +190,8 @@ class FakeTermRegion final : public TermRegion {
   std::vector<Entry> entries_ GUARDED_BY(mutex_);
   std::vector<bool> committed_ GUARDED_BY(mutex_);
   std::set<uint64_t> failed_faults_ GUARDED_BY(mutex_);
+  std::set<uint32_t> revoked_ GUARDED_BY(mutex_);  // chunks, by their first frames
+  uint64_t chunk_epoch_ GUARDED_BY(mutex_) = 1;
   uint32_t fail_commits_from_ GUARDED_BY(mutex_) = UINT32_MAX;
   std::vector<std::atomic<uint64_t>> bitmap_;
 };

@@ -337,6 +337,7 @@ class ClientSession final : public tlib::client::Session {
   uint64_t pages() const override { return pages_; }
   uint64_t max_pages() const override { return uint64_t{1} << 30; }
   std::string transport() const override { return "memory"; }
+  driver::ReadWay way() const override { return driver::ReadWay::kTranslated; }
   std::string volume() const override { return volume_; }
   bool lost() const override { return session_->lost; }
   std::vector<MetricValue> Metrics() const override { return {}; }

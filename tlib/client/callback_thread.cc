@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kMessageBytes = 2 * size_t{kChannelCredits} * kMaxMessage;
 constexpr uint64_t kSendBit = uint64_t{1} << 32;  // of a work request's id; below it: the buffer's index
 constexpr size_t kMaxErrorText = 256;
+constexpr std::chrono::seconds kReadsEnd{4};  // of what the server takes back; it waits a little longer
 
 }  // namespace
 
@@ -45,7 +46,7 @@ Status CallbackThread::Init() {
   for (uint32_t i = 0; i < kChannelCredits; i++) {
     RETURN_IF_ERROR(PostReceive(i));
   }
-  return core_->RefreshPatterns();
+  return core_->RefreshRegion();
 }
 
 CallbackThread::~CallbackThread() {
@@ -134,6 +135,10 @@ Result<std::vector<std::byte>> CallbackThread::Dispatch(const DecodedRequest& re
     RETURN_IF_ERROR(TakePatterns(request.body));
     return std::vector<std::byte>();
   }
+  if (request.header.opcode == kRevokeChunks) {
+    RETURN_IF_ERROR(TakeRevocation(request.body));
+    return std::vector<std::byte>();
+  }
   if (handler_ == nullptr || request.header.opcode < kFirstServiceOpcode) {
     return Status::Error(ENOSYS, "this client takes no such call");
   }
@@ -153,6 +158,15 @@ Status CallbackThread::TakePatterns(std::span<const std::byte> body) {
   }
   core_->patterns().Set(std::move(patterns));
   return Status::Ok();
+}
+
+Status CallbackThread::TakeRevocation(std::span<const std::byte> body) {
+  RevokeChunksBody message;
+  if (body.size() != sizeof(message)) {
+    return Status::Error(EPROTO, "malformed revocation");
+  }
+  std::memcpy(&message, body.data(), sizeof(message));
+  return core_->chunks().Revoke(message.epoch, std::chrono::steady_clock::now() + kReadsEnd);
 }
 
 Status CallbackThread::SendReply(uint32_t index, uint64_t call, const Result<std::vector<std::byte>>& reply) {

@@ -40,6 +40,7 @@ class CallbackThread {
   Status HandleMessage(const driver::WorkCompletion& completion);
   Result<std::vector<std::byte>> Dispatch(const DecodedRequest& request);
   Status TakePatterns(std::span<const std::byte> body);
+  Status TakeRevocation(std::span<const std::byte> body);
   Status SendReply(uint32_t index, uint64_t call, const Result<std::vector<std::byte>>& reply);
   Status PostReceive(uint32_t index);
 

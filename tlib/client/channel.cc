@@ -49,7 +49,10 @@ Status ChannelImpl::Init() {
   counters_ = core_->AddChannel();
   ASSIGN_OR_RETURN(buffer_, RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes));
   ASSIGN_OR_RETURN(port_, RpcPort::Open(core_, options_.interruption));
-  if (driver::AllowsOneSidedRead(core_->region().kind)) {
+  if (core_->region().way == driver::ReadWay::kValidated) {
+    ASSIGN_OR_RETURN(validated_, ValidatedReader::Create(core_, *port_, *counters_));
+    validated_->SetBuffer(buffer_);
+  } else if (core_->region().way == driver::ReadWay::kTranslated) {
     ASSIGN_OR_RETURN(reader_, OneSidedReader::Create(core_, *port_, *counters_));
     reader_->SetBuffer(buffer_);
     RETURN_IF_ERROR(reader_->Prepare());
@@ -59,6 +62,7 @@ Status ChannelImpl::Init() {
 
 ChannelImpl::~ChannelImpl() {
   reader_.reset();
+  validated_.reset();
   if (counters_ != nullptr) {
     core_->RemoveChannel(counters_);
   }
@@ -74,6 +78,7 @@ void ChannelImpl::AfterGivenUp(LateReply late) {
 void ChannelImpl::Detach() {
   TERMFS_CHECK(core_->patterns().lost());
   reader_.reset();
+  validated_.reset();
   ForgetUnderWay();
   bound_port_.reset();
   port_.reset();
@@ -111,7 +116,9 @@ Status ChannelImpl::ReadInFull(std::span<const ReadRequest> reads) {
 Status ChannelImpl::ReadOneSided(std::span<const ReadRequest> reads) {
   missing_.clear();
   counters_->slow_calls.Add();
-  RETURN_IF_ERROR(reader_ != nullptr ? reader_->Read(reads, missing_) : AllAreMissing(reads));
+  RETURN_IF_ERROR(reader_ != nullptr      ? reader_->Read(reads, missing_)
+                  : validated_ != nullptr ? validated_->Read(reads, missing_)
+                                          : AllAreMissing(reads));
   counters_->reads.Add(reads.size());
   return Status::Ok();
 }
@@ -392,6 +399,8 @@ Status ChannelImpl::EndFetch(const ReadRequest& read, const MissingPages& pages,
   counters_->rpc_read_pages.Add(fetched);
   if (reader_ != nullptr) {
     reader_->Learn(read, pages.bits, present);
+  } else if (validated_ != nullptr) {
+    validated_->Learn(read, pages.bits, present);
   }
   return Status::Ok();
 }
@@ -414,6 +423,9 @@ void ChannelImpl::ReplaceBuffer() {
   buffer_ = std::move(*fresh);
   if (reader_ != nullptr) {
     reader_->SetBuffer(buffer_);
+  }
+  if (validated_ != nullptr) {
+    validated_->SetBuffer(buffer_);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "tlib/client/rpc_port.h"
 #include "tlib/client/session.h"
 #include "tlib/client/session_core.h"
+#include "tlib/client/validated_reader.h"
 
 namespace termfs::tlib::client {
 
@@ -85,7 +86,9 @@ class ChannelImpl final : public Channel {
   std::unique_ptr<RpcPort> port_;        // null: detached
   std::unique_ptr<RpcPort> bound_port_;  // null: none, or not asked for yet
   bool bound_port_asked_for_ = false;
-  std::unique_ptr<OneSidedReader> reader_;  // null where the region cannot be READ
+  // By how the region is READ: one of the two, or none.
+  std::unique_ptr<OneSidedReader> reader_;
+  std::unique_ptr<ValidatedReader> validated_;
   std::vector<MissingPages> missing_;
   std::vector<RpcPort::Ticket> tickets_;
 

@@ -28,6 +28,7 @@ struct alignas(64) ChannelCounters {
   LocalCounter read_hit_pages;
   LocalCounter absent_by_bitmap_pages;
   LocalCounter absent_by_pattern_pages;
+  LocalCounter validation_misses;  // pages that were READ, and whose entry had changed
   LocalCounter rpc_reads;
   LocalCounter rpc_read_pages;
   LocalCounter calls;
@@ -40,6 +41,7 @@ struct alignas(64) ChannelCounters {
     sum.read_hit_pages.Add(read_hit_pages.value() + quick);
     sum.absent_by_bitmap_pages.Add(absent_by_bitmap_pages.value());
     sum.absent_by_pattern_pages.Add(absent_by_pattern_pages.value());
+    sum.validation_misses.Add(validation_misses.value());
     sum.rpc_reads.Add(rpc_reads.value());
     sum.rpc_read_pages.Add(rpc_read_pages.value());
     sum.calls.Add(calls.value());

@@ -164,16 +164,6 @@ void OneSidedReader::AddRun(const ReadRequest& read, uint32_t index, uint32_t fi
   count_++;
 }
 
-void OneSidedReader::AddMissing(uint32_t read, uint32_t page) {
-  // Reads come in order, but detection looks at them again a window later: search from the end.
-  auto found = missing_->rbegin();
-  while (found != missing_->rend() && found->read != read) {
-    ++found;
-  }
-  MissingPages& pages = found != missing_->rend() ? *found : missing_->emplace_back(MissingPages{.read = read});
-  pages.bits[page / 64] |= uint64_t{1} << (page % 64);
-}
-
 Status OneSidedReader::PostRuns() {
   if (patterns_.version() != patterns_version_ || kept_former_) [[unlikely]] {
     RefreshPatterns(false);

@@ -21,6 +21,7 @@
 #include "base/result.h"
 #include "driver/nic.h"
 #include "tlib/client/access_ring.h"
+#include "tlib/client/missing_pages.h"
 #include "tlib/client/pattern_matcher.h"
 #include "tlib/client/registered_buffer.h"
 #include "tlib/client/rpc_port.h"
@@ -29,12 +30,6 @@
 #include "tlib/rpc/page_span.h"
 
 namespace termfs::tlib::client {
-
-// The pages of reads[read] that have to be fetched: bit i, the i-th page it touches.
-struct MissingPages {
-  uint32_t read = 0;
-  ReadBitmap bits{};
-};
 
 class OneSidedReader {
  public:
@@ -105,7 +100,7 @@ class OneSidedReader {
   Status LearnRegionBytes(const ReadRequest& read);
   Status PlanPages(const ReadRequest& read, uint32_t index);
   void AddRun(const ReadRequest& read, uint32_t index, uint32_t first, PagePart part);
-  void AddMissing(uint32_t read, uint32_t page);
+  void AddMissing(uint32_t read, uint32_t page) { client::AddMissing(*missing_, read, page); }
   Status PostRuns();
   Status WaitForRuns();
   Status DetectAbsent();

@@ -69,6 +69,7 @@ class SessionImpl final : public Session {
   driver::RegionKind kind() const override { return core_->region().kind; }
   uint64_t pages() const override { return core_->region_bytes() >> kPageBits; }
   uint64_t max_pages() const override { return core_->region().max_pages; }
+  driver::ReadWay way() const override { return core_->region().way; }
   std::string transport() const override { return core_->transport(); }
   std::string volume() const override { return core_->volume(); }
   bool lost() const override { return core_->patterns().lost(); }

@@ -168,12 +168,13 @@ class Session {
   virtual uint64_t pages() const = 0;      // as last heard of
   virtual uint64_t max_pages() const = 0;  // what they may grow to while the session lasts
   virtual std::string transport() const = 0;
-  virtual std::string volume() const = 0;  // whose region it is
+  virtual driver::ReadWay way() const = 0;  // how the region is READ
+  virtual std::string volume() const = 0;   // whose region it is
   virtual bool lost() const = 0;
   // reads_total, read_pages_total, read_hit_pages_total (one-sided, accepted), absent_by_bitmap_pages_total,
-  // absent_by_pattern_pages_total, rpc_reads_total, rpc_read_pages_total, calls_total, bitmap_pulls_total,
-  // bitmap_pulled_bytes_total;
-  // histograms read_hit, read_miss, call.
+  // absent_by_pattern_pages_total, validation_misses_total (pages READ by validation whose entry had changed),
+  // rpc_reads_total, rpc_read_pages_total, calls_total; bitmap_pulls_total, bitmap_pulled_bytes_total (of the bitmap,
+  // or where READs are validated of the page table); histograms read_hit, read_miss, call.
   virtual std::vector<MetricValue> Metrics() const = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/log.h"
@@ -91,7 +92,8 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
              .region_rkey = {info.region_rkey},
              .bitmap_rkey = {info.bitmap_rkey},
              .bitmap_bytes = info.bitmap_bytes};
-  region_bytes_.store(info.pages << kPageBits, std::memory_order_relaxed);
+  RETURN_IF_ERROR(LearnWay(info));
+  region_bytes_.store(info.pages << kPageBits, std::memory_order_release);
   RETURN_IF_ERROR(LearnPatterns(info));
   if (bitmap_mode() == BitmapMode::kPulled) {
     pulled_words_ = (region_.pages + 63) / 64;
@@ -100,6 +102,39 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
       pulled_bitmap_[i].store(~uint64_t{0}, std::memory_order_relaxed);  // until pulled: the pattern tells
     }
   }
+  return Status::Ok();
+}
+
+Status SessionCore::LearnWay(const wire::RegionInfoT& info) {
+  if (info.way > wire::ReadWay::Validated) {
+    return Status::Error(EPROTO, "the server's region is READ in a way that this program does not know");
+  }
+  region_.way =
+      driver::AllowsOneSidedRead(region_.kind) ? static_cast<driver::ReadWay>(info.way) : driver::ReadWay::kRpcOnly;
+  if (region_.way != driver::ReadWay::kValidated) {
+    return Status::Ok();
+  }
+  if (info.table_rkey == 0 || info.entries_offset % sizeof(uint64_t) != 0 || info.entries_offset > UINT64_MAX / 2) {
+    return Status::Error(EPROTO, "the server's page table is not one this program knows");
+  }
+  region_.entries_offset = info.entries_offset;
+  ASSIGN_OR_RETURN(table_, PageTableView::Create(region_.max_pages));
+  table_->Cover(info.pages, {info.table_rkey});
+  return Status::Ok();
+}
+
+Status SessionCore::LearnChunks(wire::RegionInfoT& info) {
+  if (table_ == nullptr) {
+    return Status::Ok();
+  }
+  if (!std::has_single_bit(info.chunk_frames) || info.chunk_frames > driver::kFrameMask) {
+    return Status::Error(EPROTO, "the server's chunks of frames are not such as this program knows");
+  }
+  FrameChunks::Keys keys{.chunk_frames = info.chunk_frames, .epoch = info.chunk_epoch, .chunks = {}};
+  for (const uint32_t key : info.frame_chunks) {
+    keys.chunks.push_back({key});
+  }
+  chunks_.Learn(std::move(keys));
   return Status::Ok();
 }
 
@@ -113,9 +148,10 @@ Status SessionCore::LearnPatterns(const wire::RegionInfoT& info) {
   return Status::Ok();
 }
 
-Status SessionCore::RefreshPatterns() {
-  ASSIGN_OR_RETURN(const auto info, control_->Call<wire::RegionInfoT>(wire::GetRegionInfoT(), CallDeadline()));
-  return LearnPatterns(info);
+Status SessionCore::RefreshRegion() {
+  ASSIGN_OR_RETURN(auto info, control_->Call<wire::RegionInfoT>(wire::GetRegionInfoT(), CallDeadline()));
+  RETURN_IF_ERROR(LearnPatterns(info));
+  return LearnChunks(info);
 }
 
 Status SessionCore::CheckInRegion(RegionOffset offset, uint64_t length) {
@@ -126,13 +162,19 @@ Status SessionCore::CheckInRegion(RegionOffset offset, uint64_t length) {
   if (fits(region_.max_pages << kPageBits)) {
     ASSIGN_OR_RETURN(const auto info, control_->Call<wire::RegionInfoT>(wire::GetRegionInfoT(), CallDeadline()));
     if (info.pages != 0 && info.pages <= region_.max_pages) {
-      region_bytes_.store(info.pages << kPageBits, std::memory_order_relaxed);
+      if (table_ != nullptr) {
+        table_->Cover(info.pages, {info.table_rkey});
+      }
+      region_bytes_.store(info.pages << kPageBits, std::memory_order_release);
     }
   }
   return fits(region_bytes()) ? Status::Ok() : Status::Error(EINVAL, "outside of the region");
 }
 
 BitmapMode SessionCore::bitmap_mode() const {
+  if (region_.way != driver::ReadWay::kTranslated) {
+    return BitmapMode::kOff;
+  }
   const bool shows_presence = region_.kind == driver::RegionKind::kTerm || region_.kind == driver::RegionKind::kPin;
   return shows_presence ? options_.bitmap : BitmapMode::kOff;
 }
@@ -170,7 +212,7 @@ Result<std::unique_ptr<driver::QueuePair>> SessionCore::TryOpenQueuePair(wire::P
 }
 
 Status SessionCore::StartHeat() {
-  if (options_.heat_period.count() <= 0 || !driver::AllowsOneSidedRead(region_.kind)) {
+  if (options_.heat_period.count() <= 0 || region_.way == driver::ReadWay::kRpcOnly) {
     return Status::Ok();
   }
   ASSIGN_OR_RETURN(heat_, HeatExporter::Create(nic_, *domain_, region_.pages));
@@ -227,6 +269,7 @@ std::vector<MetricValue> SessionCore::Metrics() const {
       {"read_hit_pages_total", sum.read_hit_pages.value()},
       {"absent_by_bitmap_pages_total", sum.absent_by_bitmap_pages.value()},
       {"absent_by_pattern_pages_total", sum.absent_by_pattern_pages.value()},
+      {"validation_misses_total", sum.validation_misses.value()},
       {"rpc_reads_total", sum.rpc_reads.value()},
       {"rpc_read_pages_total", sum.rpc_read_pages.value()},
       {"calls_total", sum.calls.value()},

@@ -23,7 +23,9 @@
 #include "driver/nic.h"
 #include "tlib/client/channel_counters.h"
 #include "tlib/client/control_client.h"
+#include "tlib/client/frame_chunks.h"
 #include "tlib/client/heat_exporter.h"
+#include "tlib/client/page_table_view.h"
 #include "tlib/client/patterns.h"
 #include "tlib/client/session.h"
 
@@ -37,6 +39,8 @@ struct RegionFacts {
   driver::RKey region_rkey;
   driver::RKey bitmap_rkey;
   uint64_t bitmap_bytes = 0;
+  driver::ReadWay way{};
+  uint64_t entries_offset = 0;  // kValidated: driver::RegionKeys
 };
 
 class SessionCore {
@@ -62,10 +66,14 @@ class SessionCore {
   std::chrono::nanoseconds call_timeout() const { return options_.call_timeout; }
   ControlClient::TimePoint CallDeadline() const { return std::chrono::steady_clock::now() + options_.call_timeout; }
 
-  // Whether channels look at a bitmap at all: not in the rpc kinds, and not where absent pages fault.
+  // Whether channels look at a bitmap at all: not in the rpc kinds, not where absent pages fault, and not where there
+  // are the entries.
   BitmapMode bitmap_mode() const;
   // The pulled bitmap; empty in the other modes.
   std::span<std::atomic<uint64_t>> pulled_bitmap() { return {pulled_bitmap_.get(), pulled_words_}; }
+  // The copy of the page table; null unless READs are validated.
+  PageTableView* table() { return table_.get(); }
+  FrameChunks& chunks() { return chunks_; }
 
   // A connected queue pair for `purpose`. `cpu`: that the calling thread is bound to and will wait on; -1: none.
   Result<std::unique_ptr<driver::QueuePair>> OpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
@@ -73,13 +81,13 @@ class SessionCore {
 
   // The region's size as last heard of. A server makes its region larger without telling; so who is asked for bytes
   // beyond that asks the server before he refuses.
-  uint64_t region_bytes() const { return region_bytes_.load(std::memory_order_relaxed); }
+  uint64_t region_bytes() const { return region_bytes_.load(std::memory_order_acquire); }
   // EINVAL: the range is not in the region; otherwise why the server could not be asked.
   Status CheckInRegion(RegionOffset offset, uint64_t length);
 
-  // Asks for the patterns in use anew. Once the callback queue pair is there the server tells of every change; one that
-  // came between Welcome and then would be missed.
-  Status RefreshPatterns();
+  // Asks for the patterns in use and the keys of frames anew. Once the callback queue pair is there the server tells of
+  // every change; one that came between Welcome and then would be missed. So keys of frames are not taken from Welcome.
+  Status RefreshRegion();
 
   // The session is lost: channels answer ENOTCONN, those asleep wake up. The first reason stays.
   void MarkLost(const Status& why) EXCLUDES(mutex_);
@@ -108,9 +116,11 @@ class SessionCore {
   SessionCore(driver::Nic& nic, const SessionOptions& options) : nic_(nic), options_(options) {}
   Status SayHello();
   Status Learn(const wire::WelcomeT& welcome);
+  Status LearnWay(const wire::RegionInfoT& info);
   Status LearnPatterns(const wire::RegionInfoT& info);
   Result<std::unique_ptr<driver::QueuePair>> TryOpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
                                                               int cpu);
+  Status LearnChunks(wire::RegionInfoT& info);
 
   driver::Nic& nic_;
   const SessionOptions options_;
@@ -121,7 +131,7 @@ class SessionCore {
   std::unique_ptr<driver::ProtectionDomain> domain_;
   std::unique_ptr<HeatExporter> heat_;
   RegionFacts region_;
-  std::atomic<uint64_t> region_bytes_{0};
+  std::atomic<uint64_t> region_bytes_{0};  // stored after what table_ covers, which is never less
   uint64_t id_ = 0;
   uint64_t epoch_ = 0;
   std::string transport_;
@@ -129,6 +139,8 @@ class SessionCore {
   Patterns patterns_;
   std::unique_ptr<std::atomic<uint64_t>[]> pulled_bitmap_;
   size_t pulled_words_ = 0;
+  std::unique_ptr<PageTableView> table_;
+  FrameChunks chunks_;
   UniqueFd lost_event_;
   const unsigned max_spinning_ = std::max(1U, std::thread::hardware_concurrency() / 2);
   std::atomic<unsigned> spinning_{0};

@@ -58,6 +58,11 @@ Status SessionThread::Init() {
                                                     piece_words_ * sizeof(uint64_t), driver::Access::kLocalWrite));
     RETURN_IF_ERROR(PullBitmap());
   }
+  if (core_->table() != nullptr) {
+    ASSIGN_OR_RETURN(table_puller_,
+                     TablePuller::Create(*core_, std::min(core_->options().pull_pages, kMaxPullPages) / 8,
+                                         [this](const driver::SendWorkRequest& read) { return ReadNow(read); }));
+  }
   return core_->StartHeat();
 }
 
@@ -73,7 +78,8 @@ SessionThread::~SessionThread() {
 
 void SessionThread::Run() {
   const SessionOptions& options = core_->options();
-  const bool pulls = core_->bitmap_mode() == BitmapMode::kPulled && options.pull_period.count() > 0;
+  const bool pulls =
+      (core_->bitmap_mode() == BitmapMode::kPulled || table_puller_ != nullptr) && options.pull_period.count() > 0;
   const bool heat = core_->heat() != nullptr;
   const milliseconds shortest_drain = std::max(options.heat_period / kMostDrains, kShortestDrain);
   const milliseconds longest_drain = std::max(options.heat_period / kFewestDrains, kShortestDrain);
@@ -160,6 +166,9 @@ Status SessionThread::PullBitmap() {
 }
 
 Status SessionThread::PullInTurn() {
+  if (table_puller_ != nullptr) {
+    return table_puller_->PullInTurn();
+  }
   RETURN_IF_ERROR(PullNextPiece());
   pulls_.Add();
   return Status::Ok();
@@ -173,6 +182,17 @@ Status SessionThread::PullNextPiece() {
   read.local = {.addr = piece_.get(), .length = words * 8, .lkey = piece_region_->lkey()};
   read.remote_offset = first_word * 8;
   read.rkey = core_->region().bitmap_rkey;
+  RETURN_IF_ERROR(ReadNow(read));
+  const auto pulled = core_->pulled_bitmap().subspan(first_word, words);
+  for (uint32_t i = 0; i < words; i++) {
+    pulled[i].store(piece_[i], std::memory_order_relaxed);
+  }
+  next_word_ = first_word + words == all_words ? 0 : first_word + words;
+  pulled_bytes_.Add(words * sizeof(uint64_t));
+  return Status::Ok();
+}
+
+Status SessionThread::ReadNow(const driver::SendWorkRequest& read) {
   RETURN_IF_ERROR(pair_->PostSend({&read, 1}));
   std::array<driver::WorkCompletion, 1> completion;
   Deadline deadline = answered_ping_ != TimePoint::max() ? Deadline(answered_ping_ + kServerSilence)  // pings wait
@@ -180,14 +200,8 @@ Status SessionThread::PullNextPiece() {
   RETURN_IF_ERROR(waiter_.Wait(
       *queue_, [&] { return queue_->Poll(completion) != 0; }, deadline, /*soon=*/true));
   if (completion[0].status != driver::WcStatus::kSuccess) {
-    return Status::Error(ENOTCONN, "pull the bitmap: " + std::string(driver::ToString(completion[0].status)));
+    return Status::Error(ENOTCONN, "pull what is present: " + std::string(driver::ToString(completion[0].status)));
   }
-  const auto pulled = core_->pulled_bitmap().subspan(first_word, words);
-  for (uint32_t i = 0; i < words; i++) {
-    pulled[i].store(piece_[i], std::memory_order_relaxed);
-  }
-  next_word_ = first_word + words == all_words ? 0 : first_word + words;
-  pulled_bytes_.Add(words * sizeof(uint64_t));
   return Status::Ok();
 }
 

@@ -18,6 +18,7 @@
 #include "driver/nic.h"
 #include "tlib/client/completion_waiter.h"
 #include "tlib/client/session_core.h"
+#include "tlib/client/table_puller.h"
 
 namespace termfs::tlib::client {
 
@@ -51,6 +52,7 @@ class SessionThread {
   Status PullBitmap();
   Status PullInTurn();
   Status PullNextPiece();
+  Status ReadNow(const driver::SendWorkRequest& read);
   void Ping();
 
   const std::shared_ptr<SessionCore> core_;
@@ -66,6 +68,7 @@ class SessionThread {
   std::unique_ptr<driver::MemoryRegion> piece_region_;
   std::unique_ptr<driver::CompletionQueue> queue_;
   std::unique_ptr<driver::QueuePair> pair_;
+  std::unique_ptr<TablePuller> table_puller_;  // null unless READs are validated
   std::thread thread_;
 };
 

@@ -35,6 +35,7 @@ enum Opcode : uint16_t {
   kRead = 1,                 // sparse fetch: region pages into the client's buffer
   kWrite = 2,                // client's buffer into the region; only where the service allows raw writes
   kSetPattern = 3,           // server to client: recognise these patterns (PatternBody)
+  kRevokeChunks = 4,         // server to client: forget the keys of frames (RevokeChunksBody)
   kFirstServiceOpcode = 64,  // from here on: the service above tlib (fs/proto)
 };
 
@@ -106,6 +107,12 @@ struct PatternBody {
   uint32_t reserved = 0;
 };
 static_assert(sizeof(PatternBody) == 136);
+
+// To a client that validates its READs. It forgets the keys of all chunks of frames, waits for its READs of them, and
+// acknowledges with an empty reply; from then on it takes keys only from a RegionInfo of this epoch or a later one.
+struct RevokeChunksBody {
+  uint64_t epoch = 0;  // RegionInfo.chunk_epoch
+};
 
 static_assert(std::is_trivially_copyable_v<RequestHeader> && std::is_trivially_copyable_v<ReplyHeader>);
 

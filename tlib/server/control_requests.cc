@@ -153,6 +153,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
                    .uid = peer->uid,
                    .pid = peer->pid,
                    .bitmap = hello.bitmap,
+                   .way = static_cast<driver::ReadWay>(options_.region_info(peer->path.has_value()).way),
                    .client = hello.client,
                    .reconnect_seconds = hello.reconnect_seconds};
   {

@@ -3,22 +3,22 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
 namespace termfs::tlib::server {
 
 void Frames::Cover(uint32_t frames) {
-  const uint32_t chunks = frames / kChunkFrames + (frames % kChunkFrames != 0 ? 1 : 0);
-  if (chunks > committed_.size()) {
+  const uint32_t chunks = frames / chunk_frames_ + (frames % chunk_frames_ != 0 ? 1 : 0);
+  if (chunks > chunks_.size()) {
     taken_.resize(ChunkEnd(chunks - 1));
-    taken_in_chunk_.resize(chunks);
-    committed_.resize(chunks);
+    chunks_.resize(chunks);
   }
 }
 
 uint32_t Frames::ChunkEnd(uint32_t chunk) const {
-  return static_cast<uint32_t>(std::min<uint64_t>(uint64_t{chunk + 1} * kChunkFrames, term_.max_frames()));
+  return static_cast<uint32_t>(std::min<uint64_t>(uint64_t{chunk + 1} * chunk_frames_, term_.max_frames()));
 }
 
 Status Frames::SetLimit(uint32_t limit, const std::function<void()>& progress) {
@@ -41,7 +41,7 @@ void Frames::Adopt(driver::FrameIndex frame, PageIndex page) {
   Cover(frame.value + 1);
   TERMFS_CHECK(limit() == 0 && !taken_[frame.value]);
   taken_[frame.value] = true;
-  taken_in_chunk_[frame.value / kChunkFrames]++;
+  chunks_[frame.value / chunk_frames_].taken++;
   used_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -51,13 +51,9 @@ void Frames::DecommitRest() {
     return;
   }
   MutexLock lock(mutex_);
-  DecommitChunks();
-}
-
-void Frames::DecommitChunks() {
-  for (uint32_t chunk = 0; chunk < committed_.size(); chunk++) {
-    if (!committed_[chunk]) {
-      const uint32_t first = chunk * kChunkFrames;
+  for (uint32_t chunk = 0; chunk < chunks_.size(); chunk++) {
+    if (!chunks_[chunk].committed) {
+      const uint32_t first = chunk * chunk_frames_;
       term_.Decommit({first}, ChunkEnd(chunk) - first);
     }
   }
@@ -66,28 +62,32 @@ void Frames::DecommitChunks() {
 }
 
 void Frames::Lower(uint32_t limit) {
-  MutexLock lock(mutex_);
-  const uint32_t old_limit = this->limit();
-  limit_.store(limit, std::memory_order_relaxed);
-  std::erase_if(free_, [limit](uint32_t frame) { return frame >= limit; });
-  free_count_.store(static_cast<uint32_t>(free_.size()), std::memory_order_relaxed);
-  for (uint32_t chunk = limit / kChunkFrames; chunk < committed_.size() && chunk * kChunkFrames < old_limit; chunk++) {
-    DecommitUnused(chunk);
+  bool retires = false;
+  {
+    MutexLock lock(mutex_);
+    const uint32_t old_limit = this->limit();
+    limit_.store(limit, std::memory_order_relaxed);
+    std::erase_if(free_, [limit](uint32_t frame) { return frame >= limit; });
+    free_count_.store(static_cast<uint32_t>(free_.size()), std::memory_order_relaxed);
+    for (uint32_t chunk = limit / chunk_frames_; chunk < chunks_.size() && chunk * chunk_frames_ < old_limit; chunk++) {
+      retires |= DecommitUnused(chunk);
+    }
+  }
+  if (retires && retire_) {
+    retire_();
   }
 }
 
 Status Frames::Raise(uint32_t limit, const std::function<void()>& progress) {
   while (this->limit() < limit) {
     const uint32_t begin = this->limit();
-    const uint32_t chunk = begin / kChunkFrames;
+    const uint32_t chunk = begin / chunk_frames_;
     const uint32_t end = std::min(limit, ChunkEnd(chunk));
     {
       MutexLock lock(mutex_);
       Cover(end);
-      if (kind_ == Kind::kDense && !committed_[chunk]) {
-        const uint32_t first = chunk * kChunkFrames;
-        RETURN_IF_ERROR(term_.Commit({first}, ChunkEnd(chunk) - first));
-        committed_[chunk] = true;
+      if (kind_ == Kind::kDense) {
+        RETURN_IF_ERROR(Commit(chunk));
       }
       for (uint32_t frame = end; frame-- > begin;) {  // low numbers are taken first
         if (!taken_[frame]) {
@@ -112,7 +112,7 @@ std::optional<driver::FrameIndex> Frames::Take() {
   const uint32_t frame = free_.back();
   free_.pop_back();
   taken_[frame] = true;
-  taken_in_chunk_[frame / kChunkFrames]++;
+  chunks_[frame / chunk_frames_].taken++;
   free_count_.store(static_cast<uint32_t>(free_.size()), std::memory_order_relaxed);
   used_.fetch_add(1, std::memory_order_relaxed);
   return driver::FrameIndex{frame};
@@ -120,25 +120,90 @@ std::optional<driver::FrameIndex> Frames::Take() {
 
 void Frames::Give(driver::FrameIndex frame) {
   Unplace(frame);
-  MutexLock lock(mutex_);
-  TERMFS_CHECK(taken_[frame.value]);
-  taken_[frame.value] = false;
-  used_.fetch_sub(1, std::memory_order_relaxed);
-  const uint32_t chunk = frame.value / kChunkFrames;
-  taken_in_chunk_[chunk]--;
-  if (frame.value < limit()) {
-    free_.push_back(frame.value);
-    free_count_.store(static_cast<uint32_t>(free_.size()), std::memory_order_relaxed);
-  } else {
-    DecommitUnused(chunk);
+  bool retires = false;
+  {
+    MutexLock lock(mutex_);
+    TERMFS_CHECK(taken_[frame.value]);
+    taken_[frame.value] = false;
+    used_.fetch_sub(1, std::memory_order_relaxed);
+    const uint32_t chunk = frame.value / chunk_frames_;
+    chunks_[chunk].taken--;
+    if (frame.value < limit()) {
+      free_.push_back(frame.value);
+      free_count_.store(static_cast<uint32_t>(free_.size()), std::memory_order_relaxed);
+    } else {
+      retires = DecommitUnused(chunk);
+    }
+  }
+  if (retires && retire_) {
+    retire_();
   }
 }
 
-void Frames::DecommitUnused(uint32_t chunk) {
-  const uint32_t first = chunk * kChunkFrames;
-  if (committed_[chunk] && first >= limit() && taken_in_chunk_[chunk] == 0) {
-    committed_[chunk] = false;
-    term_.Decommit({first}, ChunkEnd(chunk) - first);
+// ---------------------------------------------------------------------------------------------------------------
+// Memory.
+
+Status Frames::Commit(uint32_t chunk) {
+  Chunk& state = chunks_[chunk];
+  const uint32_t first = chunk * chunk_frames_;
+  if (!state.committed) {
+    RETURN_IF_ERROR(term_.Commit({first}, ChunkEnd(chunk) - first));
+    state.committed = true;
+  } else if (std::exchange(state.retiring, false)) {
+    retiring_.fetch_sub(1, std::memory_order_relaxed);
+    if (std::exchange(state.round, 0) != 0) {
+      term_.Restore({first}, ChunkEnd(chunk) - first);
+    }
+  }
+  return Status::Ok();
+}
+
+bool Frames::DecommitUnused(uint32_t chunk) {
+  Chunk& state = chunks_[chunk];
+  if (!state.committed || state.retiring || chunk * chunk_frames_ < limit() || state.taken != 0) {
+    return false;
+  }
+  if (!revokes_) {
+    Decommit(chunk);
+    return false;
+  }
+  state.retiring = true;
+  retiring_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void Frames::Decommit(uint32_t chunk) {
+  const uint32_t first = chunk * chunk_frames_;
+  chunks_[chunk].committed = false;
+  term_.Decommit({first}, ChunkEnd(chunk) - first);
+}
+
+uint64_t Frames::BeginRetiring() {
+  MutexLock lock(mutex_);
+  if (retiring() == 0) {
+    return 0;
+  }
+  round_++;
+  for (uint32_t chunk = 0; chunk < chunks_.size(); chunk++) {
+    if (chunks_[chunk].retiring) {
+      const uint32_t first = chunk * chunk_frames_;
+      chunks_[chunk].round = round_;
+      term_.Revoke({first}, ChunkEnd(chunk) - first);
+    }
+  }
+  return term_.keys(/*network=*/true).chunk_epoch;
+}
+
+void Frames::EndRetiring() {
+  MutexLock lock(mutex_);
+  for (uint32_t chunk = 0; chunk < chunks_.size(); chunk++) {
+    Chunk& state = chunks_[chunk];
+    if (state.retiring && state.round == round_) {
+      state.retiring = false;
+      state.round = 0;
+      retiring_.fetch_sub(1, std::memory_order_relaxed);
+      Decommit(chunk);
+    }
   }
 }
 

@@ -8,6 +8,13 @@
 //   sparse   a frame is a share of the budget only. Its memory is that of the page it is placed at, committed then, and
 //            given back with the frame. No page has two frames: what one of them gave back would be the other's.
 //
+// Where clients READ frames by validation they have to know first (chunk_retirer.h): such a chunk is *retiring*, in
+// rounds. BeginRetiring revokes what is retiring by then; EndRetiring, after the clients were told, gives the memory of
+// those chunks back that still are. Between the two the limit may rise again, and keep a chunk.
+//
+//   none --Raise--> committed --unused beyond the limit--> retiring --EndRetiring of its round--> none
+//                       ^-----------------Raise---------------'
+//
 // Thread-safety: any thread; SetLimit one caller at a time.
 // Ownership:     a taken frame is the taker's until he gives it back.
 // Errors:        ENOMEM from SetLimit: the memory cannot be had; the limit is then as far as it came.
@@ -31,9 +38,13 @@ class Frames {
  public:
   enum class Kind : uint8_t { kDense, kSparse };
 
-  explicit Frames(driver::TermRegion& term, Kind kind = Kind::kDense)
+  // `retire`: chunks are retiring; may be null. Called with the mutex not held, must not block.
+  explicit Frames(driver::TermRegion& term, Kind kind = Kind::kDense, std::function<void()> retire = nullptr)
       : term_(term),
         kind_(kind),
+        chunk_frames_(term.chunk_frames()),
+        revokes_(term.keys(/*network=*/true).way == driver::ReadWay::kValidated),
+        retire_(std::move(retire)),
         page_of_(kind == Kind::kSparse ? term.max_frames() : 0),
         placed_(kind == Kind::kSparse ? size_t{term.max_frames()} / 64 + 1 : 0) {}
   Frames(const Frames&) = delete;
@@ -46,6 +57,11 @@ class Frames {
   // then: memory beyond the limit, or of no page, that is left of it goes back.
   void Adopt(driver::FrameIndex frame, PageIndex page) EXCLUDES(mutex_);
   void DecommitRest() EXCLUDES(mutex_);
+
+  // The epoch in which all retiring chunks are revoked; 0: there are none. One caller at a time for these two.
+  uint64_t BeginRetiring() EXCLUDES(mutex_);
+  void EndRetiring() EXCLUDES(mutex_);
+  uint32_t retiring() const { return retiring_.load(std::memory_order_relaxed); }
 
   std::optional<driver::FrameIndex> Take() EXCLUDES(mutex_);
   void Give(driver::FrameIndex frame) EXCLUDES(mutex_);
@@ -72,21 +88,31 @@ class Frames {
   }
 
  private:
-  static constexpr uint32_t kChunkFrames = 1024;  // 4 MiB
+  struct Chunk {
+    uint32_t taken = 0;  // frames
+    bool committed = false;
+    bool retiring = false;
+    uint64_t round = 0;  // that has revoked it; 0: none yet
+  };
 
   void Lower(uint32_t limit) EXCLUDES(mutex_);
   Status Raise(uint32_t limit, const std::function<void()>& progress) EXCLUDES(mutex_);
   uint32_t ChunkEnd(uint32_t chunk) const;
   // The vectors have items for these frames.
   void Cover(uint32_t frames) REQUIRES(mutex_);
-  void DecommitUnused(uint32_t chunk) REQUIRES(mutex_);
-  void DecommitChunks() REQUIRES(mutex_);
+  Status Commit(uint32_t chunk) REQUIRES(mutex_);
+  // What is unused and beyond the limit. True: it retires.
+  bool DecommitUnused(uint32_t chunk) REQUIRES(mutex_);
+  void Decommit(uint32_t chunk) REQUIRES(mutex_);
   void Unplace(driver::FrameIndex frame);
   bool MarkPlaced(uint64_t page);
   void DecommitUnplaced();
 
   driver::TermRegion& term_;
   const Kind kind_;
+  const uint32_t chunk_frames_;
+  const bool revokes_;  // before memory goes
+  const std::function<void()> retire_;
   // Sparse. Of a frame, by its taker: the page it is placed at, + 1, or 0. And bits of the pages that have one.
   const SparseArray<std::atomic<uint32_t>> page_of_;
   const SparseArray<std::atomic<uint64_t>> placed_;
@@ -94,11 +120,12 @@ class Frames {
   std::atomic<uint32_t> limit_{0};
   std::atomic<uint32_t> free_count_{0};
   std::atomic<uint32_t> used_{0};
+  std::atomic<uint32_t> retiring_{0};  // chunks
   mutable Mutex mutex_;
   std::vector<uint32_t> free_ GUARDED_BY(mutex_);
   std::vector<bool> taken_ GUARDED_BY(mutex_);
-  std::vector<uint32_t> taken_in_chunk_ GUARDED_BY(mutex_);
-  std::vector<bool> committed_ GUARDED_BY(mutex_);  // by chunk
+  std::vector<Chunk> chunks_ GUARDED_BY(mutex_);
+  uint64_t round_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace termfs::tlib::server

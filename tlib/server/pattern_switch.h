@@ -8,16 +8,14 @@
 // Ownership:     refers to workers, sessions and region.
 #pragma once
 
-#include <chrono>
-#include <functional>
 #include <optional>
-#include <vector>
 
 #include "base/mutex.h"
 #include "base/result.h"
 #include "driver/nic.h"
 #include "tlib/server/region.h"
 #include "tlib/server/session_table.h"
+#include "tlib/server/tell_clients.h"
 #include "tlib/server/worker_set.h"
 
 namespace termfs::tlib::server {
@@ -28,7 +26,6 @@ class PatternSwitch {
     driver::Pattern current;
     std::optional<driver::Pattern> former;
   };
-  using Expel = std::function<void(SessionId, const std::string&)>;
 
   PatternSwitch(WorkerSet& workers, SessionTable& sessions, Region& region)
       : workers_(workers), sessions_(sessions), region_(region), known_{region.term().pattern(), std::nullopt} {}
@@ -37,16 +34,15 @@ class PatternSwitch {
     MutexLock lock(mutex_);
     return known_;
   }
-  Status Switch(const driver::Pattern& pattern, const Expel& expel) EXCLUDES(mutex_);
+  Status Switch(const driver::Pattern& pattern, const ExpelClient& expel) EXCLUDES(mutex_);
 
  private:
   void SetKnown(const Known& known) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     known_ = known;
   }
-  Status SwitchInTurn(const driver::Pattern& pattern, const Expel& expel);
-  Status Tell(const Known& known, const Expel& expel);
-  Status AwaitGone(const std::vector<SessionId>& expelled);
+  Status SwitchInTurn(const driver::Pattern& pattern, const ExpelClient& expel);
+  Status Tell(const Known& known, const ExpelClient& expel);
 
   WorkerSet& workers_;
   SessionTable& sessions_;

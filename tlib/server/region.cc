@@ -16,6 +16,7 @@
 #include "base/unique_fd.h"
 #include "tlib/server/aio_block_device.h"
 #include "tlib/server/bounce_pool.h"
+#include "tlib/server/chunk_retirer.h"
 #include "tlib/server/cleaner.h"
 #include "tlib/server/device_contents.h"
 #include "tlib/server/frame_supply.h"
@@ -162,7 +163,9 @@ class StorageRegion final : public Region {
         bounce_(std::move(bounce)),
         tier_(std::move(tier)),
         states_(*term_, tier_->cells(), options.pages),
-        frames_(*term_, tier_->sparse_frames() ? Frames::Kind::kSparse : Frames::Kind::kDense),
+        frames_(*term_, tier_->sparse_frames() ? Frames::Kind::kSparse : Frames::Kind::kDense,
+                [this] { retirer_.Kick(); }),
+        retirer_(frames_, spawn_, std::move(environment.tell_readers)),
         policy_(options.pages, tier_->max_pages(), EffectiveChoice(options.kind, options.choice)),
         supply_(frames_, states_, policy_, metrics_, term_->max_frames()),
         cleaner_(device_, *log_, frames_, states_, supply_, metrics_),
@@ -246,6 +249,7 @@ class StorageRegion final : public Region {
   std::unique_ptr<TierStore> tier_;
   PageStates states_;
   Frames frames_;
+  ChunkRetirer retirer_;
   TierPolicy policy_;
   FrameSupply supply_;
   Cleaner cleaner_;
@@ -268,6 +272,7 @@ Status StorageRegion::Start(const Progress& progress) {
   }
   if (!begun.ok()) {
     cleaner_.Stop();
+    retirer_.Stop();
     return begun;
   }
   if (HasFrames(kind_) && kind_ != RegionKind::kPin) {
@@ -343,6 +348,7 @@ Status StorageRegion::Stop() {
   promoter_.Stop();
   read_ahead_.Stop();
   cleaner_.Stop();
+  retirer_.Stop();
   const PageRange all{.first = {0}, .count = states_.pages()};
   RETURN_IF_ERROR(cleaner_.Flush({&all, 1}));
   RETURN_IF_ERROR(log_->Sync());  // marks that were only cleared
@@ -485,11 +491,9 @@ void StorageRegion::StartFault(PageIndex page) {
 }
 
 std::vector<MetricValue> StorageRegion::Gauges() const {
-  return {{"region_pages", states_.pages()},
-          {"frames_budget", frames_.limit()},
-          {"frames_used", frames_.used()},
-          {"pages_dirty", states_.dirty()},
-          {"pages_present", states_.present()}};
+  return {{"region_pages", states_.pages()}, {"frames_budget", frames_.limit()},
+          {"frames_used", frames_.used()},   {"frame_chunks_retiring", frames_.retiring()},
+          {"pages_dirty", states_.dirty()},  {"pages_present", states_.present()}};
 }
 
 }  // namespace

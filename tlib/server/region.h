@@ -35,11 +35,16 @@ namespace termfs::tlib::server {
 // Starts a task in a coroutine of some worker, without waiting; from any thread (Server::Spawn).
 using Spawner = std::function<void(std::function<void()>)>;
 
+// In a task: the clients that validate their READs know that chunks of frames were revoked in this epoch, and use them
+// no more, or are gone. ETIMEDOUT: one is not; EAGAIN: it cannot be said yet.
+using TellReaders = std::function<Status(uint64_t epoch)>;
+
 struct RegionEnvironment {
   driver::Nic& nic;
   driver::ProtectionDomain& domain;
   MetricsRegistry& metrics;
   Spawner spawn;
+  TellReaders tell_readers{};  // null: there are no clients
 };
 
 // Bytes of one page (or of adjacent ones) that lie still in registered memory.
@@ -115,7 +120,7 @@ class Region {
   virtual driver::TermRegion& term() = 0;
   virtual uint64_t memory() const = 0;  // Server::memory
   virtual uint64_t pages() const = 0;   // any thread
-  // region_pages, frames_budget, frames_used, pages_dirty, pages_present.
+  // region_pages, frames_budget, frames_used, frame_chunks_retiring, pages_dirty, pages_present.
   virtual std::vector<MetricValue> Gauges() const = 0;
 };
 

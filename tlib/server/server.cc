@@ -16,6 +16,7 @@
 #include "tlib/server/region.h"
 #include "tlib/server/region_io.h"
 #include "tlib/server/session_table.h"
+#include "tlib/server/tell_clients.h"
 #include "tlib/server/worker_set.h"
 
 namespace termfs::tlib::server {
@@ -128,10 +129,11 @@ class ServerImpl final : public Server {
     ASSIGN_OR_RETURN(workers_, WorkerSet::Start(nic, *domain_, options.workers));
     ASSIGN_OR_RETURN(
         region_,
-        Region::Open(options.region,
-                     {.nic = nic, .domain = *domain_, .metrics = metrics_, .spawn = [this](std::function<void()> task) {
-                        workers_->Spawn(std::move(task));
-                      }}));
+        Region::Open(options.region, {.nic = nic,
+                                      .domain = *domain_,
+                                      .metrics = metrics_,
+                                      .spawn = [this](std::function<void()> task) { workers_->Spawn(std::move(task)); },
+                                      .tell_readers = [this](uint64_t epoch) { return TellReaders(epoch); }}));
     region_started_ = true;
     RETURN_IF_ERROR(workers_->Run([this] { return region_->Start(nullptr); }));
     region_io_ = std::make_unique<RegionIoImpl>(*region_);
@@ -151,18 +153,32 @@ class ServerImpl final : public Server {
                                         .secret = options.secret,
                                         .region_info = [this](bool network) { return DescribeRegion(network); }},
                                        *sessions_, service));
+    listening_.store(true);
     return Status::Ok();
+  }
+
+  // In a task.
+  Status TellReaders(uint64_t epoch) {
+    if (!listening_.load()) {
+      return Status::Error(EAGAIN, "the server does not listen yet");
+    }
+    const RevokeChunksBody body{.epoch = epoch};
+    return TellClients(*workers_, *sessions_, sessions_->WithCallbacks(driver::ReadWay::kValidated),
+                       {.opcode = kRevokeChunks,
+                        .body = std::as_bytes(std::span(&body, 1)),
+                        .unheard = "it does not give up frames that the server takes back"},
+                       [this](SessionId session, const std::string& why) { control_->Expel(session, why); });
   }
 
   wire::RegionInfoT DescribeRegion(bool network) const {
     driver::TermRegion& term = region_->term();
     const PatternSwitch::Known known = patterns_->known();
-    const driver::RegionKeys keys = term.keys(network);
     wire::RegionInfoT info;
+    info.pages = region_->pages();
+    const driver::RegionKeys keys = term.keys(network);  // after the size: its table has so many pages
     // To a client of an RNIC that cannot READ it the region is one of that kind.
     const bool unread = driver::AllowsOneSidedRead(term.kind()) && keys.way == driver::ReadWay::kRpcOnly;
     info.kind = static_cast<uint8_t>(unread ? driver::RegionKind::kRpcTiering : term.kind());
-    info.pages = region_->pages();
     info.max_pages = term.max_frames();  // as many pages as frames
     info.way = static_cast<wire::ReadWay>(keys.way);
     info.region_rkey = keys.region.value;
@@ -190,6 +206,7 @@ class ServerImpl final : public Server {
   Status InTask(const std::function<Status()>& task) { return Task::InTask() ? task() : workers_->Run(task); }
 
   std::atomic<bool> stopped_{false};
+  std::atomic<bool> listening_{false};  // clients may come
   bool region_started_ = false;
   MetricsRegistry metrics_;
   driver::Nic* nic_ = nullptr;

@@ -68,6 +68,7 @@ struct SessionInfo {
   uint32_t pid = 0;
   uint32_t queue_pairs = 0;
   uint8_t bitmap = 0;              // client::BitmapMode
+  driver::ReadWay way{};           // how it READs the region
   uint64_t client = 0;             // the same in all sessions of one client; 0: it does not come back
   uint32_t reconnect_seconds = 0;  // it says that it will try for so long
   std::chrono::nanoseconds connected_for{0};

@@ -202,11 +202,11 @@ Result<std::vector<std::byte>> SessionTable::Call(SessionId id, uint16_t opcode,
   return callbacks->Call(opcode, body, timeout);
 }
 
-std::vector<SessionId> SessionTable::WithCallbacks() const {
+std::vector<SessionId> SessionTable::WithCallbacks(std::optional<driver::ReadWay> way) const {
   MutexLock lock(mutex_);
   std::vector<SessionId> ids;
   for (const auto& [id, session] : sessions_) {
-    if (session.callbacks != nullptr) {
+    if (session.callbacks != nullptr && session.info.way == way.value_or(session.info.way)) {
       ids.push_back(id);
     }
   }

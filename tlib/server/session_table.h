@@ -64,8 +64,8 @@ class SessionTable {
   // In a task. ENOTCONN: no such session, or it takes no calls.
   Result<std::vector<std::byte>> Call(SessionId id, uint16_t opcode, std::span<const std::byte> body,
                                       std::chrono::milliseconds timeout) EXCLUDES(mutex_);
-  // Those that take calls.
-  std::vector<SessionId> WithCallbacks() const EXCLUDES(mutex_);
+  // Those that take calls; or of these, those that READ in that way.
+  std::vector<SessionId> WithCallbacks(std::optional<driver::ReadWay> way = {}) const EXCLUDES(mutex_);
   std::vector<SessionInfo> List() const EXCLUDES(mutex_);
 
  private:

@@ -26,6 +26,15 @@ bool Covers(const Export& region, uint64_t offset, uint64_t length) {
   return offset <= size && length <= size - offset;
 }
 
+// Each word at once; and after whatever was read before it.
+void CopyWords(std::byte* to, const std::byte* from, size_t size) {
+  FenceAfterRacyReads();
+  for (size_t at = 0; at < size; at += sizeof(uint64_t)) {
+    const uint64_t word = reinterpret_cast<const std::atomic<uint64_t>*>(from + at)->load(std::memory_order_acquire);
+    std::memcpy(to + at, &word, sizeof(word));
+  }
+}
+
 std::atomic<uint64_t>& WordAt(std::byte* at) { return *reinterpret_cast<std::atomic<uint64_t>*>(at); }
 
 }  // namespace
@@ -57,7 +66,12 @@ bool ExportedMemory::Read(RKey rkey, uint64_t offset, std::span<std::byte> to) {
   if (region.frames) {
     return ReadPage(region, offset, to);
   }
-  RacyCopy(to.data(), region.object->data() + region.offset + offset, to.size());
+  const std::byte* const from = region.object->data() + region.offset + offset;
+  if (region.words && (reinterpret_cast<uintptr_t>(from) | to.size()) % sizeof(uint64_t) == 0) {
+    CopyWords(to.data(), from, to.size());
+  } else {
+    RacyCopy(to.data(), from, to.size());
+  }
   return true;
 }
 

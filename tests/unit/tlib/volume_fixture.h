@@ -153,7 +153,7 @@ class TestVolume {
 
   Status Format() { return server::Server::FormatRegion(options_.region, nullptr); }
   Status Start() {
-    ASSIGN_OR_RETURN(nic_, driver::CreateSoftNic());
+    ASSIGN_OR_RETURN(nic_, driver::CreateSoftNic(nic_options_));
     ASSIGN_OR_RETURN(server_, server::Server::Start(*nic_, options_, service_));
     service_.server = server_.get();
     return Status::Ok();
@@ -167,10 +167,12 @@ class TestVolume {
   server::Server& server() { return *server_; }
   TestService& service() { return service_; }
   server::ServerOptions& options() { return options_; }
+  driver::SoftNicOptions& nic_options() { return nic_options_; }
 
  private:
   TemporaryDirectory directory_;
   server::ServerOptions options_;
+  driver::SoftNicOptions nic_options_;
   TestService service_;
   std::unique_ptr<driver::Nic> nic_;
   std::unique_ptr<server::Server> server_;
@@ -182,10 +184,10 @@ struct TestClient {
   std::unique_ptr<client::Session> session;
   std::unique_ptr<client::Channel> channel;
 
-  Status Connect(const std::string& path, const client::SessionOptions& options = {},
+  Status Connect(const ServerAddress& address, const client::SessionOptions& options = {},
                  client::CallbackHandler* handler = nullptr) {
     ASSIGN_OR_RETURN(nic, driver::CreateSoftNic());
-    ASSIGN_OR_RETURN(session, client::Session::Connect(*nic, path, options, handler));
+    ASSIGN_OR_RETURN(session, client::Session::Connect(*nic, address, options, handler));
     ASSIGN_OR_RETURN(channel, session->OpenChannel({}));
     return Status::Ok();
   }

@@ -6,7 +6,8 @@
 run_serve() {
   two_networks
   what serve_over_rdma serve_over_rdma ', TeRM memory region'
-  what magic_reads_seen term_regions_are_used
+  what magic_reads_seen magic_reads_seen
+  what reads_without_the_server reads_without_the_server
   what changes_under_load changes_under_load
   what killed_and_taken_over killed_and_taken_over
   what stopped_cleanly stop_serving
@@ -15,8 +16,12 @@ run_serve() {
 
 run_serve_stock() {
   two_networks
-  what serve_over_rdma serve_over_rdma ', RPC only: the driver of rxe1 has no TeRM memory regions'
+  what serve_over_rdma serve_over_rdma ', validated READs: the driver of rxe1 has no TeRM memory regions'
+  what clients_validate clients_validate
+  what reads_without_the_server reads_without_the_server
   what changes_under_load changes_under_load
+  what changes_were_found_by_validation changes_were_found_by_validation
+  what grows_while_served grows_while_served
   what killed_and_taken_over killed_and_taken_over
   what stopped_cleanly stop_serving
 }
@@ -32,8 +37,10 @@ start_server() { termfs serve /mnt/volume --listen $SERVER --rdma rxe1; }
 # The process of the server: it has the volume's lock.
 server_process() { sed 's/.* //' /mnt/volume/lock; }
 
-# A number that the server counts.
-counted() { termfs stats --json --count 1 /mnt/volume | tr ',' '\n' | sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" | head -n 1; }
+# counted NAME [MOUNT]: a number that the server, or a mount, counts.
+counted() {
+  termfs stats --json --count 1 "${2:-/mnt/volume}" | tr ',' '\n' | sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" | head -n 1
+}
 
 forget() { echo 3 > /proc/sys/vm/drop_caches; }
 
@@ -63,11 +70,40 @@ serve_over_rdma() {
   [ "$(grep -o "verbs rxe1 (RoCEv2)$1\"" /tmp/status | wc -l)" = 2 ] || { echo "sessions: $(cat /tmp/status)"; return 1; }
 }
 
-# The device has answered READs, with data and with the pattern.
-term_regions_are_used() {
+# The device has answered READs with the pattern.
+magic_reads_seen() {
   magic=$(counted device_magic_reads_total)
   [ "${magic:-0}" -gt 0 ] || { echo "no READ met the pattern: $(termfs stats --json --count 1 /mnt/volume)"; return 1; }
-  # What fits the tier comes there, and then is READ without the server.
+}
+
+clients_validate() {
+  for reads in validated:2 translated:1; do
+    [ "$(grep -o "\"reads\": *\"${reads%:*}\"" /tmp/status | wc -l)" = "${reads#*:}" ] ||
+      { echo "sessions: $(cat /tmp/status)"; return 1; }
+  done
+}
+
+# Both mounts over the network have READ frames, and some that had another page in them by then.
+changes_were_found_by_validation() {
+  for mount in /root/device /root/other; do
+    hits=$(counted read_hit_pages_total $mount)
+    misses=$(counted validation_misses_total $mount)
+    echo "  $hits pages READ by $mount, $misses found to have changed"
+    [ "${hits:-0}" -gt 100 ] || { echo "$mount: ${hits:-no} pages were READ"; return 1; }
+    [ "${misses:-0}" -gt 0 ] || { echo "$mount: no page was found to have changed"; return 1; }
+  done
+}
+
+# A table that is longer than what the mounts were told of is READ by another key.
+grows_while_served() {
+  termfs set /mnt/volume capacity=96M || return 1
+  dd if=/dev/urandom of=/mnt/grown bs=1M count=48 2> /dev/null
+  cp /mnt/grown /root/local/grown && sync || return 1
+  same grown && rm /mnt/grown /root/local/grown
+}
+
+# What fits the tier comes there, and then is READ without the server.
+reads_without_the_server() {
   termfs set /mnt/volume dram-ratio=0.4 || return 1
   dd if=/mnt/first of=/mnt/small bs=1M count=1 2> /dev/null
   cp /mnt/small /root/device/small && sync || return 1

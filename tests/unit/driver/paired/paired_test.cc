@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "driver/paired/key_map.h"
 #include "driver/verbs/term_region.h"
@@ -179,17 +181,127 @@ TEST(Paired, Frames_DeviceRefusesThem_AreNotCommitted) {
   EXPECT_TRUE(term->Commit({0}, 1024).ok());
 }
 
-TEST(Paired, DeviceWithoutTermRegions_KeysAreForRpcOnly_AndSoItSays) {
+TEST(Paired, DeviceWithoutTermRegions_ItsPeersValidate_AndSoItSays) {
   Paired server;
   EXPECT_FALSE(server.domain->SparseFrames(RegionKind::kTerm));
   const auto term = Register(server, 64, 64);
-  EXPECT_EQ(term->keys(true).way, ReadWay::kRpcOnly);
+  EXPECT_EQ(term->keys(true).way, ReadWay::kValidated);
   EXPECT_EQ(term->keys(false).way, ReadWay::kTranslated);
   EXPECT_EQ(term->keys(false).region.value, term->rkey().value);
   EXPECT_EQ(server.nic->RegionTransport(RegionKind::kTerm, true),
-            "verbs fake0, RPC only: the driver of fake0 has no TeRM memory regions");
+            "verbs fake0, validated READs: the driver of fake0 has no TeRM memory regions");
+  EXPECT_EQ(server.nic->RegionTransport(RegionKind::kPin, true), "verbs fake0, validated READs");
+  EXPECT_EQ(server.nic->RegionTransport(RegionKind::kOdp, true),
+            "verbs fake0, RPC only: a region of kind odp is READ on this host only");
   EXPECT_EQ(server.nic->RegionTransport(RegionKind::kRpcTiering, true), "verbs fake0");
   EXPECT_EQ(server.nic->RegionTransport(RegionKind::kTerm, false), server.nic->transport(false));
+}
+
+// The bytes that the device's key of a region gives peers access to.
+std::span<std::byte> Behind(const Paired& server, RKey key) {
+  const auto found = server.device->readable.find(key.value);
+  EXPECT_NE(found, server.device->readable.end());
+  return found != server.device->readable.end() ? found->second : std::span<std::byte>();
+}
+
+TEST(DenseRegion, PeersThatValidate_FindEntriesAndFramesByItsKeys) {
+  Paired server;
+  const auto term = Register(server, 4000, 4000);
+  ASSERT_TRUE(term->Commit({1024}, 1024).ok() && term->Commit({3072}, 928).ok());
+  std::memcpy(term->frame({1030}), "out of a frame", 14);
+  term->Publish({7}, {1030});
+  const RegionKeys keys = term->keys(true);
+  const std::span<std::byte> table = Behind(server, keys.table);
+  ASSERT_GE(table.size(), keys.entries_offset + 4000 * sizeof(uint64_t));
+  uint64_t entry = 0;
+  std::memcpy(&entry, table.data() + keys.entries_offset + 7 * sizeof(entry), sizeof(entry));
+  EXPECT_EQ(FrameOf(entry), 1030U);
+  ASSERT_EQ(keys.chunk_frames, 1024U);
+  ASSERT_EQ(keys.frame_chunks.size(), 4U);
+  EXPECT_EQ(keys.frame_chunks[0], RKey{});
+  EXPECT_EQ(keys.frame_chunks[2], RKey{});
+  const std::span<std::byte> chunk = Behind(server, keys.frame_chunks[1]);
+  EXPECT_EQ(chunk.size(), 1024 * kPageSize);
+  EXPECT_EQ(std::memcmp(chunk.data() + size_t{1030 - 1024} * kPageSize, "out of a frame", 14), 0);
+  EXPECT_EQ(Behind(server, keys.frame_chunks[3]).size(), 928 * kPageSize);
+  EXPECT_EQ(server.device->readable.size(), 3U) << "the bitmap, or what is not committed";
+  EXPECT_EQ(term->Commit({0}, 1000).code(), EINVAL) << "a part of a chunk";
+}
+
+TEST(DenseRegion, RevokedChunk_IsNotNamed_ButGoodUntilItIsDecommitted) {
+  Paired server;
+  const auto term = Register(server, 4096, 4096);
+  ASSERT_TRUE(term->Commit({0}, 4096).ok());
+  const RegionKeys before = term->keys(true);
+  term->Revoke({1024}, 2048);
+  const RegionKeys revoked = term->keys(true);
+  EXPECT_GT(revoked.chunk_epoch, before.chunk_epoch);
+  EXPECT_EQ(revoked.frame_chunks, (std::vector<RKey>{before.frame_chunks[0], {}, {}, before.frame_chunks[3]}));
+  EXPECT_EQ(Behind(server, before.frame_chunks[1]).size(), 1024 * kPageSize);
+  term->Restore({2048}, 1024);
+  EXPECT_EQ(term->keys(true).frame_chunks[2], before.frame_chunks[2]);
+  EXPECT_EQ(term->keys(true).frame_chunks[1], RKey{});
+  term->Decommit({1024}, 1024);
+  EXPECT_FALSE(server.device->readable.contains(before.frame_chunks[1].value));
+  EXPECT_TRUE(server.device->readable.contains(before.frame_chunks[2].value));
+  term->Restore({1024}, 1024);  // of none nothing happens
+  EXPECT_EQ(term->keys(true).frame_chunks[1], RKey{});
+}
+
+// What it may grow to costs no memory of the table's, which the device would pin.
+TEST(DenseRegion, Grows_WithAKeyForTheLongerTable_AndTheFormerOneIsGood) {
+  Paired server;
+  const auto term = Register(server, 1000, 1'000'000);
+  const RKey before = term->keys(true).table;
+  EXPECT_EQ(Behind(server, before).size(), 2 * kPageSize);
+  ASSERT_TRUE(term->Resize(1024).ok());
+  EXPECT_EQ(term->keys(true).table, before) << "those pages were there already";
+  server.device->registrations_left = 0;
+  EXPECT_EQ(term->MakeRoom(5000).code(), ENOMEM);
+  EXPECT_EQ(term->Resize(5000).code(), ENOMEM);
+  EXPECT_EQ(term->pages(), 1024U);
+  server.device->registrations_left = 1;
+  ASSERT_TRUE(term->MakeRoom(5000).ok() && term->Resize(5000).ok());
+  const RegionKeys grown = term->keys(true);
+  EXPECT_NE(grown.table, before);
+  EXPECT_GE(Behind(server, grown.table).size(), grown.entries_offset + 5000 * sizeof(uint64_t));
+  EXPECT_EQ(Behind(server, before).data(), Behind(server, grown.table).data());
+  ASSERT_TRUE(term->Resize(1000).ok());
+  EXPECT_EQ(term->keys(true).table, grown.table);
+}
+
+TEST(DenseRegion, OfAKindThatIsNotRead_GivesPeersNothing) {
+  Paired server;
+  TermRegionOptions options;
+  options.kind = RegionKind::kRpcTiering;
+  options.pages = options.max_pages = 1024;
+  const auto term = server.domain->RegisterTermRegion(options).value();
+  ASSERT_TRUE(term->Commit({0}, 1024).ok());
+  EXPECT_EQ(term->keys(true).way, ReadWay::kRpcOnly);
+  EXPECT_EQ(term->keys(true).table, RKey{});
+  EXPECT_TRUE(server.device->readable.empty());
+}
+
+TEST(DenseRegion, DeviceRefusesTheTakenOverFrames_TheyKeepTheirBytes) {
+  char folder[] = "/dev/shm/termfs-paired-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  TermRegionOptions options;
+  options.pages = options.max_pages = 1024;
+  options.directory = folder;
+  for (const bool resume : {false, true}) {
+    Paired server;
+    options.resume = resume;
+    const auto term = server.domain->RegisterTermRegion(options).value();
+    if (!resume) {
+      ASSERT_TRUE(term->Commit({0}, 1024).ok());
+      std::memcpy(term->frame({5}), "not on the SSD", 14);
+      continue;
+    }
+    server.device->registrations_left = 0;
+    EXPECT_EQ(term->Commit({0}, 1024).code(), ENOMEM);
+    EXPECT_EQ(std::memcmp(term->frame({5}), "not on the SSD", 14), 0);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Paired, DeviceOfAnotherVersion_OrWithoutAPort_IsRefused) {

@@ -49,6 +49,36 @@ TEST(RoceConnection, APageIsNeverAMixture) {
   }
 }
 
+// What a validated READ stands on: the second look is not taken before the first one is complete, whatever is lost.
+TEST(RoceConnection, AFencedReadStartsWhenThoseBeforeItAreComplete) {
+  constexpr uint64_t kFenced = 40 * kPageSize;
+  for (uint64_t seed = 0; seed < 50; seed++) {
+    SimulatedLink link(seed, {.loss = seed % 2 == 0 ? 0 : 0.1, .detours = 0.1});
+    Bytes data(3 * kPageSize, std::byte{0});
+    Bytes word(8);
+    Bytes later(8);
+    bool asked = false;
+    link.filter = [&](Bytes& bytes, End& to) {
+      const auto packet = Decode(bytes);
+      if (&to == link.b.get() && packet->op == Op::kReadRequest && packet->address >= kFenced) {
+        asked = true;
+        EXPECT_EQ(std::count(data.begin(), data.end(), std::byte{7}), static_cast<ptrdiff_t>(data.size()))
+            << "seed " << seed;
+      }
+      return true;
+    };
+    std::fill(link.b->memory.begin(), link.b->memory.end(), std::byte{7});
+    link.a->requester.Post(ReadOf(data, kPageSize));
+    SendWorkRequest fenced = ReadOf(word, kFenced);
+    fenced.send_fence = true;
+    link.a->requester.Post(fenced);
+    link.a->requester.Post(ReadOf(later, kFenced + 8));
+    ASSERT_TRUE(link.Run([&] { return link.a->sent.size() == 3; }));
+    EXPECT_TRUE(asked);
+    EXPECT_EQ(word, Bytes(8, std::byte{7}));
+  }
+}
+
 TEST(RoceConnection, ADeadPeerIsReportedAndTheRestIsFlushed) {
   SimulatedLink link(1, {.loss = 1});
   Bytes bytes(100);

@@ -181,5 +181,71 @@ TEST(SparseFramesOnATmpfs, MemoryIsThatOfPages_AndARestartKeepsThoseOnly) {
   EXPECT_EQ(pages_allocated(), 1);
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// Where clients validate.
+
+driver::TermRegionOptions ValidatedOptions(uint64_t pages) {
+  driver::TermRegionOptions options = Options(pages);
+  options.network_way = driver::ReadWay::kValidated;
+  return options;
+}
+
+// The fake refuses to take memory back that was not revoked before.
+TEST(Frames, ReadersValidate_MemoryGoesAfterTheyWereTold) {
+  driver::FakeTermRegion term(ValidatedOptions(4096));
+  int kicks = 0;
+  Frames frames(term, Frames::Kind::kDense, [&] { kicks++; });
+  ASSERT_TRUE(frames.SetLimit(4096, nullptr).ok());
+  std::vector<driver::FrameIndex> taken;
+  while (const auto frame = frames.Take()) {
+    taken.push_back(*frame);
+  }
+  EXPECT_EQ(frames.BeginRetiring(), 0U);
+  ASSERT_TRUE(frames.SetLimit(1024, nullptr).ok());
+  EXPECT_EQ(kicks, 0);
+  for (const driver::FrameIndex frame : taken) {
+    if (frame.value >= 2048) {
+      frames.Give(frame);
+    }
+  }
+  EXPECT_EQ(kicks, 2);
+  EXPECT_EQ(frames.retiring(), 2U);
+  EXPECT_EQ(term.committed_frames(), 4096U);
+  const uint64_t epoch = frames.BeginRetiring();
+  EXPECT_EQ(epoch, term.keys(true).chunk_epoch);
+  for (const driver::FrameIndex frame : taken) {
+    if (frame.value >= 1024 && frame.value < 2048) {
+      frames.Give(frame);  // too late for this round
+    }
+  }
+  EXPECT_EQ(term.committed_frames(), 4096U);
+  frames.EndRetiring();
+  EXPECT_EQ(term.committed_frames(), 2048U);
+  EXPECT_EQ(frames.retiring(), 1U);
+  EXPECT_GT(frames.BeginRetiring(), epoch);
+  frames.EndRetiring();
+  EXPECT_EQ(term.committed_frames(), 1024U);
+  EXPECT_EQ(frames.BeginRetiring(), 0U);
+}
+
+TEST(Frames, ReadersValidate_ATierThatGrowsAgainKeepsItsMemory) {
+  driver::FakeTermRegion term(ValidatedOptions(4096));
+  Frames frames(term);
+  ASSERT_TRUE(frames.SetLimit(4096, nullptr).ok());
+  ASSERT_TRUE(frames.SetLimit(1024, nullptr).ok());
+  ASSERT_TRUE(frames.SetLimit(2048, nullptr).ok());  // before anybody was told
+  EXPECT_EQ(frames.retiring(), 2U);
+  EXPECT_NE(frames.BeginRetiring(), 0U);
+  ASSERT_TRUE(frames.SetLimit(3072, nullptr).ok());  // and while they are told
+  EXPECT_EQ(frames.retiring(), 1U);
+  ASSERT_TRUE(frames.SetLimit(2048, nullptr).ok());  // it retires anew, which this round knows nothing of
+  frames.EndRetiring();
+  EXPECT_EQ(term.committed_frames(), 3072U);
+  EXPECT_EQ(frames.retiring(), 1U);
+  EXPECT_NE(frames.BeginRetiring(), 0U);
+  frames.EndRetiring();
+  EXPECT_EQ(term.committed_frames(), 2048U);
+}
+
 }  // namespace
 }  // namespace termfs::tlib::server
