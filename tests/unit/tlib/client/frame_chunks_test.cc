@@ -78,7 +78,6 @@ TEST(FrameChunks, Asking_OneAtATimeAndNotAtOnceAgain) {
 
 TEST(PageTableView, Learn_KeepsAFrameThatIsKnown) {
   const auto view = PageTableView::Create(2000).value();
-  EXPECT_EQ(view->blocks(), 4U);
   EXPECT_EQ(view->entry(1999), PageTableView::kUnknown);
   const uint64_t frame = driver::MakeEntry(3, 12);
   view->Set(7, frame);
@@ -89,6 +88,26 @@ TEST(PageTableView, Learn_KeepsAFrameThatIsKnown) {
   EXPECT_NE(view->entry(7), PageTableView::kUnknown);
   view->Learn(7, true);
   EXPECT_EQ(view->entry(7), PageTableView::kUnknown);
+}
+
+// A server whose region grows lets its longer table be READ by another key.
+TEST(PageTableView, Cover_TakesTheKeyOfTheLongerTable) {
+  const auto view = PageTableView::Create(5000).value();
+  EXPECT_EQ(view->blocks(), 0U);
+  view->Cover(2000, {7});
+  EXPECT_EQ(view->blocks(), 4U);
+  EXPECT_EQ(view->CoveredOf(0), PageTableView::kBlockPages);
+  EXPECT_EQ(view->CoveredOf(3), 2000 - 3 * PageTableView::kBlockPages);
+  uint64_t entries[2] = {};
+  EXPECT_EQ(view->ReadOf(10, 2, 4096, entries, {}).rkey, driver::RKey{7});
+  EXPECT_EQ(view->ReadOf(10, 2, 4096, entries, {}).remote_offset, 4096 + 10 * sizeof(uint64_t));
+  EXPECT_EQ(view->ReadOf(10, 2, 4096, entries, {}).local.length, sizeof(entries));
+  view->Cover(1000, {8});
+  EXPECT_EQ(view->covered(), 2000U);
+  EXPECT_EQ(view->ReadOf(10, 2, 4096, entries, {}).rkey, driver::RKey{7}) << "the other key ends too early";
+  view->Cover(3000, {9});
+  EXPECT_EQ(view->covered(), 3000U);
+  EXPECT_EQ(view->ReadOf(10, 2, 4096, entries, {}).rkey, driver::RKey{9});
 }
 
 TEST(PageTableView, NamesFrame_OnlyWhatWasPublished) {
