@@ -108,13 +108,9 @@ class Guest:
              "-drive", f"file={self._disk},if=virtio,format=raw,cache=unsafe", *devices],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
 
-    def wait(self, until):
-        """Whether it came to its end by itself, before time.monotonic() is `until`."""
-        try:
-            self._process.wait(timeout=max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+    def ended(self):
+        """Whether it came to its end by itself."""
+        return self._process.poll() is not None
 
     def output(self):
         with open(self._log_path, encoding="utf-8", errors="replace") as log:
