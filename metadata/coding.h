@@ -18,6 +18,7 @@ class Encoder {
  public:
   explicit Encoder(uint8_t first) { U8(first); }
   Encoder& U8(uint8_t value) { return Put(value, 1); }
+  Encoder& U16(uint16_t value) { return Put(value, 2); }
   Encoder& U32(uint32_t value) { return Put(value, 4); }
   Encoder& U64(uint64_t value) { return Put(value, 8); }
   Encoder& Bytes(std::string_view bytes) {
@@ -40,6 +41,7 @@ class Decoder {
  public:
   explicit Decoder(std::string_view bytes) : bytes_(bytes) {}
   uint8_t U8() { return static_cast<uint8_t>(Get(1)); }
+  uint16_t U16() { return static_cast<uint16_t>(Get(2)); }
   uint32_t U32() { return static_cast<uint32_t>(Get(4)); }
   uint64_t U64() { return Get(8); }
   std::string_view Bytes(size_t size) {

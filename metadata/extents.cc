@@ -142,8 +142,11 @@ Result<std::vector<Extent>> Namespace::AllocateExtents(InodeNumber ino, uint64_t
     if (trim_first) {
       return Status::Ok();
     }
-    // One page more than asked: what follows may merge.
-    ASSIGN_OR_RETURN(const ExtentMap old, ReadExtents(op.transaction(), ino, file_page, end + 1, count + 1));
+    ExtentMap old;
+    if (inode->attributes.blocks != 0) {
+      // One page more than asked: what follows may merge.
+      ASSIGN_OR_RETURN(old, ReadExtents(op.transaction(), ino, file_page, end + 1, count + 1));
+    }
     ExtentMap extents = old;
     RETURN_IF_ERROR(FillHoles(op, *inode, file_page, end, goal, extents));
     if (extents.size() != old.size()) {

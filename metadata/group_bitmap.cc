@@ -9,28 +9,80 @@
 namespace termfs::metadata {
 
 namespace {
-constexpr uint8_t kVersion = 1;
-}
+
+constexpr uint8_t kWords = 1;    // all words
+constexpr uint8_t kChanges = 2;  // the pages, ascending, each 16 bits, that differ from the one before; page 0: if taken
+
+constexpr size_t kMostChanges = kGroupPages / 8 / sizeof(uint16_t);  // as long as all words
+
+Status Damaged() { return Status::Error(EIO, "allocation group: damaged record, run termfs fsck"); }
+
+}  // namespace
 
 Result<GroupBitmap> GroupBitmap::Decode(uint32_t pages, std::string_view bytes) {
   Decoder decoder(bytes);
+  switch (decoder.U8()) {
+    case kWords:
+      return DecodeWords(pages, decoder.Rest());
+    case kChanges:
+      return DecodeChanges(pages, decoder.Rest());
+    default:
+      return Damaged();
+  }
+}
+
+Result<GroupBitmap> GroupBitmap::DecodeWords(uint32_t pages, std::string_view bytes) {
+  Decoder decoder(bytes);
   GroupBitmap bitmap(pages);
-  const uint8_t version = decoder.U8();
   for (uint64_t& word : bitmap.words_) {
     word = decoder.U64();
   }
-  if (version != kVersion || !decoder.Finished()) {
-    return Status::Error(EIO, "allocation group: damaged record, run termfs fsck");
+  return decoder.Finished() ? Result<GroupBitmap>(bitmap) : Damaged();
+}
+
+Result<GroupBitmap> GroupBitmap::DecodeChanges(uint32_t pages, std::string_view bytes) {
+  const size_t count = bytes.size() / sizeof(uint16_t);
+  if (count >= kMostChanges) {
+    return Damaged();
   }
-  return bitmap;
+  Decoder decoder(bytes);
+  GroupBitmap bitmap(pages);
+  bool taken = false;
+  uint32_t from = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t page = decoder.U16();
+    if (page >= kGroupPages || (i > 0 && page <= from)) {
+      return Damaged();
+    }
+    if (taken) {
+      bitmap.Take({from, page - from});
+    }
+    from = page;
+    taken = !taken;
+  }
+  if (taken) {
+    bitmap.Take({from, static_cast<uint32_t>(kGroupPages) - from});
+  }
+  return decoder.Finished() ? Result<GroupBitmap>(bitmap) : Damaged();
 }
 
 std::string GroupBitmap::Encode() const {
-  Encoder encoder(kVersion);
-  for (const uint64_t word : words_) {
-    encoder.U64(word);
+  Encoder changes(kChanges);
+  bool taken = false;
+  size_t count = 0;
+  for (uint32_t page = FindTaken(0, true); page < kGroupPages && count < kMostChanges; page = FindTaken(page, !taken)) {
+    changes.U16(static_cast<uint16_t>(page));
+    taken = !taken;
+    ++count;
   }
-  return encoder.Take();
+  if (count < kMostChanges) {
+    return changes.Take();
+  }
+  Encoder words(kWords);
+  for (const uint64_t word : words_) {
+    words.U64(word);
+  }
+  return words.Take();
 }
 
 void GroupBitmap::Set(PageRun run, bool taken) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GroupBitmap: which pages of an allocation group (128 MiB of region) are taken; bit set means taken. Stored as one
-// value of 4 KiB; a group that has none is all free. The region's last group may be shorter than the bitmap.
+// GroupBitmap: which pages of an allocation group (128 MiB of region) are taken; bit set means taken. Stored as the pages
+// where taken and free change, or as one value of 4 KiB where that is shorter; a group that has none is all free. The
+// region's last group may be shorter than the bitmap.
 //
 // Thread-safety: a value.
 #pragma once
@@ -47,6 +48,9 @@ class GroupBitmap {
   uint32_t LongestFree() const { return FindFree(0, kGroupPages + 1).pages; }
 
  private:
+  static Result<GroupBitmap> DecodeChanges(uint32_t pages, std::string_view bytes);
+  static Result<GroupBitmap> DecodeWords(uint32_t pages, std::string_view bytes);
+
   void Set(PageRun run, bool taken);
   // The first page >= from whose bit is `value`; kGroupPages when there is none.
   uint32_t FindTaken(uint32_t from, bool value) const;

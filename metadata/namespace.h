@@ -68,6 +68,9 @@ struct FormatOptions {
 inline constexpr uint64_t kInodesInReceipts = 1;
 // Inodes name the quota tree that they count to. The first quota brings it to a volume.
 inline constexpr uint64_t kQuotas = 2;
+// Allocation groups may say where taken and free change. Recover brings it, too.
+inline constexpr uint64_t kShortGroups = 4;
+inline constexpr uint64_t kKnownIncompatible = kInodesInReceipts | kQuotas | kShortGroups;
 
 struct Superblock {
   uint32_t format_version = 0;
@@ -75,7 +78,7 @@ struct Superblock {
   // Features that a program which does not know them may ignore, must not write under, must not open.
   uint64_t compatible = 0;
   uint64_t read_only_compatible = 0;
-  uint64_t incompatible = 0;  // kInodesInReceipts, kQuotas
+  uint64_t incompatible = 0;  // kKnownIncompatible
   uint64_t capacity_pages = 0;
   uint32_t region_server = 0;
   uint32_t name_hash_bits = 0;
@@ -214,8 +217,8 @@ class Namespace {
 
   // --- Free space (space.cc) ---
 
-  // Up to `limit` pending-free ranges, from the first.
-  Result<std::vector<RegionRange>> ListPendingFree(size_t limit);
+  // Up to `limit` pending-free ranges that begin at `from` or after it, ascending.
+  Result<std::vector<RegionRange>> ListPendingFree(PageIndex from, size_t limit);
   // Makes ranges that ListPendingFree returned allocatable; EINVAL, and nothing done, if one is not such a range.
   Status CommitFree(std::span<const RegionRange> ranges);
   // Up to `limit` runs of free pages that begin at `from` or after it, ascending; empty: there are no more.

@@ -43,10 +43,11 @@ Result<Namespace::Recovered> Namespace::Recover(bool orphans) {
   RETURN_IF_ERROR(Retry(store_, [](Transaction& transaction) -> Status {
     ASSIGN_OR_RETURN(const auto value, transaction.GetForUpdate(SuperblockKey()));
     ASSIGN_OR_RETURN(Superblock superblock, DecodeSuperblock(value.value_or("")));
-    if ((superblock.incompatible & kInodesInReceipts) != 0) {
+    constexpr uint64_t kBrought = kInodesInReceipts | kShortGroups;
+    if ((superblock.incompatible & kBrought) == kBrought) {
       return Status::Ok();
     }
-    superblock.incompatible |= kInodesInReceipts;
+    superblock.incompatible |= kBrought;
     return transaction.Put(SuperblockKey(), EncodeSuperblock(superblock));
   }));
   RETURN_IF_ERROR(EndCounts());

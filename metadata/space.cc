@@ -10,9 +10,9 @@
 
 namespace termfs::metadata {
 
-Result<std::vector<RegionRange>> Namespace::ListPendingFree(size_t limit) {
+Result<std::vector<RegionRange>> Namespace::ListPendingFree(PageIndex from, size_t limit) {
   const std::unique_ptr<Reader> reader = store_.Snapshot();
-  ASSIGN_OR_RETURN(const auto pairs, reader->Scan(PendingKey(0, {}), EndOfType('P'), limit));
+  ASSIGN_OR_RETURN(const auto pairs, reader->Scan(PendingKey(allocator_->server(), from), EndOfType('P'), limit));
   std::vector<RegionRange> ranges;
   for (const KeyValue& pair : pairs) {
     Decoder key(pair.key);

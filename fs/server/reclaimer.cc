@@ -276,35 +276,41 @@ void Reclaimer::CloseInodes() {
   }
 }
 
+// From where the last look ended, then once from the start: what is freed in order leaves deletions behind, and each look
+// from the start would read all of them.
 void Reclaimer::FreePending() {
-  while (!stopping()) {
-    const auto pending = names_.ListPendingFree(kBatch);
+  bool from_start = next_pending_.value == 0;
+  while (!stopping() && names_.StatFs().pending_pages > 0) {
+    const auto pending = names_.ListPendingFree(next_pending_, kBatch);
     if (!pending.ok()) {
       LOG_ERROR("listing freed space: {}", pending.status().ToDebugString());
       return;
     }
     if (pending->empty()) {
-      return;
+      next_pending_ = {};
+      if (std::exchange(from_start, true)) {
+        return;
+      }
+      continue;
     }
-    // Not before it is durable: power loss may bring the file back, and its bytes must then be there.
-    if (const Status synced = names_.Sync(); !synced.ok()) {
-      LOG_ERROR("syncing the metadata log before space is freed: {}", synced.ToDebugString());
-      return;
-    }
-    std::vector<tlib::server::PageRange> ranges;
-    for (const metadata::RegionRange& range : *pending) {
-      ranges.push_back({range.first, range.pages});
-    }
-    Status freed = server_->RunInCoroutine([&] { return server_->region().Zero(ranges); });
-    if (freed.ok()) {
-      freed = names_.CommitFree(*pending);
-    }
-    if (!freed.ok()) {
+    if (const Status freed = Free(*pending); !freed.ok()) {
       LOG_ERROR("freeing space: {}", freed.ToDebugString());
       return;
     }
     NoteChange();
+    next_pending_ = {pending->back().first.value + pending->back().pages};
   }
+}
+
+Status Reclaimer::Free(const std::vector<metadata::RegionRange>& pending) {
+  // Not before it is durable: power loss may bring the file back, and its bytes must then be there.
+  RETURN_IF_ERROR(names_.Sync());
+  std::vector<tlib::server::PageRange> ranges;
+  for (const metadata::RegionRange& range : pending) {
+    ranges.push_back({range.first, range.pages});
+  }
+  RETURN_IF_ERROR(server_->RunInCoroutine([&] { return server_->region().Zero(ranges); }));
+  return names_.CommitFree(pending);
 }
 
 void Reclaimer::WriteDirtyTimes() {

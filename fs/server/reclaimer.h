@@ -84,6 +84,7 @@ class Reclaimer {
   void EndTruncations();
   void CloseInodes();
   void FreePending();
+  Status Free(const std::vector<metadata::RegionRange>& pending);
   void WriteDirtyTimes();
   void SyncLog();
   using Inodes = std::unordered_set<uint64_t>;
@@ -99,6 +100,7 @@ class Reclaimer {
   tlib::server::Server* server_ = nullptr;
   std::atomic<bool> changed_{false};
   std::atomic<bool> settled_{false};
+  PageIndex next_pending_;  // the thread's: pending space is looked for from here on
 
   Mutex mutex_;
   CondVar wake_;

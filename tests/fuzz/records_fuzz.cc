@@ -19,7 +19,7 @@ std::string Superblocks(std::string_view bytes) {
   if (!decoded.ok()) {
     return {};
   }
-  TERMFS_CHECK(decoded->capacity_pages > 0 && (decoded->incompatible & ~(kInodesInReceipts | kQuotas)) == 0);
+  TERMFS_CHECK(decoded->capacity_pages > 0 && (decoded->incompatible & ~kKnownIncompatible) == 0);
   std::string again = EncodeSuperblock(*decoded);
   again[0] = bytes[0];  // the format version stands for the value's own
   return again;
@@ -48,9 +48,16 @@ std::string Quotas(std::string_view bytes) {
   const auto decoded = DecodeQuota(5, bytes);
   return decoded.ok() ? EncodeQuota(*decoded) : std::string();
 }
+// What can be said more shortly comes back like that, once.
 std::string Bitmaps(std::string_view bytes) {
-  const auto decoded = GroupBitmap::Decode(1000, bytes);
-  return decoded.ok() ? decoded->Encode() : std::string();
+  const auto decoded = GroupBitmap::Decode(kGroupPages, bytes);
+  if (!decoded.ok()) {
+    return {};
+  }
+  const std::string stored = decoded->Encode();
+  const auto again = GroupBitmap::Decode(kGroupPages, stored);
+  TERMFS_CHECK(stored.size() <= bytes.size() && again.ok() && again->CountFree() == decoded->CountFree());
+  return stored.size() < bytes.size() && again->Encode() == stored ? std::string(bytes) : stored;
 }
 
 constexpr std::array<Again, 8> kRecords = {Superblocks, Inodes, Dentries, Extents, Numbers, Payloads, Bitmaps, Quotas};

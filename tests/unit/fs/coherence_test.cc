@@ -67,6 +67,23 @@ TEST(Coherence, FreedPages_AreZeroBeforeTheyAreFree) {
   EXPECT_TRUE(volume.tlib().PageIsZero(page));
 }
 
+TEST(Coherence, FreedPages_AreFoundInAnyOrder) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Mount a(volume);
+  const std::vector<std::string> names = {"a", "b", "c", "d"};
+  for (const std::string& name : names) {
+    OpenFile* file = a.Create(name);
+    ASSERT_TRUE(a.Write(file, 0, std::string(40000, 'x')).ok());
+    a.Close(file);
+  }
+  uint64_t free = 4096 - 4 * 10;
+  for (const size_t next : {2, 0, 3, 1}) {
+    ASSERT_TRUE(a.Remove(names[next]).ok());
+    free += 10;
+    EXPECT_TRUE(Eventually([&] { return volume.names().StatFs().free_pages == free; })) << names[next];
+  }
+}
+
 TEST(Coherence, FailedGrowth_LeavesZerosBehindTheEnd) {
   MemoryVolume volume(uint64_t{16} << 20);
   Mount a(volume);

@@ -119,7 +119,7 @@ TEST_F(ExtentsTest, Truncate_FreesWholePagesIntoPendingUntilCommitted) {
   EXPECT_EQ(ns().StatFs().pending_pages, 4085u);
   EXPECT_EQ(ns().StatFs().free_pages, 0u);
   EXPECT_EQ(Allocate(other_, 0, 1), ENOSPC);
-  const auto pending = *ns().ListPendingFree(10);
+  const auto pending = *ns().ListPendingFree({}, 10);
   ASSERT_THAT(pending, SizeIs(1));
   EXPECT_EQ(ns().CommitFree(std::vector<RegionRange>{{0, pending[0].first, 5}}).code(), EINVAL);
   ASSERT_TRUE(ns().CommitFree(pending).ok());
@@ -150,7 +150,9 @@ TEST_F(ExtentsTest, Punch_SplitsAnExtent) {
   Allocated(file_, 0, 10, PageIndex{100});
   EXPECT_FALSE(*ns().PunchExtents(file_, 3, 4, Tick()));
   EXPECT_THAT(Extents(file_), ElementsAre(Extent{0, 3, 0, {100}, false}, Extent{7, 3, 0, {107}, false}));
-  EXPECT_THAT(*ns().ListPendingFree(10), ElementsAre(RegionRange{0, {103}, 4}));
+  EXPECT_THAT(*ns().ListPendingFree({}, 10), ElementsAre(RegionRange{0, {103}, 4}));
+  EXPECT_THAT(*ns().ListPendingFree({103}, 10), SizeIs(1));
+  EXPECT_THAT(*ns().ListPendingFree({104}, 10), IsEmpty());
   EXPECT_FALSE(*ns().PunchExtents(file_, 0, ~uint64_t{0}, Tick()));
   EXPECT_THAT(Extents(file_), IsEmpty());
   EXPECT_EQ(ns().PunchExtents(kRootInode, 0, 1, Tick()).status().code(), EINVAL);

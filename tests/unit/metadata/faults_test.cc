@@ -47,7 +47,7 @@ class FaultsTest : public ::testing::Test {
          return ns_->SetAttr(file_, {0600, {}, {}, {}, {}}, now_).status();
        }},
       {"SetXattr", [this] { return ns_->SetXattr(file_, "user.a", "v", XattrMode::kEither, now_); }},
-      {"CommitFree", [this] { return ns_->CommitFree(*ns_->ListPendingFree(10)); }},
+      {"CommitFree", [this] { return ns_->CommitFree(*ns_->ListPendingFree({}, 10)); }},
       {"ReleaseOrphan", [this] { return ns_->ReleaseOrphan(orphan_); }},
       {"Unlink", [this] { return ns_->Unlink(kRootInode, "f", kNotOpen, now_).status(); }},
       {"Rmdir", [this] { return ns_->Rmdir(kRootInode, "d", kNotOpen, now_).status(); }},

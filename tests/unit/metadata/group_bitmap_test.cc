@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <string>
+#include <vector>
+
 namespace termfs::metadata {
 namespace {
 
@@ -31,6 +35,14 @@ TEST(GroupBitmap, FindFree_PrefersAfterFromThenAnyThenLongest) {
   EXPECT_EQ(bitmap.LongestFree(), 8u);
 }
 
+std::string Encoded(const std::vector<PageRun>& taken) {
+  GroupBitmap bitmap(kGroupPages);
+  for (const PageRun& run : taken) {
+    bitmap.Take(run);
+  }
+  return bitmap.Encode();
+}
+
 TEST(GroupBitmap, Decode_ReturnsWhatWasEncodedAndRefusesOtherBytes) {
   GroupBitmap bitmap(77);
   bitmap.Take({3, 70});
@@ -42,6 +54,57 @@ TEST(GroupBitmap, Decode_ReturnsWhatWasEncodedAndRefusesOtherBytes) {
   EXPECT_FALSE(decoded->AllTaken({2, 70}));
   EXPECT_EQ(GroupBitmap::Decode(77, bytes + "x").status().code(), EIO);
   EXPECT_EQ(GroupBitmap::Decode(77, bytes.substr(1)).status().code(), EIO);
+}
+
+TEST(GroupBitmap, Encode_SaysFewRunsShortlyAndManyInFull) {
+  EXPECT_EQ(Encoded({}).size(), 1u);
+  EXPECT_EQ(Encoded({{0, kGroupPages}}).size(), 3u);
+  EXPECT_EQ(Encoded({{0, 5}, {100, 1}, {kGroupPages - 1, 1}}).size(), 11u);
+  std::mt19937 random(7);
+  for (const uint32_t runs : {0u, 1u, 5u, 1000u, 1023u, 1024u, 5000u, 40000u}) {
+    GroupBitmap bitmap(kGroupPages);
+    std::vector<bool> taken(kGroupPages);
+    for (uint32_t i = 0; i < runs; ++i) {
+      const uint32_t page = random() % kGroupPages;
+      bitmap.Take({page, 1});
+      taken[page] = true;
+    }
+    const std::string bytes = bitmap.Encode();
+    EXPECT_LE(bytes.size(), kGroupPages / 8 + 1);
+    const auto decoded = GroupBitmap::Decode(kGroupPages, bytes);
+    ASSERT_TRUE(decoded.ok()) << runs;
+    for (uint32_t page = 0; page < kGroupPages; ++page) {
+      ASSERT_EQ(decoded->taken(page), taken[page]) << runs << " runs, page " << page;
+    }
+  }
+}
+
+TEST(GroupBitmap, Decode_KnowsWhatOlderProgramsWrote) {
+  std::string bytes = "\1" + std::string(kGroupPages / 8, '\0');
+  bytes[8] = 0x07;  // the last byte of the first word
+  const auto decoded = GroupBitmap::Decode(kGroupPages, bytes);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->CountFree(), kGroupPages - 3);
+  EXPECT_TRUE(decoded->AllTaken({0, 3}));
+  bytes.pop_back();
+  EXPECT_EQ(GroupBitmap::Decode(kGroupPages, bytes).status().code(), EIO);
+}
+
+TEST(GroupBitmap, Decode_RefusesChangesThatAreNone) {
+  using std::string_literals::operator""s;
+  const auto code = [](std::string_view bytes) { return GroupBitmap::Decode(kGroupPages, bytes).status().code(); };
+  EXPECT_EQ(code("\2\0\0\0\1"s), 0);
+  EXPECT_EQ(code("\2\0\0\0\0"s), EIO) << "twice the same";
+  EXPECT_EQ(code("\2\0\5\0\4"s), EIO) << "descending";
+  EXPECT_EQ(code("\2\x80\0"s), EIO) << "beyond the group";
+  EXPECT_EQ(code("\2\0\1\0"s), EIO) << "half a page number";
+  std::string many = "\2";
+  for (uint32_t page = 0; page < kGroupPages / 16; ++page) {
+    many += {static_cast<char>(page >> 8), static_cast<char>(page)};
+  }
+  EXPECT_EQ(code(many), EIO) << "longer than all words";
+  EXPECT_EQ(code("\3"), EIO);
+  EXPECT_EQ(code(""), EIO);
 }
 
 }  // namespace

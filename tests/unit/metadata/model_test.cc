@@ -319,7 +319,7 @@ class Model {
   }
 
   void CommitFree() {
-    const auto ranges = ns_->ListPendingFree(20);
+    const auto ranges = ns_->ListPendingFree({}, 20);
     ASSERT_TRUE(ranges.ok());
     ASSERT_TRUE(ns_->CommitFree(*ranges).ok());
     const SpaceUse use = ns_->StatFs();

@@ -90,7 +90,7 @@ TEST_F(RecoverTest, OfAVolumeFromBefore_MakesOneThatOlderProgramsRefuse) {
   ExpectSound();
   EXPECT_EQ(Recover().trimmed, 1u);
   Reopen();
-  EXPECT_EQ(ns().superblock().incompatible, kInodesInReceipts);
+  EXPECT_EQ(ns().superblock().incompatible, kInodesInReceipts | kShortGroups);
   ASSERT_TRUE(ns().Unlink(kRootInode, "f", kNotOpen, Tick()).ok());
   ExpectSound();
 }

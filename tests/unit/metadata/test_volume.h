@@ -96,7 +96,7 @@ class VolumeTest : public ::testing::Test {
   // What the file system does: zero the pages, then make them free.
   void CommitAllFree() {
     while (true) {
-      const auto ranges = ns().ListPendingFree(100);
+      const auto ranges = ns().ListPendingFree({}, 100);
       ASSERT_TRUE(ranges.ok());
       if (ranges->empty()) {
         return;
