@@ -10,8 +10,9 @@ namespace termfs::metadata {
 
 namespace {
 
-constexpr uint8_t kWords = 1;    // all words
-constexpr uint8_t kChanges = 2;  // the pages, ascending, each 16 bits, that differ from the one before; page 0: if taken
+constexpr uint8_t kWords = 1;  // all words
+constexpr uint8_t kChanges =
+    2;  // the pages, ascending, each 16 bits, that differ from the one before; page 0: if taken
 
 constexpr size_t kMostChanges = kGroupPages / 8 / sizeof(uint16_t);  // as long as all words
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GroupBitmap: which pages of an allocation group (128 MiB of region) are taken; bit set means taken. Stored as the pages
-// where taken and free change, or as one value of 4 KiB where that is shorter; a group that has none is all free. The
-// region's last group may be shorter than the bitmap.
+// GroupBitmap: which pages of an allocation group (128 MiB of region) are taken; bit set means taken. Stored as the
+// pages where taken and free change, or as one value of 4 KiB where that is shorter; a group that has none is all free.
+// The region's last group may be shorter than the bitmap.
 //
 // Thread-safety: a value.
 #pragma once

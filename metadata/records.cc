@@ -85,8 +85,7 @@ Result<Superblock> DecodeSuperblock(std::string_view bytes) {
                                               ", this program knows version " + std::to_string(kFormatVersion) +
                                               ": use the termfs that made it, or a newer one");
   }
-  if (const uint64_t unknown = s.incompatible & ~kKnownIncompatible;
-      unknown != 0 || s.read_only_compatible != 0) {
+  if (const uint64_t unknown = s.incompatible & ~kKnownIncompatible; unknown != 0 || s.read_only_compatible != 0) {
     char text[120];
     snprintf(text, sizeof(text), "volume has features unknown to this program (incompat %#llx, ro-compat %#llx)",
              static_cast<unsigned long long>(unknown), static_cast<unsigned long long>(s.read_only_compatible));

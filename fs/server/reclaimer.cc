@@ -276,8 +276,8 @@ void Reclaimer::CloseInodes() {
   }
 }
 
-// From where the last look ended, then once from the start: what is freed in order leaves deletions behind, and each look
-// from the start would read all of them.
+// From where the last look ended, then once from the start: what is freed in order leaves deletions behind, and each
+// look from the start would read all of them.
 void Reclaimer::FreePending() {
   bool from_start = next_pending_.value == 0;
   while (!stopping() && names_.StatFs().pending_pages > 0) {
