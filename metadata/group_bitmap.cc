@@ -10,9 +10,10 @@ namespace termfs::metadata {
 
 namespace {
 
-constexpr uint8_t kWords = 1;  // all words
-constexpr uint8_t kChanges =
-    2;  // the pages, ascending, each 16 bits, that differ from the one before; page 0: if taken
+// A record's first byte. After kWords come all words; after kChanges the pages, ascending, 16 bits each, that differ
+// from the page before (page 0: that are taken).
+constexpr uint8_t kWords = 1;
+constexpr uint8_t kChanges = 2;
 
 constexpr size_t kMostChanges = kGroupPages / 8 / sizeof(uint16_t);  // as long as all words
 
