@@ -60,7 +60,7 @@ class Process:
 
     def end(self):
         self.pipe.close()
-        self.process.terminate()
+        self.process.kill()  # other signals are exceptions here, which a process that is just starting loses
         self.process.join()
 
 

@@ -340,7 +340,7 @@ class Pair:
     def __exit__(self, *unused):
         for worker, pipe in self.workers.values():
             if worker.is_alive():
-                worker.terminate()
+                worker.kill()  # see Process.end in coherence.py
             worker.join()
             pipe.close()
 
