@@ -79,6 +79,26 @@ TEST(GroupBitmap, Encode_SaysFewRunsShortlyAndManyInFull) {
   }
 }
 
+TEST(GroupBitmap, Decode_ReturnsWhatIsJustShortAndJustNot) {
+  constexpr uint32_t kMost = kGroupPages / 16;  // changes, from which on all words are shorter
+  for (uint32_t changes = kMost - 3; changes <= kMost + 3; ++changes) {
+    GroupBitmap bitmap(kGroupPages);
+    for (uint32_t i = 0; i < changes / 2; ++i) {
+      bitmap.Take({2 * i + 1, 1});
+    }
+    if (changes % 2 != 0) {
+      bitmap.Take({kGroupPages - 1, 1});
+    }
+    const std::string bytes = bitmap.Encode();
+    EXPECT_EQ(bytes.size(), changes < kMost ? 1 + 2 * changes : 1 + kGroupPages / 8) << changes;
+    const auto decoded = GroupBitmap::Decode(kGroupPages, bytes);
+    ASSERT_TRUE(decoded.ok()) << changes;
+    for (uint32_t page = 0; page < kGroupPages; ++page) {
+      ASSERT_EQ(decoded->taken(page), bitmap.taken(page)) << changes << " changes, page " << page;
+    }
+  }
+}
+
 TEST(GroupBitmap, Decode_KnowsWhatOlderProgramsWrote) {
   std::string bytes = "\1" + std::string(kGroupPages / 8, '\0');
   bytes[8] = 0x07;  // the last byte of the first word
