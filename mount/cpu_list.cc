@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mount/cpu_list.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <charconv>
 #include <fstream>
+
+#include "base/log.h"
 
 namespace termfs::mount {
 namespace {
@@ -61,6 +66,16 @@ Result<std::vector<unsigned>> ReadCpuList(const std::string& path) {
     return ErrnoStatus("read " + path);
   }
   return ParseCpuList(line);
+}
+
+// To the CPU whose requests it answers. One that is not ours to run on (or is not there now) has to come to us.
+void BindToCpu(unsigned cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  if (pthread_setaffinity_np(pthread_self(), sizeof(set), &set) != 0) {
+    LOG_DEBUG("CPU {} is not for this process; its FUSE requests are answered by another", cpu);
+  }
 }
 
 }  // namespace termfs::mount

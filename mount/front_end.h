@@ -84,6 +84,7 @@ class FrontEnd {
   void CountRequests(const FuseServer* server) { server_ = server; }  // before it starts
 
   MetricsRegistry& metrics() { return metrics_; }
+  Counter& carried_reads() { return carried_reads_; }  // of those that were read, by a FuseCarrier
   // From the arrival of a request until its bytes are there to be sent; of writes, until they are answered.
   Histogram& read_latency() { return read_latency_; }
   Histogram& write_latency() { return write_latency_; }
@@ -100,6 +101,7 @@ class FrontEnd {
   const bool acl_;
   const FuseServer* server_ = nullptr;
   MetricsRegistry metrics_;
+  Counter& carried_reads_ = metrics_.counter("fuse_carried_reads_total");
   Histogram& read_latency_ = metrics_.histogram("fuse_read");
   Histogram& write_latency_ = metrics_.histogram("fuse_write");
   mutable Mutex mutex_;

@@ -2,32 +2,17 @@
 #include "mount/fuse_ring.h"
 
 #include <liburing.h>
-#include <linux/fuse.h>
-#include <sys/mman.h>
+#include <poll.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
-#include "base/page.h"
+#include "mount/fuse_command_header.h"
 
 namespace termfs::mount {
-
-// Of <linux/fuse.h> 7.42, newer than Debian 12's.
-struct FuseRing::Header {
-  std::byte in_out[128];     // fuse_in_header, then fuse_out_header
-  std::byte operation[128];  // the argument struct of the opcode
-  struct {
-    uint64_t flags;
-    uint64_t commit_id;  // names the request in its reply
-    uint32_t payload_bytes;
-    uint32_t padding;
-    uint64_t reserved;
-  } entry;
-};
-
 namespace {
 
+// Of <linux/fuse.h> 7.42, newer than Debian 12's.
 enum Command : uint32_t { kRegister = 1, kCommitAndFetch = 2 };
 
 struct CommandArgument {  // in the second half of a submission
@@ -39,36 +24,22 @@ struct CommandArgument {  // in the second half of a submission
 
 Status RingError(int negative, const char* what) { return Status::Error(-negative, what); }
 
-std::byte* MapPrivate(size_t bytes, int protection) {
-  void* memory = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
-}
-
 }  // namespace
 
-Result<std::unique_ptr<FuseRing>> FuseRing::Create(int device, unsigned queue, size_t payload_bytes) {
+Result<std::unique_ptr<FuseRing>> FuseRing::Create(int device, unsigned commands) {
   std::unique_ptr<FuseRing> ring(new FuseRing);
-  ring->queue_ = queue;
-  ring->payload_bytes_ = payload_bytes;
-  RETURN_IF_ERROR(ring->Init(device));
+  RETURN_IF_ERROR(ring->Init(device, commands));
   return ring;
 }
 
-Status FuseRing::Init(int device) {
-  std::byte* header = MapPrivate(kPageSize, PROT_READ | PROT_WRITE);
-  if (header == nullptr) {
-    return ErrnoStatus("allocate a ring's header");
-  }
-  header_ = new (header) Header{};
-  window_ = MapPrivate(payload_bytes_, PROT_NONE);
-  if (window_ == nullptr) {
-    return ErrnoStatus("reserve addresses for a ring's payload");
-  }
+Status FuseRing::Init(int device, unsigned commands) {
   auto ring = std::make_unique<io_uring>();
   io_uring_params parameters{};
-  // The thread that submits is the one that waits, and the kernel's part of a request runs when it waits.
-  parameters.flags = IORING_SETUP_SQE128 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
-  if (const int error = io_uring_queue_init_params(1, ring.get(), &parameters); error < 0) {
+  // The thread that submits is the one that waits, and the kernel's part of a request runs when it waits, or when it
+  // sees in shared memory that there is something to run.
+  parameters.flags =
+      IORING_SETUP_SQE128 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+  if (const int error = io_uring_queue_init_params(commands + 1, ring.get(), &parameters); error < 0) {
     return RingError(error, error == -ENOMEM ? "set up an io_uring: raise the memlock limit" : "set up an io_uring");
   }
   ring_ = std::move(ring);
@@ -81,57 +52,50 @@ Status FuseRing::Init(int device) {
 
 FuseRing::~FuseRing() {
   if (ring_ != nullptr) {
-    io_uring_queue_exit(ring_.get());  // takes the command back
-  }
-  if (window_ != nullptr) {
-    munmap(window_, payload_bytes_);
-  }
-  if (header_ != nullptr) {
-    munmap(header_, kPageSize);
+    io_uring_queue_exit(ring_.get());
   }
 }
 
-Status FuseRing::UseBuffer(std::span<std::byte> buffer) {
-  TERMFS_CHECK(buffer.size() >= payload_bytes_);
-  if (buffer.data() == buffer_) {
-    return Status::Ok();
-  }
-  if (answered_) {
-    std::memcpy(buffer.data(), window_, header_->entry.payload_bytes);  // the reply moves along
-  }
-  // The kernel keeps the address that it was told first, so the memory of the buffer is mapped there a second time:
-  // mremap with an old size of zero does that for a shared mapping.
-  if (mremap(buffer.data(), 0, payload_bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, window_) == MAP_FAILED) {
-    return ErrnoStatus("map a thread's buffer for its ring");
-  }
-  buffer_ = buffer.data();
-  return Status::Ok();
-}
+int FuseRing::fd() const { return ring_->ring_fd; }
 
-io_uring_sqe* FuseRing::Prepare(uint32_t command) {
+io_uring_sqe* FuseRing::Place() {
   io_uring_sqe* sqe = io_uring_get_sqe(ring_.get());
-  TERMFS_CHECK(sqe != nullptr);  // one command, one place
+  TERMFS_CHECK(sqe != nullptr);  // each command has one at most, and the wake-up
   std::memset(sqe, 0, 2 * sizeof(*sqe));
-  sqe->opcode = IORING_OP_URING_CMD;
-  sqe->flags = IOSQE_FIXED_FILE;
-  sqe->fd = 0;
-  sqe->cmd_op = command;
-  last_command_ = command;
-  const CommandArgument argument{
-      .flags = 0, .commit_id = header_->entry.commit_id, .queue = static_cast<uint16_t>(queue_), .padding = {}};
-  std::memcpy(sqe->cmd, &argument, sizeof(argument));
   return sqe;
 }
 
-Status FuseRing::Register() {
-  TERMFS_CHECK(buffer_ != nullptr);
-  memory_[0] = {.iov_base = header_, .iov_len = sizeof(Header)};
-  memory_[1] = {.iov_base = window_, .iov_len = payload_bytes_};
-  header_->entry.commit_id = 0;
-  answered_ = false;
-  io_uring_sqe* sqe = Prepare(kRegister);
-  sqe->addr = reinterpret_cast<uint64_t>(memory_);
-  sqe->len = 2;
+void FuseRing::Prepare(FuseCommand& command, uint32_t what) {
+  io_uring_sqe* const sqe = Place();
+  sqe->opcode = IORING_OP_URING_CMD;
+  sqe->flags = IOSQE_FIXED_FILE;
+  sqe->fd = 0;
+  sqe->cmd_op = what;
+  command.last_ = what;
+  const CommandArgument argument{.flags = 0,
+                                 .commit_id = command.header_->entry.commit_id,
+                                 .queue = static_cast<uint16_t>(command.queue_),
+                                 .padding = {}};
+  std::memcpy(sqe->cmd, &argument, sizeof(argument));
+  if (what == kRegister) {
+    sqe->addr = reinterpret_cast<uint64_t>(command.memory_);
+    sqe->len = 2;
+  }
+  io_uring_sqe_set_data(sqe, &command);
+}
+
+void FuseRing::WakeBy(int fd) {
+  wake_ = fd;
+  io_uring_sqe* const sqe = Place();
+  io_uring_prep_poll_multishot(sqe, fd, POLLIN);
+  io_uring_sqe_set_data(sqe, nullptr);
+}
+
+Status FuseRing::Register(FuseCommand& command) {
+  TERMFS_CHECK(command.buffer_ != nullptr);
+  command.header_->entry.commit_id = 0;
+  command.answered_ = false;
+  Prepare(command, kRegister);
   if (const int submitted = io_uring_submit(ring_.get()); submitted < 0) {
     return RingError(submitted, "register with the kernel's FUSE");
   }
@@ -144,74 +108,61 @@ Status FuseRing::Register() {
   return Status::Ok();
 }
 
-Result<FuseRing::Event> FuseRing::Next() {
-  if (answered_) {
-    answered_ = false;
-    Prepare(kCommitAndFetch);
-  }
+void FuseRing::Send(FuseCommand& command) {
+  TERMFS_CHECK(command.answered_);
+  command.answered_ = false;
+  Prepare(command, kCommitAndFetch);
+}
+
+Result<size_t> FuseRing::Take(std::span<Arrival> arrivals, bool wait) {
+  io_uring* const ring = ring_.get();
   io_uring_cqe* cqe = nullptr;
-  if (io_uring_peek_cqe(ring_.get(), &cqe) != 0) {
-    const int waited = io_uring_submit_and_wait(ring_.get(), 1);
-    if (waited < 0 && waited != -EINTR && waited != -EAGAIN && waited != -EBUSY) {
-      return RingError(waited, "wait for FUSE requests");
-    }
-    if (io_uring_peek_cqe(ring_.get(), &cqe) != 0) {
-      return Event::kNothing;  // what was not submitted goes with the next call
+  const bool there = io_uring_peek_cqe(ring, &cqe) == 0;
+  const bool to_run = (*ring->sq.kflags & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0;
+  const bool sleep = wait && !there && !to_run;
+  if (sleep || to_run || io_uring_sq_ready(ring) != 0) {
+    const int entered = sleep ? io_uring_submit_and_wait(ring, 1) : io_uring_submit_and_get_events(ring);
+    if (entered < 0 && entered != -EINTR && entered != -EAGAIN && entered != -EBUSY) {
+      return RingError(entered, "wait for FUSE requests");
     }
   }
-  const int result = cqe->res;
-  io_uring_cqe_seen(ring_.get(), cqe);
-  switch (result) {
+  size_t count = 0;
+  while (count < arrivals.size() && io_uring_peek_cqe(ring, &cqe) == 0) {
+    const io_uring_cqe seen = *cqe;
+    io_uring_cqe_seen(ring, cqe);
+    count += Accept(seen, arrivals[count]) ? 1 : 0;
+  }
+  if (count == 0 && io_uring_sq_ready(ring) != 0) {  // once more: see Accept
+    io_uring_submit(ring);
+  }
+  return count;
+}
+
+bool FuseRing::Accept(const io_uring_cqe& cqe, Arrival& arrival) {
+  auto* const command = static_cast<FuseCommand*>(io_uring_cqe_get_data(&cqe));
+  if (command == nullptr) {
+    if ((cqe.flags & IORING_CQE_F_MORE) == 0) {
+      WakeBy(wake_);
+    }
+    arrival = {};
+    return true;
+  }
+  switch (cqe.res) {
     case 0:
-      return Event::kRequest;
+      arrival = {.command = command, .event = Event::kRequest};
+      return true;
     case -EINTR:
     case -EAGAIN:
-      if (last_command_ == kCommitAndFetch) {
-        answered_ = true;  // once more
-        return Event::kNothing;
-      }
-      RETURN_IF_ERROR(Register());
-      return Event::kNothing;
-    case -ENOTCONN:
+      Prepare(*command, command->last_);  // once more
+      return false;
     case -ECONNABORTED:
     case -ECANCELED:
-      return Event::kEnded;
+      arrival = {.command = command, .event = Event::kEnded, .error = ENOTCONN};
+      return true;
     default:
-      return RingError(result < 0 ? result : -EPROTO, "receive a FUSE request");
+      arrival = {.command = command, .event = Event::kEnded, .error = cqe.res < 0 ? -cqe.res : EPROTO};
+      return true;
   }
-}
-
-std::span<const std::byte> FuseRing::header() const {
-  return std::span<const std::byte>(header_->in_out).first(sizeof(fuse_in_header));
-}
-std::span<const std::byte> FuseRing::operation() const { return header_->operation; }
-size_t FuseRing::payload_bytes() const {
-  return std::min<size_t>(header_->entry.payload_bytes,
-                          payload_bytes_);  // in memory that the kernel writes: copied once
-}
-
-bool FuseRing::Put(std::span<const iovec> parts) {
-  TERMFS_CHECK(!parts.empty() && parts[0].iov_len == sizeof(fuse_out_header));
-  fuse_out_header out{};
-  std::memcpy(&out, parts[0].iov_base, sizeof(out));
-  bool fits = true;
-  size_t length = 0;
-  for (const iovec& part : parts.subspan(1)) {
-    fits = fits && part.iov_len <= payload_bytes_ - length;
-    if (fits && part.iov_base != buffer_ + length) {
-      std::memmove(window_ + length, part.iov_base, part.iov_len);
-    }
-    length += fits ? part.iov_len : 0;
-  }
-  if (!fits) {
-    out.error = -EIO;
-    length = 0;
-  }
-  out.len = static_cast<uint32_t>(sizeof(out) + length);
-  std::memcpy(header_->in_out, &out, sizeof(out));
-  header_->entry.payload_bytes = static_cast<uint32_t>(length);
-  answered_ = true;
-  return fits;
 }
 
 }  // namespace termfs::mount

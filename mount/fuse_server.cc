@@ -133,7 +133,7 @@ Status FuseServer::Unmount(bool lazily) {
 uint64_t FuseServer::requests() const {
   uint64_t sum = 0;
   for (const auto& worker : workers()) {
-    sum += worker->requests.value();
+    sum += worker->guest.requests.value();
   }
   return sum;
 }
@@ -141,7 +141,7 @@ uint64_t FuseServer::requests() const {
 uint64_t FuseServer::ring_requests() const {
   uint64_t sum = 0;
   for (const auto& worker : workers()) {
-    sum += worker->ring_requests.value();
+    sum += worker->guest.received_by_ring.value();
   }
   return sum;
 }

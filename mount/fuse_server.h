@@ -45,6 +45,8 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "mount/fuse_backlog.h"
+#include "mount/fuse_carrier.h"
+#include "mount/fuse_reads.h"
 #include "mount/fuse_ring.h"
 #include "mount/fuse_wire.h"
 
@@ -96,6 +98,7 @@ class FuseServer {
     FuseTransport transport = FuseTransport::kAuto;
   };
   using ThreadFactory = std::function<Result<std::unique_ptr<FuseThread>>()>;
+  using ReadsFactory = std::function<Result<std::unique_ptr<FuseReads>>()>;
 
   static Result<std::unique_ptr<FuseServer>> Create(const fuse_lowlevel_ops& operations, void* userdata,
                                                     const Options& options);
@@ -105,8 +108,9 @@ class FuseServer {
 
   Status Mount();
   // Agrees with the kernel and starts to answer. ENOTSUP: kRing, and there is none; the text says why. `make_thread` is
-  // called here and by Wait. REQUIRES: Mount succeeded; called once.
-  Status Start(const ThreadFactory& make_thread);
+  // called here and by Wait; `make_reads`, if any, by threads that serve: then threads with rings that would wait for
+  // absent pages at the same time wait together. REQUIRES: Mount succeeded; called once.
+  Status Start(const ThreadFactory& make_thread, const ReadsFactory& make_reads = nullptr);
   // Readable once the kernel has ended the connection (somebody unmounted).
   int ended_fd() const { return ended_.get(); }
   // Detaches from the name space if it is still there; lazily when it is in use and `lazily` is set (EBUSY otherwise).
@@ -133,25 +137,32 @@ class FuseServer {
   static std::chrono::steady_clock::time_point received();
 
  private:
+  // What the threads with rings of one CPU share.
+  struct RingQueue {
+    explicit RingQueue(unsigned number) : cpu(number) {}
+    const unsigned cpu;
+    std::atomic<uint32_t> reading{0};            // threads that are answering a READ
+    std::atomic<FuseCarrier*> carrier{nullptr};  // once somebody has wanted it
+    Mutex mutex;
+    bool tried GUARDED_BY(mutex) = false;
+    std::unique_ptr<FuseCarrier> owned GUARDED_BY(mutex);
+  };
   struct Worker {
     FuseServer* server = nullptr;
     std::unique_ptr<FuseThread> state;
-    std::unique_ptr<std::byte[]> aside;    // where requests are moved to
-    UniqueFd device;                       // a clone of the session's
-    int cpu = -1;                          // whose queue it serves by a ring; -1: none
-    std::unique_ptr<FuseRing> ring;        // of the worker's thread
-    bool over_ring = false;                // the request that is being answered
-    bool answered = false;                 // that one
-    int reply_fd = -1;                     // to answer it, if not over the ring
-    Interruption* interruption = nullptr;  // its operation is the number of the request that is being answered
-    std::atomic<uint32_t> caller{0};       // of that request; stored before the number
-    uint64_t seen_running = 0;             // by the watch
-    std::atomic<bool> any_signal{false};   // may end what is being answered; this and the next: sequentially consistent
-    std::atomic<uint64_t> signalled{0};    // the last request that the kernel has sent an interrupt for
+    std::unique_ptr<std::byte[]> aside;   // where requests are moved to
+    UniqueFd device;                      // a clone of the session's
+    int cpu = -1;                         // whose queue it serves by a ring; -1: none
+    RingQueue* queue = nullptr;           // that one; null: none
+    std::unique_ptr<FuseRing> ring;       // of the worker's thread
+    bool over_ring = false;               // the request that is being answered
+    bool answered = false;                // that one
+    int reply_fd = -1;                    // to answer it, if not over the ring
+    FuseCarrier::Guest guest;             // a command only with a ring
+    uint64_t seen_running = 0;            // by the watch
+    std::atomic<bool> any_signal{false};  // may end what is being answered; this and the next: sequentially consistent
+    std::atomic<uint64_t> signalled{0};   // the last request that the kernel has sent an interrupt for
     RequestFacts facts;
-    std::chrono::steady_clock::time_point received;
-    Counter requests;
-    Counter ring_requests;
     std::atomic<bool> finished{false};
     std::thread thread;
   };
@@ -198,6 +209,14 @@ class FuseServer {
   // Nothing but FORGET and INTERRUPT comes by the device.
   bool BesideRings() EXCLUDES(mutex_);
   void ServeRing(Worker& worker);
+  // The facts of the request that the worker's command has brought, and its head in `aside`.
+  static void Receive(Worker& worker);
+  // fuse_carriers.cc
+  // For a READ of the worker's; null: its thread should answer it itself.
+  FuseCarrier* CarrierToUse(Worker& worker);
+  FuseCarrier* MakeCarrier(RingQueue& queue) EXCLUDES(queue.mutex);
+  void StopCarriers();
+  // fuse_threads.cc, too
   // Receives one request and answers it. False: there will be none any more.
   bool ServeOne(Worker& worker);
   // False: nothing is there.
@@ -225,6 +244,8 @@ class FuseServer {
   void LookAtCallers();
   // The kernel says that a signal came to who waits for this request.
   void Interrupt(uint64_t unique);
+  // Whoever waits for it in place of the worker, too.
+  static void Interrupt(const Worker& worker, uint64_t unique);
   void AnswerInterrupted(const FuseBacklog::Item& request);
   // A thread that reads the device has become busy, or is not any more.
   void EnterBusy() {
@@ -249,6 +270,8 @@ class FuseServer {
   Mutex stand_ins_mutex_;  // held by who changes workers_
   ThreadFactory make_thread_;
   std::map<int, Queue> queues_ GUARDED_BY(stand_ins_mutex_);
+  ReadsFactory make_reads_;
+  std::vector<std::unique_ptr<RingQueue>> ring_queues_;  // by CPU; does not change while threads serve
   FuseBacklog backlog_;
   std::atomic<size_t> readers_{0};  // workers that read the device
   std::atomic<size_t> busy_{0};     // of those

@@ -25,8 +25,8 @@ Status FuseServer::Wait::Prepare() {
 
 void FuseServer::Wait::Begin() {
   worker_->any_signal.store(true);
-  if (worker_->interruption != nullptr && worker_->signalled.load() == worker_->facts.unique) {
-    worker_->interruption->Interrupt(worker_->facts.unique);
+  if (worker_->guest.interruption != nullptr && worker_->signalled.load() == worker_->facts.unique) {
+    worker_->guest.interruption->Interrupt(worker_->facts.unique);
   }
 }
 

@@ -70,7 +70,8 @@ Status FuseServer::AddWorker(const ThreadFactory& make_thread, int cpu) {
   worker->cpu = cpu;
   ASSIGN_OR_RETURN(worker->state, make_thread());
   TERMFS_CHECK(worker->state->buffer().size() >= kRequestBufferBytes);
-  worker->interruption = worker->state->interruption();
+  worker->guest.interruption = worker->state->interruption();
+  worker->queue = cpu >= 0 ? ring_queues_[static_cast<size_t>(cpu)].get() : nullptr;
   worker->aside = std::make_unique_for_overwrite<std::byte[]>(kRequestBufferBytes);
   ASSIGN_OR_RETURN(worker->device, CloneDevice());
   workers_.push_back(std::move(worker));
@@ -84,6 +85,9 @@ Status FuseServer::AddRingWorkers(const ThreadFactory& make_thread) {
     return Status::Error(ENOTSUP, "FUSE over io_uring needs a queue for each possible CPU, and there are too many");
   }
   const auto share = static_cast<unsigned>((options_.threads + online.size() - 1) / online.size());
+  for (const unsigned cpu : possible) {
+    ring_queues_.push_back(std::make_unique<RingQueue>(cpu));
+  }
   for (const unsigned cpu : possible) {
     const bool is_online = std::find(online.begin(), online.end(), cpu) != online.end();
     for (unsigned i = 0; i < (is_online ? std::max(share, kLeastThreads) : 1); i++) {
@@ -135,8 +139,9 @@ Result<unsigned> FuseServer::LaunchAll(const ThreadFactory& make_thread, Status&
   return rings;
 }
 
-Status FuseServer::Start(const ThreadFactory& make_thread) {
+Status FuseServer::Start(const ThreadFactory& make_thread, const ReadsFactory& make_reads) {
   TERMFS_CHECK(mounted_ && workers_.empty() && options_.threads > 0);
+  make_reads_ = make_reads;
   RETURN_IF_ERROR(PrepareSignals());
   Status why_not =
       options_.transport == FuseTransport::kDevice ? Status::Error(ENOTSUP, "not asked for") : RingsAllowed();

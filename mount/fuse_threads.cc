@@ -2,7 +2,6 @@
 //
 // FuseServer: from requests to replies, on both transports.
 #include <linux/fuse.h>
-#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/page.h"
+#include "mount/cpu_list.h"
 #include "mount/fuse_server.h"
 
 namespace termfs::mount {
@@ -27,16 +27,6 @@ void LetWake() {
   sigemptyset(&wake);
   sigaddset(&wake, kWakeSignal);
   pthread_sigmask(SIG_UNBLOCK, &wake, nullptr);
-}
-
-// To the CPU whose requests it answers. One that is not ours to run on (or is not there now) has to come to us.
-void BindTo(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  if (pthread_setaffinity_np(pthread_self(), sizeof(set), &set) != 0) {
-    LOG_DEBUG("CPU {} is not for this process; its FUSE requests are answered by another", cpu);
-  }
 }
 
 }  // namespace
@@ -59,7 +49,7 @@ const RequestFacts& FuseServer::request() {
 
 std::chrono::steady_clock::time_point FuseServer::received() {
   TERMFS_CHECK(current_ != nullptr);
-  return current_->received;
+  return current_->guest.received;
 }
 
 std::span<const std::byte> FuseServer::Written(const char* data, size_t size) {
@@ -91,9 +81,11 @@ void FuseServer::Serve(Worker& worker) {
 }
 
 Status FuseServer::PrepareRing(Worker& worker) {
-  BindTo(worker.cpu);
-  ASSIGN_OR_RETURN(worker.ring, FuseRing::Create(fuse_session_fd(session_), static_cast<unsigned>(worker.cpu), kMaxIo));
-  return worker.ring->UseBuffer(worker.state->buffer());
+  const auto cpu = static_cast<unsigned>(worker.cpu);
+  BindToCpu(cpu);
+  ASSIGN_OR_RETURN(worker.guest.command, FuseCommand::Create(cpu, kMaxIo));
+  ASSIGN_OR_RETURN(worker.ring, FuseRing::Create(fuse_session_fd(session_), 1));
+  return worker.guest.command->UseBuffer(worker.state->buffer());
 }
 
 bool FuseServer::AwaitRegistration(Worker& worker, Status prepared) {
@@ -111,7 +103,7 @@ bool FuseServer::AwaitRegistration(Worker& worker, Status prepared) {
       return false;
     }
   }
-  Status registered = worker.ring->Register();
+  Status registered = worker.ring->Register(*worker.guest.command);
   MutexLock lock(mutex_);
   agreement_.registered++;
   changed_.NotifyAll();
@@ -153,7 +145,7 @@ bool FuseServer::ServeOne(Worker& worker) {
     NoteEnd(got);
     return false;
   }
-  worker.received = std::chrono::steady_clock::now();
+  worker.guest.received = std::chrono::steady_clock::now();
   worker.reply_fd = worker.device.get();
   AnswerDevice(worker, place.first(static_cast<size_t>(got)));
   return true;
@@ -167,7 +159,7 @@ bool FuseServer::ServeBacklog(Worker& worker) {
   const std::span<std::byte> place =
       worker.state->buffer().subspan(kPageSize - kWriteHeaderBytes).first(std::min(item->size, kMaxIo));
   std::memcpy(place.data(), item->bytes.get(), item->size);
-  worker.received = item->received;
+  worker.guest.received = item->received;
   worker.reply_fd = item->fd;
   AnswerDevice(worker, place.first(item->size));
   return true;
@@ -207,9 +199,11 @@ void FuseServer::Process(Worker& worker, std::byte* message, size_t length) {
   fuse_buf buffer{};
   buffer.size = length;
   buffer.mem = message;
-  if (worker.interruption != nullptr) {
-    worker.caller.store(worker.facts.caller, std::memory_order_relaxed);
-    worker.interruption->Begin(worker.facts.unique);  // after the caller: pairs with LookAtCallers
+  Interruption* const interruption = worker.guest.interruption;
+  // A request that comes back from the carrier may have been begun there, and interrupted.
+  if (interruption != nullptr && interruption->operation() != worker.facts.unique) {
+    worker.guest.caller.store(worker.facts.caller, std::memory_order_relaxed);
+    interruption->Begin(worker.facts.unique);  // after the caller: pairs with LookAtCallers
   }
   const std::optional<ReadArguments> read =
       reads_past_libfuse_ ? ReadOf({message, length}) : std::optional<ReadArguments>{};
@@ -218,64 +212,78 @@ void FuseServer::Process(Worker& worker, std::byte* message, size_t length) {
   } else {
     fuse_session_process_buf(session_, &buffer);
   }
-  if (worker.interruption != nullptr) {
-    worker.interruption->End();
+  if (interruption != nullptr) {
+    interruption->End();
   }
-  worker.requests.Add();
+  worker.guest.requests.Add();
 }
 
 void FuseServer::AnswerRead(Worker& worker, const ReadArguments& arguments) {
-  Result<std::span<const std::byte>> data = worker.state->Read(arguments);
-  const std::span<const std::byte> bytes = data.ok() ? *data : std::span<const std::byte>{};
-  fuse_out_header out{.len = static_cast<uint32_t>(sizeof(out) + bytes.size()),
-                      .error = -data.status().code(),
-                      .unique = worker.facts.unique};
-  std::array<iovec, 2> parts = {{{.iov_base = &out, .iov_len = sizeof(out)},
-                                 {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()}}};
-  if (Reply(worker, std::span(parts).first(bytes.empty() ? 1 : 2)) < 0 && errno != ENOENT && errno != ENODEV) {
+  if (worker.queue != nullptr) {
+    worker.queue->reading.fetch_add(1, std::memory_order_relaxed);
+  }
+  ReadReply reply(worker.facts.unique, worker.state->Read(arguments));
+  if (worker.queue != nullptr) {
+    worker.queue->reading.fetch_sub(1, std::memory_order_relaxed);
+  }
+  if (Reply(worker, reply.parts()) < 0 && errno != ENOENT && errno != ENODEV) {
     LOG_WARNING("the reply to a READ was not taken: {}", std::strerror(errno));  // not: interrupted, unmounted
   }
 }
 
 void FuseServer::ServeRing(Worker& worker) {
+  FuseCommand& command = *worker.guest.command;
   while (!stopping_.load(std::memory_order_relaxed)) {
-    if (const Status usable = worker.ring->UseBuffer(worker.state->buffer()); !usable.ok()) {
+    FuseRing::Arrival arrival;
+    const Result<size_t> arrived = worker.ring->Take({&arrival, 1}, /*wait=*/true);
+    if (!arrived.ok()) {
+      errno = arrived.status().code();
+      return NoteEnd(-1);
+    }
+    if (*arrived == 0) {
+      continue;  // a signal came
+    }
+    if (arrival.event == FuseRing::Event::kRequest) {
+      worker.guest.received = std::chrono::steady_clock::now();
+      worker.guest.received_by_ring.Add();
+      Receive(worker);
+      FuseCarrier* const carrier = IsRead(worker.facts) ? CarrierToUse(worker) : nullptr;
+      if (carrier != nullptr && carrier->Carry(worker.guest, arrival) && arrival.event == FuseRing::Event::kRequest) {
+        Receive(worker);  // perhaps another one
+      }
+    }
+    if (arrival.event != FuseRing::Event::kRequest) {
+      errno = arrival.error;
+      return NoteEnd(-1);
+    }
+    AnswerRing(worker);
+    // The thread's buffer can have become another one.
+    if (const Status usable = command.UseBuffer(worker.state->buffer()); !usable.ok()) {
       errno = usable.code();
-      NoteEnd(-1);
-      return;
+      return NoteEnd(-1);
     }
-    const Result<FuseRing::Event> event = worker.ring->Next();
-    if (!event.ok() || *event == FuseRing::Event::kEnded) {
-      errno = event.ok() ? ENOTCONN : event.status().code();
-      NoteEnd(-1);
-      return;
-    }
-    if (*event == FuseRing::Event::kRequest) {
-      worker.received = std::chrono::steady_clock::now();
-      worker.ring_requests.Add();
-      AnswerRing(worker);
-    }
+    worker.ring->Send(command);
   }
+}
+
+void FuseServer::Receive(Worker& worker) {
+  worker.facts = Examine(worker.guest.command->Head({worker.aside.get(), FuseCommand::kHeadBytes}));
 }
 
 // The request comes in three pieces; libfuse wants one. The payload of a write stays where it is.
 void FuseServer::AnswerRing(Worker& worker) {
-  std::byte* message = worker.aside.get();
-  const std::span<const std::byte> header = worker.ring->header();
-  const std::span<const std::byte> arguments = worker.ring->operation();  // of any operation: more than this one's
-  std::memcpy(message, header.data(), header.size());
-  std::memcpy(message + header.size(), arguments.data(), arguments.size());
-  worker.facts = Examine({message, header.size() + arguments.size()});
+  FuseCommand& command = *worker.guest.command;
+  std::byte* const message = worker.aside.get();  // the head is there
   const std::optional<size_t> operation = OperationBytes(worker.facts.opcode);
-  size_t length = header.size() + operation.value_or(0);
+  size_t length = sizeof(fuse_in_header) + operation.value_or(0);
   worker.over_ring = true;
   worker.answered = false;
   if (operation) {
     if (!IsWrite(worker.facts)) {
-      const size_t payload = worker.ring->payload_bytes();
+      const size_t payload = command.payload_bytes();
       std::memcpy(message + length, worker.state->buffer().data(), payload);
       length += payload;
-    } else if (WriteBytes({message, length}) != worker.ring->payload_bytes()) {
+    } else if (WriteBytes({message, length}) != command.payload_bytes()) {
       length = 0;
     }
   }
@@ -285,7 +293,7 @@ void FuseServer::AnswerRing(Worker& worker) {
   if (!worker.answered) {
     fuse_out_header out{.len = sizeof(out), .error = operation ? -EIO : -ENOSYS, .unique = worker.facts.unique};
     const iovec part{.iov_base = &out, .iov_len = sizeof(out)};
-    worker.ring->Put({&part, 1});
+    command.Put({&part, 1});
   }
   worker.over_ring = false;
 }
@@ -304,10 +312,10 @@ ssize_t FuseServer::Reply(Worker& worker, std::span<iovec> parts) {
   AmendReply(worker.facts, parts);
   if (worker.over_ring && header.unique == worker.facts.unique) {
     // The buffer can have become another one in the meantime.
-    const Status usable = worker.ring->UseBuffer(worker.state->buffer());
+    const Status usable = worker.guest.command->UseBuffer(worker.state->buffer());
     worker.answered = usable.ok();
     errno = usable.ok() ? EINVAL : usable.code();
-    return usable.ok() && worker.ring->Put(parts) ? static_cast<ssize_t>(header.len) : -1;
+    return usable.ok() && worker.guest.command->Put(parts) ? static_cast<ssize_t>(header.len) : -1;
   }
   const int fd = header.unique == worker.facts.unique && !worker.over_ring ? worker.reply_fd : worker.device.get();
   const ssize_t sent = writev(fd, parts.data(), static_cast<int>(parts.size()));
@@ -331,6 +339,7 @@ Status FuseServer::Stop(std::chrono::milliseconds limit) {
   {
     MutexLock lock(stand_ins_mutex_);  // who waits for a stand-in has it, and nobody gets one any more
   }
+  StopCarriers();
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (auto& worker : workers_) {
     // The signal can arrive just before the call; so it is sent until the thread is seen to have ended.
@@ -346,6 +355,7 @@ Status FuseServer::Stop(std::chrono::milliseconds limit) {
     }
   }
   StopWatch();
+  ring_queues_.clear();  // it may have told a carrier
   for (auto& worker : workers_) {
     worker->state.reset();  // the watch has looked at its interruption
   }

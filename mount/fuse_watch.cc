@@ -144,15 +144,15 @@ void FuseServer::WakeForBacklog() {
 // harm: an interruption names what it ends.
 void FuseServer::LookAtCallers() {
   for (const auto& worker : workers()) {
-    if (worker->interruption == nullptr) {
+    if (worker->guest.interruption == nullptr) {
       continue;
     }
-    const uint64_t running = worker->interruption->operation();
-    const uint32_t caller = worker->caller.load(std::memory_order_relaxed);
+    const uint64_t running = worker->guest.interruption->operation();
+    const uint32_t caller = worker->guest.caller.load(std::memory_order_relaxed);
     if (running != 0 && running == worker->seen_running && caller != 0 &&
         (worker->any_signal.load() ? IsInterrupted(static_cast<pid_t>(caller))
                                    : IsEnding(static_cast<pid_t>(caller)))) {
-      worker->interruption->Interrupt(running);
+      Interrupt(*worker, running);
     }
     worker->seen_running = running;
   }
@@ -164,14 +164,22 @@ void FuseServer::LookAtCallers() {
   }
 }
 
+void FuseServer::Interrupt(const Worker& worker, uint64_t unique) {
+  worker.guest.interruption->Interrupt(unique);
+  if (FuseCarrier* const carrier = worker.queue != nullptr ? worker.queue->carrier.load() : nullptr;
+      carrier != nullptr) {
+    carrier->LookAtInterruptions();
+  }
+}
+
 // A caller that we cannot name, in a PID namespace that is not below ours, gets away by whatever signal came.
 void FuseServer::Interrupt(uint64_t unique) {
   const auto may_end = [](uint32_t caller) { return caller == 0 || IsEnding(static_cast<pid_t>(caller)); };
   for (const auto& worker : workers()) {
-    if (worker->interruption != nullptr && worker->interruption->operation() == unique) {
+    if (worker->guest.interruption != nullptr && worker->guest.interruption->operation() == unique) {
       worker->signalled.store(unique);
-      if (worker->any_signal.load() || may_end(worker->caller.load(std::memory_order_relaxed))) {
-        worker->interruption->Interrupt(unique);
+      if (worker->any_signal.load() || may_end(worker->guest.caller.load(std::memory_order_relaxed))) {
+        Interrupt(*worker, unique);
       }
       return;
     }

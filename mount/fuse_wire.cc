@@ -145,6 +145,19 @@ std::optional<ReadArguments> ReadOf(std::span<const std::byte> request) {
   return ReadArguments{.handle = in.fh, .offset = in.offset, .size = in.size};
 }
 
+bool IsRead(const RequestFacts& request) { return request.opcode == FUSE_READ; }
+
+ReadReply::ReadReply(uint64_t unique, const Result<std::span<const std::byte>>& data) {
+  const std::span<const std::byte> bytes = data.ok() ? *data : std::span<const std::byte>{};
+  const fuse_out_header out{
+      .len = static_cast<uint32_t>(sizeof(out) + bytes.size()), .error = -data.status().code(), .unique = unique};
+  static_assert(sizeof(out) == sizeof(header_));
+  std::memcpy(header_, &out, sizeof(out));
+  parts_ = {{{.iov_base = header_, .iov_len = sizeof(header_)},
+             {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()}}};
+  count_ = bytes.empty() ? 1 : 2;
+}
+
 bool IsForget(const RequestFacts& request) {
   return request.opcode == FUSE_FORGET || request.opcode == FUSE_BATCH_FORGET;
 }

@@ -11,10 +11,13 @@
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+
+#include "base/result.h"
 
 namespace termfs::mount {
 
@@ -49,6 +52,20 @@ bool IsWrite(const RequestFacts& request);
 size_t WriteBytes(std::span<const std::byte> request);
 // Absent for other requests and for those that are too short.
 std::optional<ReadArguments> ReadOf(std::span<const std::byte> request);
+bool IsRead(const RequestFacts& request);
+// The reply to READ `unique`: bytes, or an error whose code goes to the application as it is.
+class ReadReply {
+ public:
+  ReadReply(uint64_t unique, const Result<std::span<const std::byte>>& data);
+  ReadReply(const ReadReply&) = delete;
+  ReadReply& operator=(const ReadReply&) = delete;
+  std::span<iovec> parts() { return std::span(parts_).first(count_); }  // header first
+
+ private:
+  uint64_t header_[2];  // fuse_out_header
+  std::array<iovec, 2> parts_;
+  size_t count_;
+};
 bool IsForget(const RequestFacts& request);
 // Requests that are answered without the file system, so that their bytes may stay where they were received.
 bool IsHousekeeping(const RequestFacts& request);

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "mount/ending.h"
 #include "mount/front_end.h"
+#include "mount/front_end_reads.h"
 #include "mount/fuse_server.h"
 #include "mount/mount_point.h"
 
@@ -119,12 +120,21 @@ void Watch(MountGuard* guard, const FuseServer& server, const std::string& mount
   }
 }
 
-Status Run(fs::client::FileSystem& file_system, FuseServer& server, const FuseServer::ThreadFactory& make_thread,
-           KernelCacheNotifier& cache, MountGuard* guard, const MountRequest& request, const UniqueFd& signals,
-           Readiness& readiness) {
+Status StartServing(FuseServer& server, FrontEnd& front) {
+  const auto make_thread = [&front]() -> Result<std::unique_ptr<FuseThread>> {
+    ASSIGN_OR_RETURN(auto lane, front.file_system().OpenLane());
+    return std::unique_ptr<FuseThread>(std::make_unique<FrontEndThread>(front, std::move(lane)));
+  };
+  return server.Start(make_thread, [&front] {
+    return FrontEndReads::Create(front.file_system(), front.read_latency(), front.carried_reads());
+  });
+}
+
+Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& front, KernelCacheNotifier& cache,
+           MountGuard* guard, const MountRequest& request, const UniqueFd& signals, Readiness& readiness) {
   RETURN_IF_ERROR(server.Mount());
   Watch(guard, server, request.mountpoint);
-  Status status = server.Start(make_thread);
+  Status status = StartServing(server, front);
   if (status.ok()) {
     cache.Attach(server.session(), request.mountpoint);
     status = CheckServed(request.mountpoint);
@@ -194,15 +204,11 @@ Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier&
                        const MountRequest& request, const UniqueFd& signals, Readiness& readiness) {
   ASSIGN_OR_RETURN(const std::unique_ptr<fs::client::Lane> last_lane, file_system.OpenLane());
   FrontEnd front(file_system, cache, request.address, request.config.acl);
-  const auto make_thread = [&front]() -> Result<std::unique_ptr<FuseThread>> {
-    ASSIGN_OR_RETURN(auto lane, front.file_system().OpenLane());
-    return std::unique_ptr<FuseThread>(std::make_unique<FrontEndThread>(front, std::move(lane)));
-  };
   Status status;
   {
     ASSIGN_OR_RETURN(const auto server, FuseServer::Create(FrontEnd::Operations(), &front, ToServerOptions(request)));
     front.CountRequests(server.get());
-    status = Run(file_system, *server, make_thread, cache, guard, request, signals, readiness);
+    status = Run(file_system, *server, front, cache, guard, request, signals, readiness);
   }
   front.ReleaseAll(*last_lane);
   return status;

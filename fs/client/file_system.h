@@ -118,6 +118,9 @@ struct FileRead {
   size_t size = 0;
   size_t place = 0;
   uint64_t token = 0;  // the caller's name for it
+  // EAGAIN, from BeginRead or as the result, where it would have to wait otherwise: for the server to read it, or for
+  // room among other reads under way.
+  bool by_map = false;
 };
 
 struct ReadDone {
@@ -239,6 +242,8 @@ class FileSystem {
   // Before each Read whose bytes the kernel keeps in its page cache: the KernelCache is told before others change any
   // of the file. Asks the server only where it does not know.
   virtual Status CachePages(Lane& lane, OpenFile* file) = 0;
+  // CachePages would not ask the server now.
+  virtual bool MayCachePages(const OpenFile* file) const = 0;
   // The KernelCache is dropping pages of the file, for somebody who waits to change it.
   virtual bool DropsPages(const OpenFile* file) const = 0;
   // Until it has, but not for ever. Before a reader goes on who holds no lock of a page: those who begin to read while
@@ -263,6 +268,9 @@ class FileSystem {
   // comes after the wait, before the lane's next use.
   virtual bool ArmReads(Lane& lane, tlib::client::ReadsFds& fds) = 0;
   virtual void DisarmReads(Lane& lane) = 0;
+  // What is under way in the lane is not, any more: no result will come, its places are free. The server may still read
+  // for it, but not into the lane's buffer, which may be another one.
+  virtual void DropReads(Lane& lane) = 0;
   // All of `data` or an error (ENOSPC, EFBIG, EIO); on error part of it may have been written. `data` may lie in
   // lane.buffer(), which saves a copy.
   virtual Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,

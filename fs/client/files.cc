@@ -146,7 +146,7 @@ Status VolumeClient::CountOpen(Lane& lane, uint64_t ino, const std::shared_ptr<I
 
 Status VolumeClient::CachePages(Lane& lane, OpenFile* file) {
   PageLease& lease = file->cache->pages();
-  if (kernel_cache_ == nullptr || lease.held()) {
+  if (MayCachePages(file)) {
     return Status::Ok();
   }
   RETURN_IF_ERROR(CheckUsable(file));

@@ -136,7 +136,7 @@ Result<std::optional<std::span<const std::byte>>> VolumeClient::BeginRead(Lane& 
 }
 
 Result<std::optional<std::span<const std::byte>>> VolumeClient::Begin(VolumeLane& lane, ReadUnderWay& read) {
-  const auto& [file, offset, size, place, token] = read.what;
+  const auto& [file, offset, size, place, token, by_map] = read.what;
   std::vector<std::byte*>& pieces = lane.reads_under_way().pieces;
   for (; read.attempts < kOneSidedAttempts; ++read.attempts) {
     Plan plan;
@@ -146,11 +146,17 @@ Result<std::optional<std::span<const std::byte>>> VolumeClient::Begin(VolumeLane
     std::byte* const to = lane.places().data() + place;
     Requests reads;
     const size_t count = RequestsOf(plan, offset, to, reads);
+    if (by_map && lane.reads_under_way().CountPieces() + count > tlib::kChannelCredits) {
+      break;
+    }
     pieces.clear();
     const Status begun = count > 0 ? lane.BeginRead(std::span(reads).first(count), pieces) : Status::Ok();
     if (!begun.ok()) {
       if (file->cache->StillValid(plan.epoch) && begun.code() != ENOTCONN) {
         return begun;
+      }
+      if (by_map && begun.code() == ENOTCONN && !link_->RejoinAtOnce(lane)) {
+        break;
       }
       continue;
     }
@@ -168,6 +174,9 @@ Result<std::optional<std::span<const std::byte>>> VolumeClient::Begin(VolumeLane
     if (file->cache->StillValid(plan.epoch)) {
       return std::optional(Bytes(to, plan.length));
     }
+  }
+  if (by_map) {
+    return Status::Error(EAGAIN, "only the server can read it now");
   }
   const auto at = static_cast<size_t>(lane.places().data() - lane.buffer().data());
   ASSIGN_OR_RETURN(const Bytes bytes, ReadByServer(lane, file, offset, size, at + place));
@@ -296,5 +305,10 @@ bool VolumeClient::ArmReads(Lane& lane, tlib::client::ReadsFds& fds) {
 }
 
 void VolumeClient::DisarmReads(Lane& lane) { Of(lane).DisarmReads(); }
+
+void VolumeClient::DropReads(Lane& lane) {
+  Of(lane).DropReads();
+  Of(lane).reads_under_way().reads.clear();
+}
 
 }  // namespace termfs::fs::client

@@ -240,6 +240,19 @@ Status ServerLink::JoinIn(uint64_t generation, VolumeLane& lane, Phase from) {
   return Join(lane, session, generation);
 }
 
+bool ServerLink::RejoinAtOnce(VolumeLane& lane) {
+  uint64_t generation = 0;
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kUp || generation_ <= lost_generation_ || generation_ <= lane.generation_) {
+      return false;
+    }
+    generation = generation_;
+  }
+  const SpinHold in_use(lane.in_use_);
+  return JoinIn(generation, lane, Phase::kResumed).ok();
+}
+
 Status ServerLink::Rejoin(VolumeLane& lane, const Status& why) {
   if (lane.channel_ != nullptr) {
     ReportLost(lane.generation_, why);

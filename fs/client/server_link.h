@@ -78,6 +78,10 @@ class VolumeLane final : public Lane {
       channel_->DisarmReads();
     }
   }
+  void DropReads() EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    channel_->DropReads();
+  }
   // How often what was under way has become void, with this channel and with former ones.
   uint64_t voids() EXCLUDES(in_use_) {
     const SpinHold hold(in_use_);
@@ -197,6 +201,10 @@ class ServerLink {
   Status CallIn(uint64_t generation, VolumeLane& lane, const tlib::client::CallRequest& request);
   // As Channel::Post, in one session only: ENOTCONN when it is gone, EAGAIN also when it is not there yet.
   Status PostIn(uint64_t generation, VolumeLane& lane, const tlib::client::CallRequest& request);
+
+  // Moves a lane whose session is lost to the next one, if that is there already. Nothing of the lane's may be needed
+  // any more.
+  bool RejoinAtOnce(VolumeLane& lane) EXCLUDES(mutex_);
 
   // Every call fails with ENOTCONN from now on, and those that wait return.
   void Abandon(const std::string& why) EXCLUDES(mutex_);

@@ -107,12 +107,16 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Status PollReads(Lane& lane, std::vector<ReadDone>& done) override;
   bool ArmReads(Lane& lane, tlib::client::ReadsFds& fds) override;
   void DisarmReads(Lane& lane) override;
+  void DropReads(Lane& lane) override;
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, WriteFlags flags) override;
   Result<uint64_t> Copy(Lane& lane, const FileCopy& copy) override;
   Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
   PageUse pages(const OpenFile* file) const override { return file->pages; }
   bool AnyKeepsPages(const OpenFile* file) const override { return file->cache->keeping() > 0; }
   Status CachePages(Lane& lane, OpenFile* file) override;
+  bool MayCachePages(const OpenFile* file) const override {
+    return kernel_cache_ == nullptr || file->cache->pages().held();
+  }
   bool DropsPages(const OpenFile* file) const override { return file->cache->pages().dropping(); }
   void AwaitDropped(const OpenFile* file) override EXCLUDES(dropping_mutex_);
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;

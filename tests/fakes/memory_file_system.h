@@ -95,6 +95,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
     return true;
   }
   void DisarmReads(Lane&) override {}
+  void DropReads(Lane&) override {}
   Status Write(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
                fs::client::WriteFlags flags) override;
   Result<uint64_t> Copy(Lane& lane, const fs::client::FileCopy& copy) override;
@@ -102,6 +103,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   fs::client::PageUse pages(const OpenFile*) const override { return fs::client::PageUse::kNone; }
   bool AnyKeepsPages(const OpenFile*) const override { return false; }
   Status CachePages(Lane&, OpenFile*) override { return Status::Ok(); }
+  bool MayCachePages(const OpenFile*) const override { return true; }
   bool DropsPages(const OpenFile*) const override { return false; }
   void AwaitDropped(const OpenFile*) override {}
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;

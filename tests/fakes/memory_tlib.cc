@@ -221,6 +221,11 @@ class MemoryChannel final : public tlib::client::Channel {
     return !HasNews();
   }
   void DisarmReads() override {}
+  void DropReads() override {
+    if (!under_way_.empty()) {
+      VoidUnderWay();
+    }
+  }
   uint64_t voids() const override { return voids_; }
   Status Post(const tlib::client::CallRequest& request) override { return Call(request).status(); }
   void AfterGivenUp(tlib::client::LateReply late) override {

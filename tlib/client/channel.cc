@@ -314,6 +314,12 @@ void ChannelImpl::DisarmReads() {
   }
 }
 
+void ChannelImpl::DropReads() {
+  if (!under_way_.empty() || !ended_.empty()) {
+    ReplaceBuffer();
+  }
+}
+
 void ChannelImpl::EndAnswered() {
   const auto now = steady_clock::now();
   for (size_t i = 0; i < under_way_.size();) {

@@ -27,6 +27,7 @@ class ChannelImpl final : public Channel {
   Status PollReads(std::vector<std::byte*>& done) override;
   bool ArmReads(ReadsFds& fds) override;
   void DisarmReads() override;
+  void DropReads() override;
   uint64_t voids() const override { return voids_; }
   Status Write(RegionOffset offset, std::span<const std::byte> data) override;
   Result<CallReply> Call(const CallRequest& request) override;

@@ -121,6 +121,8 @@ class Channel {
   // before the channel's next use.
   virtual bool ArmReads(ReadsFds& fds) = 0;
   virtual void DisarmReads() = 0;
+  // All that is under way is void, and the channel may have a new buffer.
+  virtual void DropReads() = 0;
   // Grows whenever what was under way has become void, and may when nothing was.
   virtual uint64_t voids() const = 0;
   // Raw write of bytes in buffer() to the region, where the server's service allows it.

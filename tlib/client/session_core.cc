@@ -16,6 +16,10 @@
 namespace termfs::tlib::client {
 namespace {
 
+// A queue pair for a CPU is worth no long wait, which nothing interrupts: without it things are slower, and that is
+// all.
+constexpr std::chrono::milliseconds kPatienceForCpu{500};
+
 std::vector<std::byte> ToBytes(const std::vector<uint8_t>& from) {
   const auto* data = reinterpret_cast<const std::byte*>(from.data());
   return {data, data + from.size()};
@@ -204,8 +208,9 @@ Result<std::unique_ptr<driver::QueuePair>> SessionCore::TryOpenQueuePair(wire::P
   request.endpoint.resize(local.bytes.size());
   std::memcpy(request.endpoint.data(), local.bytes.data(), local.bytes.size());
   driver::Endpoint remote;
+  const auto deadline = cpu < 0 ? CallDeadline() : std::chrono::steady_clock::now() + kPatienceForCpu;
   ASSIGN_OR_RETURN(const auto opened,
-                   control_->Call<wire::QueuePairOpenedT>(request, CallDeadline(), local.fds, &remote.fds));
+                   control_->Call<wire::QueuePairOpenedT>(request, deadline, local.fds, &remote.fds));
   remote.bytes = ToBytes(opened.endpoint);
   RETURN_IF_ERROR(pair->Connect(std::move(remote)));
   return pair;

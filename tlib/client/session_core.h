@@ -75,7 +75,8 @@ class SessionCore {
   PageTableView* table() { return table_.get(); }
   FrameChunks& chunks() { return chunks_; }
 
-  // A connected queue pair for `purpose`. `cpu`: that the calling thread is bound to and will wait on; -1: none.
+  // A connected queue pair for `purpose`. `cpu`: that the calling thread is bound to and will wait on, for which
+  // it is asked but briefly (ETIMEDOUT); -1: none.
   Result<std::unique_ptr<driver::QueuePair>> OpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
                                                            int cpu = -1);
 

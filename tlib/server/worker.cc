@@ -283,6 +283,9 @@ void Worker::Sleep() {
   for (EventSource* source : sources_) {
     source->Disarm();
   }
+  if (tasks_.running() > 1) {
+    give_way_();
+  }
 }
 
 }  // namespace termfs::tlib::server

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/give_way.h"
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -138,6 +139,7 @@ class Worker {
   bool slept_ = false;        // since the last idle round
   std::chrono::nanoseconds spin_{0};
   uint64_t spins_in_vain_ = 0;
+  GiveWay give_way_;
   uint32_t elsewhere_ = 0;
 
   // Handed over by other threads. has_mail_ is stored (release) under the mutex and read without it, so that an empty

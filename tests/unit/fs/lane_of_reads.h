@@ -16,7 +16,8 @@ namespace termfs::fs {
 
 class LaneOfReads {
  public:
-  LaneOfReads(client::FileSystem& fs, size_t places, size_t place_bytes) : fs_(fs), place_bytes_(place_bytes) {
+  LaneOfReads(client::FileSystem& fs, size_t places, size_t place_bytes, bool by_map = false)
+      : fs_(fs), place_bytes_(place_bytes), by_map_(by_map) {
     auto opened = fs.OpenLane(places * place_bytes);
     EXPECT_TRUE(opened.ok()) << opened.status().ToString();
     lane_ = std::move(opened).value();
@@ -30,15 +31,23 @@ class LaneOfReads {
     const uint64_t token = ++last_token_;
     places_[token] = free_.back();
     free_.pop_back();
-    const auto begun =
-        fs_.BeginRead(*lane_, {.file = file, .offset = offset, .size = size, .place = places_[token], .token = token});
-    EXPECT_TRUE(begun.ok()) << begun.status().ToString();
+    const auto begun = fs_.BeginRead(
+        *lane_,
+        {.file = file, .offset = offset, .size = size, .place = places_[token], .token = token, .by_map = by_map_});
+    EXPECT_TRUE(begun.ok() || (by_map_ && begun.status().code() == EAGAIN)) << begun.status().ToString();
     if (!begun.ok() || begun->has_value()) {
       Take({.token = token, .data = begun.ok() ? **begun : Result<std::span<const std::byte>>(begun.status())});
     } else {
       ++under_way_;
     }
     return token;
+  }
+  void Drop() {
+    fs_.DropReads(*lane_);
+    for (const auto& [token, place] : std::exchange(places_, {})) {
+      free_.push_back(place);
+    }
+    under_way_ = 0;
   }
   Status Await() { return TakeFrom(&client::FileSystem::AwaitReads); }
   Status Poll() { return TakeFrom(&client::FileSystem::PollReads); }
@@ -95,6 +104,7 @@ class LaneOfReads {
 
   client::FileSystem& fs_;
   const size_t place_bytes_;
+  const bool by_map_;
   std::unique_ptr<client::Lane> lane_;
   std::vector<size_t> free_;
   std::map<uint64_t, size_t> places_;  // by token

@@ -113,6 +113,59 @@ TEST_F(HeldReads, TheServerStaysAway_TheyFail) {
   volume.Restart();
 }
 
+TEST_F(HeldReads, TheyAreDropped_TheirPlacesAreFreeAndNothingComes) {
+  BeginThree();
+  reads.Drop();
+  volume.tlib().AnswerReads();
+  reads.AwaitAll();
+  EXPECT_EQ(reads.TakeDone(), Done{});
+  for (int i = 0; i < 4; ++i) {
+    reads.Begin(file, 0, kPage);
+  }
+  EXPECT_EQ(reads.TakeDone().size(), 4u);
+}
+
+// Somebody else asks the server for it.
+TEST_F(HeldReads, ByMapsOnly_WithoutAMapTheServerIsNotAsked) {
+  Mount c(volume);
+  OpenFile* const opened = c.Open("f");
+  LaneOfReads by_map(*c.fs, 4, kPage, /*by_map=*/true);
+  OpenFile* const rewritten = b.Open("f", O_RDWR | O_TRUNC);  // takes the map back that Open had brought
+  ASSERT_TRUE(b.Write(rewritten, 0, std::string(kPage, 'a')).ok());
+  by_map.Begin(opened, 0, kPage);
+  EXPECT_EQ(by_map.TakeDone(), (Done{{1, "errno 11"}}));
+  EXPECT_EQ(c.Metric("fs_server_reads_total"), 0u);
+  ASSERT_EQ(c.Read(opened, 0, 1), "a");  // brings a map
+  by_map.Begin(opened, 0, kPage);
+  ASSERT_EQ(by_map.under_way(), 1u);
+  ASSERT_TRUE(b.Resize(b.InodeOf("f"), 0, rewritten).ok());  // it does not last
+  volume.tlib().AnswerReads();
+  by_map.AwaitAll();
+  EXPECT_EQ(by_map.TakeDone(), (Done{{2, "errno 11"}}));
+  EXPECT_EQ(c.Metric("fs_server_reads_total"), 1u);
+  b.Close(rewritten);
+  c.Close(opened);
+}
+
+TEST_F(HeldReads, ByMapsOnly_TheServerIsAway_NothingWaitsForIt) {
+  Mount c(volume);
+  OpenFile* const opened = c.Open("f");
+  LaneOfReads by_map(*c.fs, 4, kPage, /*by_map=*/true);
+  ASSERT_EQ(c.Read(opened, 0, 1), "a");
+  by_map.Begin(opened, 0, kPage);
+  ASSERT_EQ(by_map.under_way(), 1u);
+  volume.Kill();
+  by_map.AwaitAll();
+  by_map.Begin(opened, 0, kPage);
+  EXPECT_EQ(by_map.TakeDone(), (Done{{1, "errno 11"}, {2, "errno 11"}}));
+  volume.Restart();
+  volume.tlib().AnswerReads();
+  ASSERT_EQ(c.Read(opened, 0, 1), "a") << "others wait";
+  by_map.Begin(opened, 0, kPage);
+  EXPECT_EQ(by_map.TakeDone(), (Done{{3, std::string(kPage, 'a')}})) << "the lane has come along";
+  c.Close(opened);
+}
+
 // The lane has another buffer then.
 TEST_F(HeldReads, AnotherCallIsGivenUp_TheyAreReadAgain) {
   BeginThree();

@@ -34,6 +34,30 @@ void Amend(const RequestFacts& request, int32_t error, T& body) {
   AmendReply(request, parts);
 }
 
+TEST(ReadReplyTest, SaysWhatWasRead) {
+  const std::array<std::byte, 3> bytes{};
+  ReadReply reply(kUnique, std::span<const std::byte>(bytes));
+  ASSERT_EQ(reply.parts().size(), 2u);
+  fuse_out_header header{};
+  std::memcpy(&header, reply.parts()[0].iov_base, sizeof(header));
+  EXPECT_EQ(header.len, sizeof(header) + 3);
+  EXPECT_EQ(header.error, 0);
+  EXPECT_EQ(header.unique, kUnique);
+  EXPECT_EQ(reply.parts()[1].iov_base, bytes.data());
+  EXPECT_EQ(reply.parts()[1].iov_len, 3u);
+}
+
+TEST(ReadReplyTest, AnErrorAndNoBytesAreAHeader) {
+  ReadReply failed(kUnique, Status::Error(EIO, "why"));
+  ASSERT_EQ(failed.parts().size(), 1u);
+  fuse_out_header header{};
+  std::memcpy(&header, failed.parts()[0].iov_base, sizeof(header));
+  EXPECT_EQ(header.len, sizeof(header));
+  EXPECT_EQ(header.error, -EIO);
+  ReadReply at_end(kUnique, std::span<const std::byte>{});
+  EXPECT_EQ(at_end.parts().size(), 1u);
+}
+
 TEST(Examine, FindsWhereSetIdBitsMustGo) {
   fuse_write_in write{};
   EXPECT_FALSE(Examine(RequestOf(FUSE_WRITE, write)).clears_privileges);

@@ -193,6 +193,25 @@ TEST_F(LateReadTest, OthersAreAnswered_ItIsNamedInTime) {
   }
 }
 
+// What the server answers later does not reach who begins in the same places.
+TEST_F(LateReadTest, DroppedWhileUnderWay_OthersHaveTheirPlaces) {
+  const std::byte* const buffer = client_.channel->buffer().data();
+  std::vector<std::byte*> under_way;
+  const client::ReadRequest held = ReadOf(kHeldPage, 0);
+  ASSERT_TRUE(client_.channel->BeginRead({&held, 1}, under_way).ok());
+  ASSERT_EQ(under_way.size(), 1u) << "or it shows nothing";
+  const uint64_t voids = client_.channel->voids();
+  client_.channel->DropReads();
+  EXPECT_GT(client_.channel->voids(), voids);
+  EXPECT_NE(client_.channel->buffer().data(), buffer) << "the server may still write to it";
+  std::vector<std::byte*> done;
+  EXPECT_TRUE(client_.channel->PollReads(done).ok());
+  EXPECT_TRUE(done.empty());
+  client::ReadRequest other = ReadOf(1, 0);
+  EXPECT_TRUE(client_.channel->Read({&other, 1}).ok());
+  EXPECT_TRUE(IsWhole(other));
+}
+
 TEST_F(ReadsUnderWayTest, OfNothing_AwaitReturns) {
   std::vector<std::byte*> done;
   EXPECT_TRUE(client_.channel->AwaitReads(done).ok());

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/front_end_reads.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "mount/convert.h"
+#include "mount/errno.h"
+
+namespace termfs::mount {
+namespace {
+
+using std::chrono::steady_clock;
+using Bytes = std::span<const std::byte>;
+
+uint64_t NanosecondsSince(steady_clock::time_point begin) {
+  return static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - begin).count());
+}
+
+Status ForApplication(const Status& status) {
+  return status.code() == EAGAIN ? status : Status::Error(LoggedErrno(status), "read");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FuseReads>> FrontEndReads::Create(fs::client::FileSystem& file_system, Histogram& latency,
+                                                         Counter& carried) {
+  ASSIGN_OR_RETURN(auto lane, file_system.OpenLane(kMost * kLargest));
+  return std::unique_ptr<FuseReads>(new FrontEndReads(file_system, latency, carried, std::move(lane)));
+}
+
+Result<std::optional<Bytes>> FrontEndReads::Begin(const Request& request, size_t place) {
+  fs::client::OpenFile* const file = FileOf(request.what.handle);
+  if (request.caches && !file_system_.MayCachePages(file)) {
+    return Status::Error(EAGAIN, "the server is to know first");
+  }
+  const auto begun = file_system_.BeginRead(*lane_, {.file = file,
+                                                     .offset = request.what.offset,
+                                                     .size = request.what.size,
+                                                     .place = place * kLargest,
+                                                     .token = place,
+                                                     .by_map = true});
+  if (!begun.ok()) {
+    return ForApplication(begun.status());
+  }
+  carried_.Add();
+  received_[place] = request.received;
+  if (begun->has_value()) {
+    latency_.Record(NanosecondsSince(request.received));
+  }
+  return *begun;
+}
+
+void FrontEndReads::Poll(std::vector<Done>& done) {
+  ended_.clear();
+  const Status polled = file_system_.PollReads(*lane_, ended_);
+  if (!polled.ok() && polled.code() != EINTR) {
+    LOG_WARNING("reads under way: {}", polled.ToDebugString());
+  }
+  for (const fs::client::ReadDone& read : ended_) {
+    if (read.data.ok()) {
+      latency_.Record(NanosecondsSince(received_[read.token]));
+    }
+    done.push_back({.place = static_cast<size_t>(read.token),
+                    .data = read.data.ok() ? read.data : Result<Bytes>(ForApplication(read.data.status()))});
+  }
+}
+
+}  // namespace termfs::mount
