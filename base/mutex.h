@@ -105,12 +105,6 @@ class CondVar {
  public:
   void NotifyOne() { cv_.notify_one(); }
   void NotifyAll() { cv_.notify_all(); }
-  // For those who are sure to be woken.
-  void Wait(Mutex& mutex) REQUIRES(mutex) {
-    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    cv_.wait(lock);
-    lock.release();
-  }
   // Returns false when the deadline passed.
   template <typename Clock, typename Duration>
   bool WaitUntil(Mutex& mutex, std::chrono::time_point<Clock, Duration> deadline) REQUIRES(mutex) {

@@ -13,10 +13,6 @@ namespace {
 using std::chrono::steady_clock;
 using Bytes = std::span<const std::byte>;
 
-uint64_t NanosecondsSince(steady_clock::time_point begin) {
-  return static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - begin).count());
-}
-
 Status ForApplication(const Status& status) {
   return status.code() == EAGAIN ? status : Status::Error(LoggedErrno(status), "read");
 }
@@ -25,7 +21,7 @@ Status ForApplication(const Status& status) {
 
 Result<std::unique_ptr<FuseReads>> FrontEndReads::Create(fs::client::FileSystem& file_system, Histogram& latency,
                                                          Counter& carried) {
-  ASSIGN_OR_RETURN(auto lane, file_system.OpenLane(kMost * kLargest));
+  ASSIGN_OR_RETURN(auto lane, file_system.OpenLaneByMap(kMost * kLargest));
   return std::unique_ptr<FuseReads>(new FrontEndReads(file_system, latency, carried, std::move(lane)));
 }
 
@@ -38,17 +34,20 @@ Result<std::optional<Bytes>> FrontEndReads::Begin(const Request& request, size_t
                                                      .offset = request.what.offset,
                                                      .size = request.what.size,
                                                      .place = place * kLargest,
-                                                     .token = place,
-                                                     .by_map = true});
+                                                     .token = place});
   if (!begun.ok()) {
     return ForApplication(begun.status());
   }
-  carried_.Add();
   received_[place] = request.received;
   if (begun->has_value()) {
-    latency_.Record(NanosecondsSince(request.received));
+    Count(place);
   }
   return *begun;
+}
+
+void FrontEndReads::Count(size_t place) {
+  carried_.Add();
+  latency_.Record(static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - received_[place]).count()));
 }
 
 void FrontEndReads::Poll(std::vector<Done>& done) {
@@ -59,7 +58,7 @@ void FrontEndReads::Poll(std::vector<Done>& done) {
   }
   for (const fs::client::ReadDone& read : ended_) {
     if (read.data.ok()) {
-      latency_.Record(NanosecondsSince(received_[read.token]));
+      Count(static_cast<size_t>(read.token));
     }
     done.push_back({.place = static_cast<size_t>(read.token),
                     .data = read.data.ok() ? read.data : Result<Bytes>(ForApplication(read.data.status()))});

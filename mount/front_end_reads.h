@@ -31,6 +31,8 @@ class FrontEndReads final : public FuseReads {
   void Drop() override { file_system_.DropReads(*lane_); }
 
  private:
+  // One that is read.
+  void Count(size_t place);
   FrontEndReads(fs::client::FileSystem& file_system, Histogram& latency, Counter& carried,
                 std::unique_ptr<fs::client::Lane> lane)
       : file_system_(file_system), latency_(latency), carried_(carried), lane_(std::move(lane)) {}

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "mount/cpu_list.h"
 #include "mount/fuse_wire.h"
@@ -18,18 +19,34 @@
 namespace termfs::mount {
 namespace {
 
-constexpr int kLookMs = 1000;     // a read that nobody answers is noticed at the next look
-constexpr size_t kArrivals = 16;  // at a time
+constexpr std::chrono::seconds kTurn{1};  // of a wait in a loop
+constexpr int kLookMs = 1000;             // a read that nobody answers is noticed at the next look
+constexpr size_t kArrivals = 16;          // at a time
 
 }  // namespace
 
-Result<std::unique_ptr<FuseCarrier>> FuseCarrier::Create(int device, unsigned cpu, std::unique_ptr<FuseReads> reads) {
-  std::unique_ptr<FuseCarrier> carrier(new FuseCarrier(std::move(reads)));
+void FuseCarrier::Guest::BeginRequest(const RequestFacts& facts) {
+  if (interruption != nullptr && interruption->operation() != facts.unique) {
+    caller.store(facts.caller, std::memory_order_relaxed);
+    interruption->Begin(facts.unique);  // after the caller: pairs with FuseServer::LookAtCallers
+  }
+}
+
+void FuseCarrier::Guest::EndRequest() {
+  if (interruption != nullptr) {
+    interruption->End();
+  }
+  requests.Add();
+}
+
+Result<std::unique_ptr<FuseCarrier>> FuseCarrier::Create(int device, unsigned cpu, FuseReads::Factory make_reads) {
+  std::unique_ptr<FuseCarrier> carrier(new FuseCarrier);
   carrier->wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!carrier->wake_.valid()) {
     return ErrnoStatus("create an eventfd");
   }
-  carrier->thread_ = std::thread([raw = carrier.get(), device, cpu] { raw->Run(device, cpu); });
+  carrier->thread_ = std::thread(
+      [raw = carrier.get(), device, cpu, make_reads = std::move(make_reads)] { raw->Run(device, cpu, make_reads); });
   return carrier;
 }
 
@@ -54,7 +71,7 @@ bool FuseCarrier::Carry(Guest& guest, FuseRing::Arrival& back) {
   lent_any_.store(true);
   Wake();
   while (guest.away_) {
-    guest.returned_.Wait(mutex_);
+    guest.returned_.WaitFor(mutex_, kTurn);
   }
   back = guest.return_;
   return true;
@@ -80,17 +97,14 @@ void FuseCarrier::Wake() {
 // ---------------------------------------------------------------------------------------------------------------
 // The thread.
 
-void FuseCarrier::Run(int device, unsigned cpu) {
+void FuseCarrier::Run(int device, unsigned cpu, const FuseReads::Factory& make_reads) {
   pthread_setname_np(pthread_self(), "termfs-carrier");
   BindToCpu(cpu);
-  auto ring = FuseRing::Create(device, kMost);
-  if (ring.ok()) {
-    ring_ = std::move(*ring);
-    ring_->WakeBy(wake_.get());
-  } else {
-    LOG_DEBUG("absent pages of CPU {} are waited for one by one: {}", cpu, ring.status().ToString());
-    stopping_.store(true);
+  if (!Prepare(device, make_reads)) {
+    ring_.reset();
+    return;
   }
+  ready_.store(true, std::memory_order_release);
   while (!stopping_.load()) {
     bool busy = TakeGuests();
     busy |= TakeArrivals(/*wait=*/false);
@@ -102,9 +116,32 @@ void FuseCarrier::Run(int device, unsigned cpu) {
       Sleep();
     }
   }
-  ring_.reset();  // no command is in the kernel any more
+  ring_->Submit();
+  ring_.reset();
   reads_->Drop();
   ReturnAll();
+}
+
+bool FuseCarrier::Prepare(int device, const FuseReads::Factory& make_reads) {
+  auto ring = FuseRing::Create(device, kMost, FuseRing::Sleep::kPoll);
+  if (!ring.ok()) {
+    LOG_WARNING("READs of one CPU wait one by one: {}", ring.status().ToString());
+    return false;
+  }
+  ring_ = std::move(*ring);
+  ring_->WakeBy(wake_.get());
+  while (!stopping_.load()) {
+    auto reads = make_reads();
+    if (reads.ok()) {
+      reads_ = std::move(*reads);
+      return true;
+    }
+    LOG_DEBUG("READs of one CPU wait one by one for now: {}", reads.status().ToString());
+    asleep_.store(true);
+    pollfd woken{.fd = wake_.get(), .events = POLLIN, .revents = 0};
+    poll(&woken, 1, stopping_.load() ? 0 : kLookMs);  // only Stop wakes it
+  }
+  return false;
 }
 
 bool FuseCarrier::TakeGuests() {
@@ -146,6 +183,7 @@ void FuseCarrier::Handle(const FuseRing::Arrival& arrival) {
   }
   const auto is_its = [&](const Guest* guest) { return guest != nullptr && guest->command.get() == arrival.command; };
   const auto place = static_cast<size_t>(std::find_if(guests_.begin(), guests_.end(), is_its) - guests_.begin());
+  TERMFS_CHECK(place < kMost);
   if (arrival.event == FuseRing::Event::kEnded) {
     return Return(place, arrival);
   }
@@ -164,9 +202,9 @@ void FuseCarrier::Serve(size_t place) {
     return Return(place, {.command = guest.command.get(), .event = FuseRing::Event::kRequest});
   }
   guest.unique_ = facts.unique;
+  guest.BeginRequest(facts);
   const auto begun = reads_->Begin({.what = *what, .caches = facts.caches, .received = guest.received}, place);
   if (begun.ok() && !begun->has_value()) {
-    guest.caller.store(facts.caller, std::memory_order_relaxed);
     SetUnderWay(guest, true);
   } else {
     Answer(place, begun.ok() ? Result<std::span<const std::byte>>(**begun) : begun.status());
@@ -174,26 +212,20 @@ void FuseCarrier::Serve(size_t place) {
 }
 
 void FuseCarrier::SetUnderWay(Guest& guest, bool is) {
-  guest.under_way_ = is;
-  under_way_.fetch_add(is ? 1U : ~0U, std::memory_order_relaxed);
-  if (guest.interruption != nullptr && is) {
-    guest.interruption->Begin(guest.unique_);  // after the caller
-  } else if (guest.interruption != nullptr) {
-    guest.interruption->End();
+  if (std::exchange(guest.under_way_, is) != is) {
+    under_way_.fetch_add(is ? 1U : ~0U, std::memory_order_relaxed);
   }
 }
 
 void FuseCarrier::Answer(size_t place, const Result<std::span<const std::byte>>& data) {
   Guest& guest = *guests_[place];
-  if (guest.under_way_) {
-    SetUnderWay(guest, false);
-  }
+  SetUnderWay(guest, false);
   if (data.status().code() == EAGAIN) {
     return Return(place, {.command = guest.command.get(), .event = FuseRing::Event::kRequest});
   }
   ReadReply reply(guest.unique_, data);
   guest.command->Put(reply.parts());  // fits
-  guest.requests.Add();
+  guest.EndRequest();
   ring_->Send(*guest.command);
 }
 
@@ -224,9 +256,11 @@ void FuseCarrier::Sleep() {
     pollfd waited[3] = {{.fd = ring_->fd(), .events = POLLIN, .revents = 0},
                         {.fd = fds[0], .events = POLLIN, .revents = 0},
                         {.fd = fds[1], .events = POLLIN, .revents = 0}};
-    poll(waited, 3, kLookMs);
+    const bool woken = poll(waited, 3, kLookMs) > 0;
     reads_->Disarm();
-    give_way_();
+    if (woken && under_way_.load(std::memory_order_relaxed) > 1) {
+      give_way_();
+    }
   }
   asleep_.store(false);
 }
@@ -234,7 +268,7 @@ void FuseCarrier::Sleep() {
 // ---------------------------------------------------------------------------------------------------------------
 // Home again.
 
-// `with` a request that is under way no more, though its interruption may still name it: its thread goes on with that.
+// `with` a request: it has begun, and may have been interrupted. Its thread goes on with that.
 void FuseCarrier::Return(size_t place, const FuseRing::Arrival& with) {
   Guest* const guest = std::exchange(guests_[place], nullptr);
   MutexLock lock(mutex_);
@@ -255,27 +289,28 @@ void FuseCarrier::ReturnInterrupted() {
   reads_->Drop();
   for (size_t place = 0; place < guests_.size(); place++) {
     Guest* const guest = guests_[place];
-    if (guest != nullptr && std::exchange(guest->under_way_, false)) {
-      under_way_.fetch_sub(1, std::memory_order_relaxed);
+    if (guest != nullptr && guest->under_way_) {
+      SetUnderWay(*guest, false);
       Return(place, {.command = guest->command.get(), .event = FuseRing::Event::kRequest});
     }
   }
 }
 
+// Those that have a request: what is under way, and who has come last.
 void FuseCarrier::ReturnAll() {
   std::vector<Guest*> unseen;
   {
     MutexLock lock(mutex_);
     unseen.swap(lent_);
   }
-  under_way_.store(0, std::memory_order_relaxed);
   for (Guest* const guest : unseen) {
-    guest->under_way_ = true;
     *std::find(guests_.begin(), guests_.end(), nullptr) = guest;
+    SetUnderWay(*guest, true);
   }
   for (size_t place = 0; place < guests_.size(); place++) {
     Guest* const guest = guests_[place];
-    if (guest != nullptr && std::exchange(guest->under_way_, false)) {
+    if (guest != nullptr && guest->under_way_) {
+      SetUnderWay(*guest, false);
       Return(place, {.command = guest->command.get(), .event = FuseRing::Event::kRequest});
     } else if (guest != nullptr) {
       Return(place, {.command = guest->command.get(), .event = FuseRing::Event::kEnded, .error = ENOTCONN});

@@ -2,7 +2,7 @@
 //
 // FuseCarrier: a thread that waits for absent pages in place of others of its queue. A thread with a ring that is about
 // to read while somebody of the same queue waits already gives its command away and sleeps. The carrier answers what is
-// in memory, waits for everything else at once, and keeps the command: the next requests come to it directly, and so
+// in memory, waits for everything else together, and keeps the command: the next requests come to it directly, and so
 // many READs share one wake-up, one message to the server and one system call. What is no small READ it does not
 // answer: the command goes back to its thread, with the request. See "Carried together".
 //
@@ -39,10 +39,14 @@ class FuseCarrier {
   struct Guest {
     std::unique_ptr<FuseCommand> command;
     Interruption* interruption = nullptr;  // its operation is the number of the request that is being answered
-    std::atomic<uint32_t> caller{0};       // of that request; stored before the number
+    std::atomic<uint32_t> caller{0};       // of that request
     Counter requests;                      // that were answered
     Counter received_by_ring;
     std::chrono::steady_clock::time_point received;  // the request
+
+    // From then on it can be interrupted. Again is nothing: whoever goes on with it does so with what was requested.
+    void BeginRequest(const RequestFacts& facts);
+    void EndRequest();
 
    private:
     friend class FuseCarrier;
@@ -54,13 +58,15 @@ class FuseCarrier {
   };
 
   // Runs on `cpu`. `device`, the FUSE device, stays open as long as it lives.
-  static Result<std::unique_ptr<FuseCarrier>> Create(int device, unsigned cpu, std::unique_ptr<FuseReads> reads);
+  static Result<std::unique_ptr<FuseCarrier>> Create(int device, unsigned cpu, FuseReads::Factory make_reads);
   ~FuseCarrier();
   FuseCarrier(const FuseCarrier&) = delete;
   FuseCarrier& operator=(const FuseCarrier&) = delete;
 
+  // It has what it needs by now.
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
   // Takes the guest's command, with the request that it has brought, until its own thread has something to do: `back`
-  // is a request that it is to answer, or says that the command has ended. False: it was not taken.
+  // is a request that it is to answer, or says that the command has ended. False: it was not taken. REQUIRES: ready().
   bool Carry(Guest& guest, FuseRing::Arrival& back) EXCLUDES(mutex_);
   // READs wait here for absent pages.
   bool busy() const { return under_way_.load(std::memory_order_relaxed) != 0; }
@@ -71,8 +77,10 @@ class FuseCarrier {
 
  private:
   static constexpr size_t kMost = FuseReads::kMost;
-  explicit FuseCarrier(std::unique_ptr<FuseReads> reads) : reads_(std::move(reads)) {}
-  void Run(int device, unsigned cpu);
+  FuseCarrier() = default;
+  void Run(int device, unsigned cpu, const FuseReads::Factory& make_reads);
+  // Until it has what it needs. False: it will not.
+  bool Prepare(int device, const FuseReads::Factory& make_reads);
   // These say whether there was anything to do.
   bool TakeGuests() EXCLUDES(mutex_);
   bool TakeArrivals(bool wait);
@@ -88,8 +96,8 @@ class FuseCarrier {
   void ReturnAll() EXCLUDES(mutex_);
   void ReturnInterrupted();
 
-  const std::unique_ptr<FuseReads> reads_;
   UniqueFd wake_;  // an eventfd
+  std::atomic<bool> ready_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> look_at_interruptions_{false};
   std::atomic<bool> lent_any_{false};
@@ -100,6 +108,7 @@ class FuseCarrier {
   size_t away_ GUARDED_BY(mutex_) = 0;           // guests
   std::thread thread_;
   // Of the thread.
+  std::unique_ptr<FuseReads> reads_;
   std::unique_ptr<FuseRing> ring_;
   std::array<Guest*, kMost> guests_{};  // by their places
   std::vector<FuseReads::Done> done_;

@@ -6,34 +6,42 @@
 #include "mount/fuse_server.h"
 
 namespace termfs::mount {
+namespace {
 
-FuseCarrier* FuseServer::CarrierToUse(Worker& worker) {
+constexpr size_t kMostCarriers = 64;  // with 600 queue pairs for a session, of which each queue has four without
+
+}  // namespace
+
+FuseCarrier* FuseServer::CarrierToUse(const Worker& worker) {
   RingQueue* const queue = worker.queue;
-  if (queue == nullptr || make_reads_ == nullptr) {
+  if (queue == nullptr || make_reads_ == nullptr || !IsRead(worker.facts)) {
     return nullptr;
   }
-  FuseCarrier* const carrier = queue->carrier.load(std::memory_order_acquire);
+  FuseCarrier* carrier = queue->carrier.load(std::memory_order_acquire);
   if (queue->reading.load(std::memory_order_relaxed) == 0 && (carrier == nullptr || !carrier->busy())) {
     return nullptr;
   }
-  return carrier != nullptr ? carrier : MakeCarrier(*queue);
+  const auto what = ReadOf({worker.aside.get(), FuseCommand::kHeadBytes});
+  if (!what || what->size > FuseReads::kLargest) {
+    return nullptr;
+  }
+  if (carrier == nullptr) {
+    carrier = MakeCarrier(*queue);
+  }
+  return carrier != nullptr && carrier->ready() ? carrier : nullptr;
 }
 
 FuseCarrier* FuseServer::MakeCarrier(RingQueue& queue) {
   MutexLock lock(queue.mutex);
-  if (queue.tried || stopping_.load(std::memory_order_relaxed)) {
-    return queue.owned.get();
+  if (queue.owned == nullptr && !stopping_.load(std::memory_order_relaxed) && ring_queues_.size() <= kMostCarriers) {
+    auto carrier = FuseCarrier::Create(fuse_session_fd(session_), queue.cpu, make_reads_);
+    if (!carrier.ok()) {
+      LOG_DEBUG("READs of CPU {} wait one by one: {}", queue.cpu, carrier.status().ToString());
+      return nullptr;
+    }
+    queue.owned = std::move(*carrier);
+    queue.carrier.store(queue.owned.get(), std::memory_order_release);
   }
-  queue.tried = true;
-  auto reads = make_reads_();
-  auto carrier = reads.ok() ? FuseCarrier::Create(fuse_session_fd(session_), queue.cpu, std::move(*reads))
-                            : Result<std::unique_ptr<FuseCarrier>>(reads.status());
-  if (!carrier.ok()) {
-    LOG_INFO("absent pages for CPU {} are waited for one by one: {}", queue.cpu, carrier.status().ToString());
-    return nullptr;
-  }
-  queue.owned = std::move(*carrier);
-  queue.carrier.store(queue.owned.get(), std::memory_order_release);
   return queue.owned.get();
 }
 

@@ -12,6 +12,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -34,6 +36,9 @@ class FuseReads {
     size_t place = 0;
     Result<std::span<const std::byte>> data;
   };
+
+  // Called by the carrier's thread, which may run on one CPU only.
+  using Factory = std::function<Result<std::unique_ptr<FuseReads>>()>;
 
   virtual ~FuseReads() = default;
   // What is in memory: the bytes. Nothing: it is under way until Poll names its place. EAGAIN, there and here: a thread

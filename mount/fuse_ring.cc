@@ -26,19 +26,20 @@ Status RingError(int negative, const char* what) { return Status::Error(-negativ
 
 }  // namespace
 
-Result<std::unique_ptr<FuseRing>> FuseRing::Create(int device, unsigned commands) {
+Result<std::unique_ptr<FuseRing>> FuseRing::Create(int device, unsigned commands, Sleep sleep) {
   std::unique_ptr<FuseRing> ring(new FuseRing);
-  RETURN_IF_ERROR(ring->Init(device, commands));
+  RETURN_IF_ERROR(ring->Init(device, commands, sleep));
   return ring;
 }
 
-Status FuseRing::Init(int device, unsigned commands) {
+Status FuseRing::Init(int device, unsigned commands, Sleep sleep) {
   auto ring = std::make_unique<io_uring>();
   io_uring_params parameters{};
-  // The thread that submits is the one that waits, and the kernel's part of a request runs when it waits, or when it
-  // sees in shared memory that there is something to run.
-  parameters.flags =
-      IORING_SETUP_SQE128 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+  // The thread that submits is the one that waits, and the kernel's part of a request runs when it waits in the ring,
+  // or sees in shared memory that there is something to run. A thread in poll would not be woken for that; so there it
+  // runs whenever the thread enters the kernel, and a sleeping one is woken.
+  parameters.flags = IORING_SETUP_SQE128 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_TASKRUN_FLAG |
+                     (sleep == Sleep::kTake ? IORING_SETUP_DEFER_TASKRUN : IORING_SETUP_COOP_TASKRUN);
   if (const int error = io_uring_queue_init_params(commands + 1, ring.get(), &parameters); error < 0) {
     return RingError(error, error == -ENOMEM ? "set up an io_uring: raise the memlock limit" : "set up an io_uring");
   }
@@ -132,10 +133,16 @@ Result<size_t> FuseRing::Take(std::span<Arrival> arrivals, bool wait) {
     io_uring_cqe_seen(ring, cqe);
     count += Accept(seen, arrivals[count]) ? 1 : 0;
   }
-  if (count == 0 && io_uring_sq_ready(ring) != 0) {  // once more: see Accept
-    io_uring_submit(ring);
+  if (count == 0) {
+    Submit();  // what Accept sends once more
   }
   return count;
+}
+
+void FuseRing::Submit() {
+  if (io_uring_sq_ready(ring_.get()) != 0) {
+    io_uring_submit(ring_.get());  // what fails stays, and goes with the next call, which says so
+  }
 }
 
 bool FuseRing::Accept(const io_uring_cqe& cqe, Arrival& arrival) {

@@ -28,7 +28,7 @@ namespace termfs::mount {
 class FuseRing {
  public:
   enum class Event : uint8_t {
-    kRequest,  // the command's header(), operation() and payload_bytes() say what
+    kRequest,  // the command's Head() and payload say what
     kEnded,    // the command is not in the kernel any more, and has no request: `error` says why
     kWoken,    // by the descriptor given to WakeBy
   };
@@ -38,26 +38,32 @@ class FuseRing {
     int error = 0;  // ENOTCONN and the like: the connection has ended
   };
 
+  // Where its thread sleeps until something arrives: kPoll costs more, see Init.
+  enum class Sleep : uint8_t { kTake, kPoll };
+
   // `commands`: how many it carries at most.
-  static Result<std::unique_ptr<FuseRing>> Create(int device, unsigned commands);
-  ~FuseRing();  // takes back what it carries
+  static Result<std::unique_ptr<FuseRing>> Create(int device, unsigned commands, Sleep sleep = Sleep::kTake);
+  // The kernel takes back what it carries, soon; until then the memory of commands must be there.
+  ~FuseRing();
   FuseRing(const FuseRing&) = delete;
   FuseRing& operator=(const FuseRing&) = delete;
 
   // Hands a new command to the kernel. REQUIRES: its UseBuffer succeeded, the kernel has its answer to INIT.
   Status Register(FuseCommand& command);
-  // The command's reply goes with the next Take, and the command waits for a request. It may have come by another ring.
+  // The command's reply goes with the next Take or Submit, and the command waits for a request. It may have come by
+  // another ring.
   void Send(FuseCommand& command);
   // Take returns kWoken each time somebody has written to the eventfd `fd`, which is of the caller. Once.
   void WakeBy(int fd);
   // What has arrived, up to `arrivals`; `wait`: at least one, but none when a signal comes.
   Result<size_t> Take(std::span<Arrival> arrivals, bool wait);
-  // Readable when Take would return something, as far as everything that was sent has gone: Take has been called since.
+  void Submit();
+  // For poll, with kPoll: readable when Take would return something. REQUIRES: nothing was sent since Take.
   int fd() const;
 
  private:
   FuseRing() = default;
-  Status Init(int device, unsigned commands);
+  Status Init(int device, unsigned commands, Sleep sleep);
   io_uring_sqe* Place();
   void Prepare(FuseCommand& command, uint32_t what);
   // False: nothing for the caller.

@@ -2,7 +2,8 @@
 //
 // FuseServer: one FUSE mount and the threads that answer it. Every thread receives into memory of its own and answers
 // on the thread that received; so nothing is handed from thread to thread, and the bytes of a write lie where the
-// thread's owner wants them (a queue pair's registered buffer).
+// thread's owner wants them (a queue pair's registered buffer). One exception, over io_uring: where several programs
+// read at the same time, a carrier takes their READs (fuse_carriers.cc).
 //
 // Requests come over one of two transports. Over io_uring, where the kernel offers it, each thread has a ring of its
 // own at the queue of one CPU, and is bound to that CPU; two more threads read the device, for what never goes over a
@@ -98,7 +99,6 @@ class FuseServer {
     FuseTransport transport = FuseTransport::kAuto;
   };
   using ThreadFactory = std::function<Result<std::unique_ptr<FuseThread>>()>;
-  using ReadsFactory = std::function<Result<std::unique_ptr<FuseReads>>()>;
 
   static Result<std::unique_ptr<FuseServer>> Create(const fuse_lowlevel_ops& operations, void* userdata,
                                                     const Options& options);
@@ -108,9 +108,9 @@ class FuseServer {
 
   Status Mount();
   // Agrees with the kernel and starts to answer. ENOTSUP: kRing, and there is none; the text says why. `make_thread` is
-  // called here and by Wait; `make_reads`, if any, by threads that serve: then threads with rings that would wait for
-  // absent pages at the same time wait together. REQUIRES: Mount succeeded; called once.
-  Status Start(const ThreadFactory& make_thread, const ReadsFactory& make_reads = nullptr);
+  // called here and by Wait; `make_reads`, if any, by carriers: then threads with rings that would wait for absent
+  // pages at the same time do so together. REQUIRES: Mount succeeded; called once.
+  Status Start(const ThreadFactory& make_thread, const FuseReads::Factory& make_reads = nullptr);
   // Readable once the kernel has ended the connection (somebody unmounted).
   int ended_fd() const { return ended_.get(); }
   // Detaches from the name space if it is still there; lazily when it is in use and `lazily` is set (EBUSY otherwise).
@@ -144,7 +144,6 @@ class FuseServer {
     std::atomic<uint32_t> reading{0};            // threads that are answering a READ
     std::atomic<FuseCarrier*> carrier{nullptr};  // once somebody has wanted it
     Mutex mutex;
-    bool tried GUARDED_BY(mutex) = false;
     std::unique_ptr<FuseCarrier> owned GUARDED_BY(mutex);
   };
   struct Worker {
@@ -212,8 +211,8 @@ class FuseServer {
   // The facts of the request that the worker's command has brought, and its head in `aside`.
   static void Receive(Worker& worker);
   // fuse_carriers.cc
-  // For a READ of the worker's; null: its thread should answer it itself.
-  FuseCarrier* CarrierToUse(Worker& worker);
+  // For the request that the worker has; null: its own thread should answer it.
+  FuseCarrier* CarrierToUse(const Worker& worker);
   FuseCarrier* MakeCarrier(RingQueue& queue) EXCLUDES(queue.mutex);
   void StopCarriers();
   // fuse_threads.cc, too
@@ -270,7 +269,7 @@ class FuseServer {
   Mutex stand_ins_mutex_;  // held by who changes workers_
   ThreadFactory make_thread_;
   std::map<int, Queue> queues_ GUARDED_BY(stand_ins_mutex_);
-  ReadsFactory make_reads_;
+  FuseReads::Factory make_reads_;
   std::vector<std::unique_ptr<RingQueue>> ring_queues_;  // by CPU; does not change while threads serve
   FuseBacklog backlog_;
   std::atomic<size_t> readers_{0};  // workers that read the device

@@ -139,7 +139,7 @@ Result<unsigned> FuseServer::LaunchAll(const ThreadFactory& make_thread, Status&
   return rings;
 }
 
-Status FuseServer::Start(const ThreadFactory& make_thread, const ReadsFactory& make_reads) {
+Status FuseServer::Start(const ThreadFactory& make_thread, const FuseReads::Factory& make_reads) {
   TERMFS_CHECK(mounted_ && workers_.empty() && options_.threads > 0);
   make_reads_ = make_reads;
   RETURN_IF_ERROR(PrepareSignals());

@@ -199,12 +199,7 @@ void FuseServer::Process(Worker& worker, std::byte* message, size_t length) {
   fuse_buf buffer{};
   buffer.size = length;
   buffer.mem = message;
-  Interruption* const interruption = worker.guest.interruption;
-  // A request that comes back from the carrier may have been begun there, and interrupted.
-  if (interruption != nullptr && interruption->operation() != worker.facts.unique) {
-    worker.guest.caller.store(worker.facts.caller, std::memory_order_relaxed);
-    interruption->Begin(worker.facts.unique);  // after the caller: pairs with LookAtCallers
-  }
+  worker.guest.BeginRequest(worker.facts);
   const std::optional<ReadArguments> read =
       reads_past_libfuse_ ? ReadOf({message, length}) : std::optional<ReadArguments>{};
   if (read) {
@@ -212,10 +207,7 @@ void FuseServer::Process(Worker& worker, std::byte* message, size_t length) {
   } else {
     fuse_session_process_buf(session_, &buffer);
   }
-  if (interruption != nullptr) {
-    interruption->End();
-  }
-  worker.guest.requests.Add();
+  worker.guest.EndRequest();
 }
 
 void FuseServer::AnswerRead(Worker& worker, const ReadArguments& arguments) {
@@ -247,9 +239,12 @@ void FuseServer::ServeRing(Worker& worker) {
       worker.guest.received = std::chrono::steady_clock::now();
       worker.guest.received_by_ring.Add();
       Receive(worker);
-      FuseCarrier* const carrier = IsRead(worker.facts) ? CarrierToUse(worker) : nullptr;
-      if (carrier != nullptr && carrier->Carry(worker.guest, arrival) && arrival.event == FuseRing::Event::kRequest) {
-        Receive(worker);  // perhaps another one
+      FuseCarrier* const carrier = CarrierToUse(worker);
+      if (carrier != nullptr) {
+        worker.guest.BeginRequest(worker.facts);
+        if (carrier->Carry(worker.guest, arrival) && arrival.event == FuseRing::Event::kRequest) {
+          Receive(worker);  // perhaps another one
+        }
       }
     }
     if (arrival.event != FuseRing::Event::kRequest) {
@@ -264,6 +259,7 @@ void FuseServer::ServeRing(Worker& worker) {
     }
     worker.ring->Send(command);
   }
+  worker.ring->Submit();
 }
 
 void FuseServer::Receive(Worker& worker) {

@@ -118,9 +118,6 @@ struct FileRead {
   size_t size = 0;
   size_t place = 0;
   uint64_t token = 0;  // the caller's name for it
-  // EAGAIN, from BeginRead or as the result, where it would have to wait otherwise: for the server to read it, or for
-  // room among other reads under way.
-  bool by_map = false;
 };
 
 struct ReadDone {
@@ -197,6 +194,10 @@ class FileSystem {
                                                      const MountOptions& options, KernelCache* cache);
   // `place_bytes`: of places(), for BeginRead.
   virtual Result<std::unique_ptr<Lane>> OpenLane(size_t place_bytes = 0) = 0;
+  // The same, for BeginRead only, which waits for nobody in that lane: what the map says and the client can begin at
+  // once is read; EAGAIN, there or as the result, where it takes more: the server, or room among other reads. Opened by
+  // the thread that uses it; ENOTCONN: there is no session now.
+  virtual Result<std::unique_ptr<Lane>> OpenLaneByMap(size_t place_bytes) = 0;
 
   // Namespace.
   virtual Result<Attributes> Lookup(Lane& lane, uint64_t parent, std::string_view name) = 0;

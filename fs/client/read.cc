@@ -136,7 +136,7 @@ Result<std::optional<std::span<const std::byte>>> VolumeClient::BeginRead(Lane& 
 }
 
 Result<std::optional<std::span<const std::byte>>> VolumeClient::Begin(VolumeLane& lane, ReadUnderWay& read) {
-  const auto& [file, offset, size, place, token, by_map] = read.what;
+  const auto& [file, offset, size, place, token] = read.what;
   std::vector<std::byte*>& pieces = lane.reads_under_way().pieces;
   for (; read.attempts < kOneSidedAttempts; ++read.attempts) {
     Plan plan;
@@ -146,17 +146,17 @@ Result<std::optional<std::span<const std::byte>>> VolumeClient::Begin(VolumeLane
     std::byte* const to = lane.places().data() + place;
     Requests reads;
     const size_t count = RequestsOf(plan, offset, to, reads);
-    if (by_map && lane.reads_under_way().CountPieces() + count > tlib::kChannelCredits) {
+    if (lane.by_map() && lane.ReadRoom() < count) {
       break;
     }
     pieces.clear();
     const Status begun = count > 0 ? lane.BeginRead(std::span(reads).first(count), pieces) : Status::Ok();
     if (!begun.ok()) {
-      if (file->cache->StillValid(plan.epoch) && begun.code() != ENOTCONN) {
-        return begun;
+      if (lane.by_map() && !(begun.code() == ENOTCONN && link_->RejoinAtOnce(lane, begun))) {
+        break;  // who reads it instead meets the error, too
       }
-      if (by_map && begun.code() == ENOTCONN && !link_->RejoinAtOnce(lane)) {
-        break;
+      if (!lane.by_map() && file->cache->StillValid(plan.epoch) && begun.code() != ENOTCONN) {
+        return begun;
       }
       continue;
     }
@@ -175,7 +175,7 @@ Result<std::optional<std::span<const std::byte>>> VolumeClient::Begin(VolumeLane
       return std::optional(Bytes(to, plan.length));
     }
   }
-  if (by_map) {
+  if (lane.by_map()) {
     return Status::Error(EAGAIN, "only the server can read it now");
   }
   const auto at = static_cast<size_t>(lane.places().data() - lane.buffer().data());

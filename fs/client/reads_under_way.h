@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "fs/client/file_system.h"
@@ -40,11 +39,6 @@ struct ReadsUnderWay {
     return std::find_if(reads.begin(), reads.end(), [byte](const ReadUnderWay& candidate) {
       return byte - candidate.what.place < candidate.what.size;
     });
-  }
-
-  size_t CountPieces() const {
-    return std::accumulate(reads.begin(), reads.end(), size_t{0},
-                           [](size_t sum, const ReadUnderWay& read) { return sum + read.pieces; });
   }
 
   std::vector<ReadUnderWay> reads;

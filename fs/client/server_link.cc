@@ -25,6 +25,7 @@ constexpr milliseconds kFirstPause{10};  // between attempts to connect; doubled
 constexpr milliseconds kLongestPause{1000};
 constexpr milliseconds kLook{50};  // at the interruption of a caller that waits
 constexpr milliseconds kGoodbyePatience{2000};
+constexpr milliseconds kPatienceByMap{500};  // of a lane that waits for nobody
 constexpr uint16_t kMostSlots = 1024;
 
 uint64_t SecondsSince(steady_clock::time_point begin) {
@@ -113,9 +114,10 @@ ServerLink::~ServerLink() {
   session.reset();
 }
 
-Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes, size_t place_bytes) {
+Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes, size_t place_bytes, bool by_map) {
   ASSIGN_OR_RETURN(auto interruption, Interruption::Create());
-  std::unique_ptr<VolumeLane> lane(new VolumeLane(*this, kept_, std::move(interruption), buffer_bytes, place_bytes));
+  std::unique_ptr<VolumeLane> lane(
+      new VolumeLane(*this, kept_, std::move(interruption), buffer_bytes, place_bytes, by_map));
   {
     MutexLock lock(mutex_);
     if (free_slots_.empty() && slots_ >= kMostSlots) {
@@ -128,7 +130,7 @@ Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes, si
       free_slots_.pop_back();
     }
   }
-  RETURN_IF_ERROR(Rejoin(*lane, Status::Ok()));
+  RETURN_IF_ERROR(by_map ? JoinNow(*lane) : Rejoin(*lane, Status::Ok()));
   MutexLock lock(mutex_);
   lanes_.push_back(lane.get());
   return lane;
@@ -240,17 +242,29 @@ Status ServerLink::JoinIn(uint64_t generation, VolumeLane& lane, Phase from) {
   return Join(lane, session, generation);
 }
 
-bool ServerLink::RejoinAtOnce(VolumeLane& lane) {
+bool ServerLink::RejoinAtOnce(VolumeLane& lane, const Status& why) {
+  ReportLost(lane.generation_, why);
+  if (steady_clock::now() < lane.next_join_) {
+    return false;
+  }
+  const SpinHold in_use(lane.in_use_);
+  const Status joined = JoinNow(lane);
+  if (!joined.ok() && joined.code() != ENOTCONN) {  // the server took its time
+    lane.next_join_ = steady_clock::now() + kLongestPause;
+  }
+  return joined.ok();
+}
+
+Status ServerLink::JoinNow(VolumeLane& lane) {
   uint64_t generation = 0;
   {
     MutexLock lock(mutex_);
-    if (state_ != State::kUp || generation_ <= lost_generation_ || generation_ <= lane.generation_) {
-      return false;
+    if (state_ != State::kUp || generation_ <= std::max(lost_generation_, lane.generation_)) {
+      return Status::Error(ENOTCONN, "there is no session now");
     }
     generation = generation_;
   }
-  const SpinHold in_use(lane.in_use_);
-  return JoinIn(generation, lane, Phase::kResumed).ok();
+  return JoinIn(generation, lane, Phase::kResumed);
 }
 
 Status ServerLink::Rejoin(VolumeLane& lane, const Status& why) {
@@ -291,7 +305,8 @@ Result<std::pair<ServerLink::SessionPtr, uint64_t>> ServerLink::AwaitSession(Vol
 
 Status ServerLink::Join(VolumeLane& lane, const SessionPtr& session, uint64_t generation) {
   ASSIGN_OR_RETURN(auto channel, session->OpenChannel({.buffer_bytes = lane.buffer_bytes_ + lane.place_bytes_,
-                                                       .interruption = lane.interruption_.get()}));
+                                                       .interruption = lane.interruption_.get(),
+                                                       .patience = lane.by_map_ ? kPatienceByMap : milliseconds(0)}));
   if (lane.channel_ != nullptr) {
     lane.former_voids_ += lane.channel_->voids() + 1;
   }

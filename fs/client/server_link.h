@@ -78,6 +78,10 @@ class VolumeLane final : public Lane {
       channel_->DisarmReads();
     }
   }
+  size_t ReadRoom() EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    return channel_->ReadRoom();
+  }
   void DropReads() EXCLUDES(in_use_) {
     const SpinHold hold(in_use_);
     channel_->DropReads();
@@ -98,6 +102,7 @@ class VolumeLane final : public Lane {
   std::span<std::byte> places() override { return channel_->buffer().subspan(buffer_bytes_, place_bytes_); }
   Interruption& interruption() override { return *interruption_; }
   uint64_t generation() const { return generation_; }
+  bool by_map() const { return by_map_; }  // see FileSystem::OpenLaneByMap
   // Counts one more; how many there were before.
   uint64_t CountRead() { return reads_++; }
   Keep keep(const Attributes* attributes) const override { return grants_.keep(attributes); }
@@ -128,17 +133,19 @@ class VolumeLane final : public Lane {
     uint64_t sequence = 0;  // of the last request
   };
   VolumeLane(class ServerLink& link, KeptByKernel& kept, std::unique_ptr<Interruption> interruption,
-             size_t buffer_bytes, size_t place_bytes)
+             size_t buffer_bytes, size_t place_bytes, bool by_map)
       : link_(link),
         interruption_(std::move(interruption)),
         buffer_bytes_(buffer_bytes),
         place_bytes_(place_bytes),
+        by_map_(by_map),
         grants_(kept) {}
 
   ServerLink& link_;
   const std::unique_ptr<Interruption> interruption_;
   const size_t buffer_bytes_;  // before the places
   const size_t place_bytes_;
+  const bool by_map_;
   LaneGrants grants_;
   Slot slot_;
   SpinLock in_use_;  // by its thread, for as long as a request takes; or by the link, which only tries
@@ -149,7 +156,8 @@ class VolumeLane final : public Lane {
   std::vector<std::unique_ptr<tlib::client::Channel>> former_;
   ReadsUnderWay reads_under_way_;
   uint64_t former_voids_ = 0;
-  bool armed_ GUARDED_BY(in_use_) = false;  // its thread polls descriptors of the channel
+  std::chrono::steady_clock::time_point next_join_{};  // by maps: not before
+  bool armed_ GUARDED_BY(in_use_) = false;             // its thread polls descriptors of the channel
 };
 
 class ServerLink {
@@ -193,7 +201,8 @@ class ServerLink {
   ServerLink(const ServerLink&) = delete;
   ServerLink& operator=(const ServerLink&) = delete;
 
-  Result<std::unique_ptr<VolumeLane>> OpenLane(size_t buffer_bytes, size_t place_bytes = 0) EXCLUDES(mutex_);
+  Result<std::unique_ptr<VolumeLane>> OpenLane(size_t buffer_bytes, size_t place_bytes = 0, bool by_map = false)
+      EXCLUDES(mutex_);
 
   // `once`: the effect must not happen twice. request.mark is set here.
   Result<Reply> Call(VolumeLane& lane, tlib::client::CallRequest request, bool once);
@@ -202,9 +211,9 @@ class ServerLink {
   // As Channel::Post, in one session only: ENOTCONN when it is gone, EAGAIN also when it is not there yet.
   Status PostIn(uint64_t generation, VolumeLane& lane, const tlib::client::CallRequest& request);
 
-  // Moves a lane whose session is lost to the next one, if that is there already. Nothing of the lane's may be needed
-  // any more.
-  bool RejoinAtOnce(VolumeLane& lane) EXCLUDES(mutex_);
+  // Moves a lane by maps, whose session is lost, to the next one if that is there already. What is under way in it
+  // becomes void.
+  bool RejoinAtOnce(VolumeLane& lane, const Status& why) EXCLUDES(mutex_);
 
   // Every call fails with ENOTCONN from now on, and those that wait return.
   void Abandon(const std::string& why) EXCLUDES(mutex_);
@@ -237,6 +246,8 @@ class ServerLink {
   Result<Reply> CallAgain(VolumeLane& lane, tlib::client::CallRequest request, Status why);
   // Moves the lane to the session of now, for which it waits.
   Status Rejoin(VolumeLane& lane, const Status& why) EXCLUDES(mutex_);
+  // To the session of now, if there is one: ENOTCONN.
+  Status JoinNow(VolumeLane& lane) EXCLUDES(mutex_);
   Result<std::pair<SessionPtr, uint64_t>> AwaitSession(VolumeLane& lane) EXCLUDES(mutex_);
   Status Join(VolumeLane& lane, const SessionPtr& session, uint64_t generation);
   enum class Phase : uint8_t { kResuming, kResumed };

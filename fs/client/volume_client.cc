@@ -102,6 +102,11 @@ Result<std::unique_ptr<Lane>> VolumeClient::OpenLane(size_t place_bytes) {
   return std::unique_ptr<Lane>(std::move(lane));
 }
 
+Result<std::unique_ptr<Lane>> VolumeClient::OpenLaneByMap(size_t place_bytes) {
+  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(0, place_bytes, /*by_map=*/true));
+  return std::unique_ptr<Lane>(std::move(lane));
+}
+
 Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation, uint16_t opcode,
                                                             std::span<const std::byte> body) {
   switch (opcode) {

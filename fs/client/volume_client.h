@@ -79,6 +79,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   ~VolumeClient() override;
 
   Result<std::unique_ptr<Lane>> OpenLane(size_t place_bytes) override;
+  Result<std::unique_ptr<Lane>> OpenLaneByMap(size_t place_bytes) override;
   Result<Attributes> Lookup(Lane& lane, uint64_t parent, std::string_view name) override;
   Result<Attributes> GetAttributes(Lane& lane, uint64_t ino) override;
   Result<Attributes> Set(Lane& lane, uint64_t ino, const SetAttributes& what, OpenFile* file) override;

@@ -18,12 +18,14 @@ JOBS = 16
 
 # Reads pages at random, past the kernel's cache, until it is killed or has read enough; page N says N.
 READER = """
-import mmap, os, random, sys
+import mmap, os, random, signal, sys
 path, pages, seed, reads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 chosen = random.Random(seed)
 fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
 buffer = mmap.mmap(-1, 8 * 4096)
 print("ready", flush=True)
+if sys.argv[5]:
+    os.kill(os.getpid(), signal.SIGSTOP)
 done = 0
 while done < reads or not reads:
     count = chosen.choice((1, 1, 1, 2, 8))
@@ -51,16 +53,23 @@ def numbered(path, mebibytes):
         os.fsync(file.fileno())
 
 
-def start_readers(site, path, jobs, reads):
-    """Half of them on each of two CPUs, so that they share the kernel's queues."""
-    cpus = sorted(os.sched_getaffinity(0))[:2]
+def start_readers(site, path, jobs, reads, pages=MEBIBYTES * 256, cpus=None, held=False):
+    """Half of them on each of two CPUs, so that they share the kernel's queues. `held`: until SIGCONT."""
+    cpus = cpus or sorted(os.sched_getaffinity(0))[:2]
     readers = []
     for seed in range(jobs):
-        readers.append(site.start("taskset", "-c", cpus[seed % len(cpus)], sys.executable, "-c", READER, path,
-                                  MEBIBYTES * 256, seed, reads))
+        readers.append(site.start("taskset", "-c", cpus[seed % len(cpus)], sys.executable, "-c", READER, path, pages,
+                                  seed, reads, "held" if held else ""))
     for reader in readers:
         check(reader.stdout.readline() == "ready\n", "a reader begins")
+    if held:
+        eventually(lambda: all(is_stopped(reader.pid) for reader in readers), "the readers hold still")
     return readers
+
+
+def is_stopped(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "T"
 
 
 def check_done(readers):
@@ -70,12 +79,47 @@ def check_done(readers):
         check(reader.returncode == 0 and said.startswith("done"), f"a reader ended with {reader.returncode}: {said}")
 
 
-def carried(mount):
-    return int(mount.describe()["fuse_carried_reads_total"])
+class Carried:
+    """That the reads of this block were carried, or it shows nothing."""
+
+    def __init__(self, site, mount, least):
+        self.site, self.mount, self.least = site, mount, least
+
+    def count(self):
+        return int(self.mount.describe()["fuse_carried_reads_total"])
+
+    def __enter__(self):
+        self.before = self.count()
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None and self.site.fuse == "io_uring":
+            carried = self.count() - self.before
+            check(carried > self.least, f"only {carried} reads were carried")
 
 
-def needs_rings(site):
-    return site.fuse == "io_uring"
+class Threads:
+    """Of a case. An exception in one of them is the case's."""
+
+    def __init__(self):
+        self.threads = []
+        self.failed = []
+
+    def start(self, function, *arguments):
+        def run():
+            try:
+                function(*arguments)
+            except BaseException as error:  # whatever it is
+                self.failed.append(error)
+
+        self.threads.append(threading.Thread(target=run))
+        self.threads[-1].start()
+
+    def join(self):
+        for thread in self.threads:
+            thread.join()
+        if self.failed:
+            raise self.failed[0]
 
 
 def case_carried_reads_beside_everything(site):
@@ -83,46 +127,42 @@ def case_carried_reads_beside_everything(site):
     m = site.mounted("256M", 0.05)
     numbered(m / "f", MEBIBYTES)
     stop = threading.Event()
-    made = []
+    made = [0, 0, 0]
 
     def make_files(index):
-        rounds = 0
         while not stop.is_set():
             name = m / f"made{index}"
+            text = b"%d" % made[index] * 1000
             with open(name, "wb") as file:
-                file.write(b"%d" % rounds * 1000)
+                file.write(text)
             with open(name, "rb") as file:
-                check(file.read() == b"%d" % rounds * 1000, "what was written")
+                check(file.read() == text, "what was written")
             os.rename(name, name + ".r")
             os.unlink(name + ".r")
-            rounds += 1
-        made.append(rounds)
+            made[index] += 1
 
-    before = carried(m)
-    makers = [threading.Thread(target=make_files, args=(i,)) for i in range(3)]
-    readers = start_readers(site, m / "f", JOBS, site.size(6000, 1500))
-    for maker in makers:
-        maker.start()
-    try:
-        check_done(readers)
-    finally:
-        stop.set()
-        for maker in makers:
-            maker.join()
-    check(len(made) == len(makers) and min(made) > 0, f"files were made beside: {made}")
-    if needs_rings(site):
-        check(carried(m) - before > JOBS * 100, f"only {carried(m) - before} reads were carried, or it shows nothing")
+    makers = Threads()
+    with Carried(site, m, JOBS * 100):
+        readers = start_readers(site, m / "f", JOBS, site.size(6000, 1500))
+        for index in range(len(made)):
+            makers.start(make_files, index)
+        try:
+            check_done(readers)
+        finally:
+            stop.set()
+            makers.join()
+    check(min(made) > 0, f"files were made beside: {made}")
 
 
 def case_carried_reads_of_what_is_written(site):
-    """A page has a number that only grows; whoever reads it sees none that is older than one he knows of."""
+    """A page has a number that only grows; whoever reads it sees none that is older than one he knows of. Of all pages,
+    most of which are absent."""
     volume = site.volume("256M", 0.05)
     m, other = volume.mount(), volume.mount()
     numbered(m / "f", MEBIBYTES)
-    pages = 64
-    written = [0] * pages
+    step = 7
+    written = [0] * (MEBIBYTES * 256 // step)
     stop = threading.Event()
-    wrong = []
 
     def write_on():
         file = os.open(other / "f", os.O_RDWR)
@@ -130,67 +170,112 @@ def case_carried_reads_of_what_is_written(site):
         number = 10**9  # more than was there
         while not stop.is_set():
             number += 1
-            page = chosen.randrange(pages)
-            os.pwrite(file, page_of(number), page * 300 * PAGE)
+            page = chosen.randrange(len(written))
+            os.pwrite(file, page_of(number), page * step * PAGE)
             written[page] = number
         os.close(file)
+        check(number > 10**9 + 50, f"only {number - 10**9} were written")
 
     def read_on(seed):
         chosen = random.Random(seed)
         file = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
         buffer = mmap.mmap(-1, PAGE)
         for _ in range(site.size(3000, 1000)):
-            page = chosen.randrange(pages)
+            page = chosen.randrange(len(written))
             least = written[page]
-            os.preadv(file, [buffer], page * 300 * PAGE)
+            check(os.preadv(file, [buffer], page * step * PAGE) == PAGE, "a page is read")
             seen = int(buffer[:16])
-            if int(buffer[4080:]) != seen or (least and seen < least):
-                wrong.append((page, least, seen, buffer[4080:]))
+            check(int(buffer[4080:]) == seen, f"two pages in one: {seen}, {buffer[4080:]}")
+            check(seen >= least and seen in (page * step, max(seen, 10**9)), f"page {page}: {seen} after {least}")
         os.close(file)
 
-    writer = threading.Thread(target=write_on)
-    readers = [threading.Thread(target=read_on, args=(seed,)) for seed in range(JOBS)]
-    for thread in [writer, *readers]:
-        thread.start()
-    for thread in readers:
-        thread.join()
-    stop.set()
-    writer.join()
-    check(not wrong, f"read what was too old, or two pages in one: {wrong[:3]}")
+    writer, readers = Threads(), Threads()
+    with Carried(site, m, JOBS * 20):
+        writer.start(write_on)
+        for seed in range(JOBS):
+            readers.start(read_on, seed)
+        try:
+            readers.join()
+        finally:
+            stop.set()
+            writer.join()
 
 
 def case_carried_reads_server_killed(site):
     volume = site.volume("256M", 0.05)
     m = volume.mount()
     numbered(m / "f", MEBIBYTES)
-    readers = start_readers(site, m / "f", JOBS, site.size(6000, 2500))
-    for _ in range(site.size(4, 2)):
-        time.sleep(0.7)
-        volume.kill()
-        volume.serve()
-    check_done(readers)
-    before = carried(m)
-    check_done(start_readers(site, m / "f", JOBS, 500))
-    if needs_rings(site):
-        check(carried(m) - before > JOBS * 20, "they are carried again, over the session that is new")
+    with Carried(site, m, JOBS * 20):
+        readers = start_readers(site, m / "f", JOBS, site.size(6000, 2500))
+        for _ in range(site.size(4, 2)):
+            time.sleep(0.7)
+            volume.kill()
+            volume.serve()
+        check_done(readers)
+    with Carried(site, m, JOBS * 20):  # over the session that is new
+        check_done(start_readers(site, m / "f", JOBS, 500))
 
 
 def case_carried_reads_interrupted(site):
-    """With a server that answers nobody, each of those who wait can be killed, and the others wait on."""
+    """With a server that answers nobody, each of those who wait can be killed, and the others wait on. In a mount that
+    has carried reads before, and in one that has not."""
     volume = site.volume("256M", 0.05)
     m = volume.mount()
     numbered(m / "f", MEBIBYTES)
-    readers = start_readers(site, m / "f", JOBS, 0)
-    time.sleep(1)
-    with Stopped(volume):
-        time.sleep(1)  # all of them wait by now
-        end_by_signal(signal.SIGKILL, *readers[::2])
-        check(all(reader.poll() is None for reader in readers[1::2]), "the others are still there")
-    time.sleep(0.5)
-    for reader in readers[1::2]:
-        check(reader.poll() is None, f"a reader that was not killed: {reader.poll()}")
-    end_by_signal(signal.SIGTERM, *readers[1::2])
-    check_done(start_readers(site, m / "f", JOBS, 300))
+    for mount in (m, volume.mount()):
+        new = mount is not m
+        readers = []
+        if not new:
+            with Carried(site, mount, JOBS):
+                readers = start_readers(site, mount / "f", JOBS, 0)
+                time.sleep(1)
+        else:  # opened already, so that the next thing they do is to read
+            readers = start_readers(site, mount / "f", JOBS, 0, held=True)
+        with Stopped(volume):
+            if new:
+                for reader in readers:
+                    reader.send_signal(signal.SIGCONT)
+            time.sleep(1)  # all of them wait by now
+            end_by_signal(signal.SIGKILL, *readers[::2])
+            check(all(reader.poll() is None for reader in readers[1::2]), "the others are still there")
+        time.sleep(0.5)
+        for reader in readers[1::2]:
+            check(reader.poll() is None, f"a reader that was not killed: {reader.poll()}")
+        end_by_signal(signal.SIGTERM, *readers[1::2])
+        with Carried(site, mount, JOBS):
+            check_done(start_readers(site, mount / "f", JOBS, 300))
+
+
+def case_carried_reads_hold_up_nobody(site):
+    """What is in memory is read at once, by the commands that the carrier has, while others wait for a server that does
+    not answer."""
+    volume = site.volume("512M", 0.3)
+    m = volume.mount()
+    numbered(m / "f", MEBIBYTES * 3)
+    numbered(m / "hot", 1)
+    cpu = sorted(os.sched_getaffinity(0))[0]
+    with Carried(site, m, JOBS * 10):
+        check_done(start_readers(site, m / "f", JOBS, 200, pages=MEBIBYTES * 3 * 256))
+    os.sched_setaffinity(0, {cpu})
+    try:
+        file = os.open(m / "hot", os.O_RDONLY | os.O_DIRECT)
+        buffer = mmap.mmap(-1, PAGE)
+        for page in [*range(16)] * 50:
+            os.preadv(file, [buffer], page * PAGE)
+        absent = start_readers(site, m / "f", 2, 0, pages=MEBIBYTES * 3 * 256, cpus=[cpu])
+        time.sleep(0.5)
+        with Stopped(volume):
+            time.sleep(1)  # both wait by now
+            began = time.monotonic()
+            for page in [*range(16)] * 4:
+                check(os.preadv(file, [buffer], page * PAGE) == PAGE and int(buffer[:16]) == page, "what is in memory")
+            took = time.monotonic() - began
+            # A thousandth of that is usual; one second for each, where a sleeping carrier is not woken.
+            check(took < 10, f"reads of what is in memory took {took:.1f} s")
+        os.close(file)
+        end_by_signal(signal.SIGKILL, *absent)
+    finally:
+        os.sched_setaffinity(0, range(os.cpu_count()))
 
 
 def case_carried_reads_unmounted(site):
@@ -198,8 +283,9 @@ def case_carried_reads_unmounted(site):
     volume = site.volume("256M", 0.05)
     m = volume.mount()
     numbered(m / "f", MEBIBYTES)
-    readers = start_readers(site, m / "f", JOBS, 0)
-    time.sleep(1)
+    with Carried(site, m, JOBS):
+        readers = start_readers(site, m / "f", JOBS, 0)
+        time.sleep(1)
     os.kill(m.pid, signal.SIGTERM)
     for reader in readers:
         reader.wait(60)

@@ -63,6 +63,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   ~MemoryFileSystem() override;
 
   Result<std::unique_ptr<Lane>> OpenLane(size_t place_bytes) override;
+  Result<std::unique_ptr<Lane>> OpenLaneByMap(size_t place_bytes) override { return OpenLane(place_bytes); }
   Result<Attributes> Lookup(Lane& lane, uint64_t parent, std::string_view name) override;
   Result<Attributes> GetAttributes(Lane& lane, uint64_t ino) override;
   Result<Attributes> Set(Lane& lane, uint64_t ino, const SetAttributes& what, OpenFile* file) override;

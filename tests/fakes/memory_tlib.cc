@@ -179,6 +179,9 @@ class MemoryChannel final : public tlib::client::Channel {
   }
 
   Status BeginRead(std::span<const tlib::client::ReadRequest> reads, std::vector<std::byte*>& under_way) override {
+    if (broken_) {
+      return Status::Error(ENOTCONN, "injected: the channel is broken");
+    }
     if (!server_.holding_ || session_->lost) {
       return Read(reads);
     }
@@ -203,6 +206,7 @@ class MemoryChannel final : public tlib::client::Channel {
     if (failure == ETIMEDOUT) {
       done.push_back(under_way_.front().destination);
     }
+    broken_ = broken_ || failure == ENOTCONN;
     if (failure != 0 || session_->lost) {
       VoidUnderWay();
       return failure != 0 ? Status::Error(failure, "injected") : Status::Error(ENOTCONN, "the session is lost");
@@ -225,6 +229,9 @@ class MemoryChannel final : public tlib::client::Channel {
     if (!under_way_.empty()) {
       VoidUnderWay();
     }
+  }
+  size_t ReadRoom() override {
+    return tlib::kChannelCredits - std::min<size_t>(under_way_.size(), tlib::kChannelCredits);
   }
   uint64_t voids() const override { return voids_; }
   Status Post(const tlib::client::CallRequest& request) override { return Call(request).status(); }
@@ -301,6 +308,7 @@ class MemoryChannel final : public tlib::client::Channel {
   std::vector<std::byte> buffer_;
   std::vector<std::byte> reply_;
   std::vector<tlib::client::ReadRequest> under_way_;
+  bool broken_ = false;  // for BeginRead
   uint64_t voids_ = 0;
   bool detached_ = false;
   std::optional<Result<std::vector<std::byte>>> late_;

@@ -18,6 +18,9 @@ using std::chrono::steady_clock;
 
 constexpr uint64_t kSampleHits = 64;  // one hit in so many is timed
 constexpr uint64_t kSampleCalls = 8;  // and one call
+// A queue pair for a CPU is worth no long wait, which nothing interrupts: without it things are slower, and that is
+// all.
+constexpr std::chrono::milliseconds kPatienceForCpu{500};
 
 uint64_t NanosecondsSince(steady_clock::time_point begin) {
   return static_cast<uint64_t>((steady_clock::now() - begin).count());
@@ -48,7 +51,7 @@ Result<std::unique_ptr<Channel>> ChannelImpl::Open(std::shared_ptr<SessionCore> 
 Status ChannelImpl::Init() {
   counters_ = core_->AddChannel();
   ASSIGN_OR_RETURN(buffer_, RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes));
-  ASSIGN_OR_RETURN(port_, RpcPort::Open(core_, options_.interruption));
+  ASSIGN_OR_RETURN(port_, RpcPort::Open(core_, options_.interruption, -1, options_.patience));
   if (core_->region().way == driver::ReadWay::kValidated) {
     ASSIGN_OR_RETURN(validated_, ValidatedReader::Create(core_, *port_, *counters_));
     validated_->SetBuffer(buffer_);
@@ -56,6 +59,9 @@ Status ChannelImpl::Init() {
     ASSIGN_OR_RETURN(reader_, OneSidedReader::Create(core_, *port_, *counters_));
     reader_->SetBuffer(buffer_);
     RETURN_IF_ERROR(reader_->Prepare());
+  }
+  if (options_.patience.count() > 0) {
+    FetchPort();  // not when the first page is absent
   }
   return Status::Ok();
 }
@@ -190,6 +196,11 @@ Status ChannelImpl::BeginRead(std::span<const ReadRequest> reads, std::vector<st
     return core_->why_lost();
   }
   counters_->read_calls.Add();
+  if (options_.patience.count() > 0) {
+    for (const ReadRequest& read : reads) {  // the readers' own look finds it, and asks nobody
+      RETURN_IF_ERROR(core_->CheckInRegion(read.offset, read.length, options_.patience));
+    }
+  }
   if (reads.size() == 1 && reader_ != nullptr && reader_->TryHit(reads.front())) [[likely]] {
     return Status::Ok();
   }
@@ -320,6 +331,15 @@ void ChannelImpl::DropReads() {
   }
 }
 
+size_t ChannelImpl::ReadRoom() {
+  if (port_ == nullptr) {
+    return kChannelCredits;  // BeginRead says why not
+  }
+  FetchPort().PollReplies();
+  EndAnswered();
+  return FetchPort().credits();
+}
+
 void ChannelImpl::EndAnswered() {
   const auto now = steady_clock::now();
   for (size_t i = 0; i < under_way_.size();) {
@@ -369,7 +389,8 @@ void ChannelImpl::ForgetUnderWay() {
 RpcPort& ChannelImpl::FetchPort() {
   if (!std::exchange(bound_port_asked_for_, true)) {
     const int cpu = CpuOfThisThread();
-    auto opened = cpu >= 0 ? RpcPort::Open(core_, options_.interruption, cpu) : Status::Error(ENOTSUP, "not bound");
+    auto opened = cpu >= 0 ? RpcPort::Open(core_, options_.interruption, cpu, kPatienceForCpu)
+                           : Status::Error(ENOTSUP, "not bound");
     if (opened.ok()) {
       bound_port_ = std::move(*opened);
     } else {

@@ -28,6 +28,7 @@ class ChannelImpl final : public Channel {
   bool ArmReads(ReadsFds& fds) override;
   void DisarmReads() override;
   void DropReads() override;
+  size_t ReadRoom() override;
   uint64_t voids() const override { return voids_; }
   Status Write(RegionOffset offset, std::span<const std::byte> data) override;
   Result<CallReply> Call(const CallRequest& request) override;

@@ -22,9 +22,10 @@ Status ErrorOf(const DecodedReply& reply) {
 
 }  // namespace
 
-Result<std::unique_ptr<RpcPort>> RpcPort::Open(std::shared_ptr<SessionCore> core, Interruption* interruption, int cpu) {
+Result<std::unique_ptr<RpcPort>> RpcPort::Open(std::shared_ptr<SessionCore> core, Interruption* interruption, int cpu,
+                                               std::chrono::milliseconds patience) {
   std::unique_ptr<RpcPort> port(new RpcPort(std::move(core), interruption));
-  RETURN_IF_ERROR(port->Init(cpu));
+  RETURN_IF_ERROR(port->Init(cpu, patience));
   return port;
 }
 
@@ -40,7 +41,7 @@ RpcPort::~RpcPort() {
   }
 }
 
-Status RpcPort::Init(int cpu) {
+Status RpcPort::Init(int cpu, std::chrono::milliseconds patience) {
   messages_ = std::make_unique<std::byte[]>(kMessageBytes);
   ASSIGN_OR_RETURN(messages_region_,
                    core_->domain().RegisterMemory(messages_.get(), kMessageBytes, driver::Access::kLocalWrite));
@@ -52,7 +53,7 @@ Status RpcPort::Init(int cpu) {
                                                 .max_send = kMaxSend,
                                                 .max_recv = kChannelCredits,
                                                 .max_message = kMaxMessage},
-                                               cpu));
+                                               cpu, patience));
   for (uint32_t i = 0; i < kChannelCredits; i++) {
     free_.push_back(kChannelCredits - 1 - i);
     RETURN_IF_ERROR(PostReceive(i));

@@ -50,7 +50,7 @@ class RpcPort {
 
   // `interruption` may be null, and outlives the port. `cpu`: that the calls wait on; -1: anywhere.
   static Result<std::unique_ptr<RpcPort>> Open(std::shared_ptr<SessionCore> core, Interruption* interruption,
-                                               int cpu = -1);
+                                               int cpu = -1, std::chrono::milliseconds patience = {});
   ~RpcPort();
   RpcPort(const RpcPort&) = delete;
   RpcPort& operator=(const RpcPort&) = delete;
@@ -74,6 +74,7 @@ class RpcPort {
   void WhenAnswered(LateReply late);
   // A Begin would find a slot at once.
   bool has_credit() const { return !free_.empty(); }
+  size_t credits() const { return free_.size(); }
   // Takes in the replies that have come.
   void PollReplies();
 
@@ -102,7 +103,7 @@ class RpcPort {
 
   RpcPort(std::shared_ptr<SessionCore> core, Interruption* interruption)
       : core_(std::move(core)), waiter_(*core_, interruption) {}
-  Status Init(int cpu);
+  Status Init(int cpu, std::chrono::milliseconds patience);
   Status PostReceive(uint32_t index);
   Status PostConsumed();
   void HandleReply(const driver::WorkCompletion& completion);

@@ -123,6 +123,8 @@ class Channel {
   virtual void DisarmReads() = 0;
   // All that is under way is void, and the channel may have a new buffer.
   virtual void DropReads() = 0;
+  // How many more can be under way now before BeginRead waits for one. What was dropped counts until it is answered.
+  virtual size_t ReadRoom() = 0;
   // Grows whenever what was under way has become void, and may when nothing was.
   virtual uint64_t voids() const = 0;
   // Raw write of bytes in buffer() to the region, where the server's service allows it.
@@ -142,6 +144,9 @@ class Channel {
 struct ChannelOptions {
   size_t buffer_bytes = (1U << 20) + (64U << 10);
   Interruption* interruption = nullptr;  // of the thread that uses the channel; may be null, outlives the channel
+  // A channel that is opened by the thread that uses it, for BeginRead, which then waits no longer than that for
+  // anything but room (ETIMEDOUT: nothing has begun). 0: an ordinary one.
+  std::chrono::milliseconds patience{0};
 };
 
 // Thread-safety: any thread.

@@ -16,10 +16,6 @@
 namespace termfs::tlib::client {
 namespace {
 
-// A queue pair for a CPU is worth no long wait, which nothing interrupts: without it things are slower, and that is
-// all.
-constexpr std::chrono::milliseconds kPatienceForCpu{500};
-
 std::vector<std::byte> ToBytes(const std::vector<uint8_t>& from) {
   const auto* data = reinterpret_cast<const std::byte*>(from.data());
   return {data, data + from.size()};
@@ -158,13 +154,14 @@ Status SessionCore::RefreshRegion() {
   return LearnChunks(info);
 }
 
-Status SessionCore::CheckInRegion(RegionOffset offset, uint64_t length) {
+Status SessionCore::CheckInRegion(RegionOffset offset, uint64_t length, std::chrono::milliseconds patience) {
   const auto fits = [&](uint64_t bytes) { return offset.value < bytes && length <= bytes - offset.value; };
   if (fits(region_bytes())) {
     return Status::Ok();
   }
   if (fits(region_.max_pages << kPageBits)) {
-    ASSIGN_OR_RETURN(const auto info, control_->Call<wire::RegionInfoT>(wire::GetRegionInfoT(), CallDeadline()));
+    ASSIGN_OR_RETURN(const auto info,
+                     control_->Call<wire::RegionInfoT>(wire::GetRegionInfoT(), CallDeadline(patience)));
     if (info.pages != 0 && info.pages <= region_.max_pages) {
       if (table_ != nullptr) {
         table_->Cover(info.pages, {info.table_rkey});
@@ -184,22 +181,24 @@ BitmapMode SessionCore::bitmap_mode() const {
 }
 
 Result<std::unique_ptr<driver::QueuePair>> SessionCore::OpenQueuePair(wire::Purpose purpose,
-                                                                      driver::QueuePairOptions options, int cpu) {
+                                                                      driver::QueuePairOptions options, int cpu,
+                                                                      std::chrono::milliseconds patience) {
   options.network = path_;
   if (options.network.has_value()) {
     options.network->polled = own_ports_.load(std::memory_order_relaxed);
   }
-  auto opened = TryOpenQueuePair(purpose, options, cpu);
+  auto opened = TryOpenQueuePair(purpose, options, cpu, patience);
   if (opened.status().code() != EADDRINUSE || !options.network.has_value() || !options.network->polled) {
     return opened;
   }
   own_ports_.store(false, std::memory_order_relaxed);
   options.network->polled = false;
-  return TryOpenQueuePair(purpose, options, cpu);
+  return TryOpenQueuePair(purpose, options, cpu, patience);
 }
 
 Result<std::unique_ptr<driver::QueuePair>> SessionCore::TryOpenQueuePair(wire::Purpose purpose,
-                                                                         driver::QueuePairOptions options, int cpu) {
+                                                                         driver::QueuePairOptions options, int cpu,
+                                                                         std::chrono::milliseconds patience) {
   ASSIGN_OR_RETURN(auto pair, domain_->CreateQueuePair(options));
   ASSIGN_OR_RETURN(driver::Endpoint local, pair->LocalEndpoint());
   wire::OpenQueuePairT request;
@@ -208,9 +207,8 @@ Result<std::unique_ptr<driver::QueuePair>> SessionCore::TryOpenQueuePair(wire::P
   request.endpoint.resize(local.bytes.size());
   std::memcpy(request.endpoint.data(), local.bytes.data(), local.bytes.size());
   driver::Endpoint remote;
-  const auto deadline = cpu < 0 ? CallDeadline() : std::chrono::steady_clock::now() + kPatienceForCpu;
   ASSIGN_OR_RETURN(const auto opened,
-                   control_->Call<wire::QueuePairOpenedT>(request, deadline, local.fds, &remote.fds));
+                   control_->Call<wire::QueuePairOpenedT>(request, CallDeadline(patience), local.fds, &remote.fds));
   remote.bytes = ToBytes(opened.endpoint);
   RETURN_IF_ERROR(pair->Connect(std::move(remote)));
   return pair;

@@ -64,7 +64,10 @@ class SessionCore {
   Patterns& patterns() { return patterns_; }
   MetricsRegistry& metrics() { return metrics_; }
   std::chrono::nanoseconds call_timeout() const { return options_.call_timeout; }
-  ControlClient::TimePoint CallDeadline() const { return std::chrono::steady_clock::now() + options_.call_timeout; }
+  // `patience`: 0: the call timeout.
+  ControlClient::TimePoint CallDeadline(std::chrono::milliseconds patience = {}) const {
+    return std::chrono::steady_clock::now() + (patience.count() > 0 ? patience : options_.call_timeout);
+  }
 
   // Whether channels look at a bitmap at all: not in the rpc kinds, not where absent pages fault, and not where there
   // are the entries.
@@ -75,16 +78,16 @@ class SessionCore {
   PageTableView* table() { return table_.get(); }
   FrameChunks& chunks() { return chunks_; }
 
-  // A connected queue pair for `purpose`. `cpu`: that the calling thread is bound to and will wait on, for which
-  // it is asked but briefly (ETIMEDOUT); -1: none.
+  // A connected queue pair for `purpose`. `cpu`: that the calling thread is bound to and will wait on; -1: none.
+  // `patience` with the server; 0: the call timeout.
   Result<std::unique_ptr<driver::QueuePair>> OpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
-                                                           int cpu = -1);
+                                                           int cpu = -1, std::chrono::milliseconds patience = {});
 
   // The region's size as last heard of. A server makes its region larger without telling; so who is asked for bytes
   // beyond that asks the server before he refuses.
   uint64_t region_bytes() const { return region_bytes_.load(std::memory_order_acquire); }
-  // EINVAL: the range is not in the region; otherwise why the server could not be asked.
-  Status CheckInRegion(RegionOffset offset, uint64_t length);
+  // EINVAL: the range is not in the region; otherwise why the server could not be asked, with that patience.
+  Status CheckInRegion(RegionOffset offset, uint64_t length, std::chrono::milliseconds patience = {});
 
   // Asks for the patterns in use and the keys of frames anew. Once the callback queue pair is there the server tells of
   // every change; one that came between Welcome and then would be missed. So keys of frames are not taken from Welcome.
@@ -120,7 +123,7 @@ class SessionCore {
   Status LearnWay(const wire::RegionInfoT& info);
   Status LearnPatterns(const wire::RegionInfoT& info);
   Result<std::unique_ptr<driver::QueuePair>> TryOpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
-                                                              int cpu);
+                                                              int cpu, std::chrono::milliseconds patience);
   Status LearnChunks(wire::RegionInfoT& info);
 
   driver::Nic& nic_;

@@ -18,7 +18,7 @@ class LaneOfReads {
  public:
   LaneOfReads(client::FileSystem& fs, size_t places, size_t place_bytes, bool by_map = false)
       : fs_(fs), place_bytes_(place_bytes), by_map_(by_map) {
-    auto opened = fs.OpenLane(places * place_bytes);
+    auto opened = by_map ? fs.OpenLaneByMap(places * place_bytes) : fs.OpenLane(places * place_bytes);
     EXPECT_TRUE(opened.ok()) << opened.status().ToString();
     lane_ = std::move(opened).value();
     for (size_t i = 0; i < places; ++i) {
@@ -31,9 +31,8 @@ class LaneOfReads {
     const uint64_t token = ++last_token_;
     places_[token] = free_.back();
     free_.pop_back();
-    const auto begun = fs_.BeginRead(
-        *lane_,
-        {.file = file, .offset = offset, .size = size, .place = places_[token], .token = token, .by_map = by_map_});
+    const auto begun =
+        fs_.BeginRead(*lane_, {.file = file, .offset = offset, .size = size, .place = places_[token], .token = token});
     EXPECT_TRUE(begun.ok() || (by_map_ && begun.status().code() == EAGAIN)) << begun.status().ToString();
     if (!begun.ok() || begun->has_value()) {
       Take({.token = token, .data = begun.ok() ? **begun : Result<std::span<const std::byte>>(begun.status())});

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "fs/proto/opcodes.h"
+#include "tests/unit/eventually.h"
 #include "tests/unit/fs/lane_of_reads.h"
 #include "tests/unit/fs/memory_volume.h"
 
@@ -117,7 +118,7 @@ TEST_F(HeldReads, TheyAreDropped_TheirPlacesAreFreeAndNothingComes) {
   BeginThree();
   reads.Drop();
   volume.tlib().AnswerReads();
-  reads.AwaitAll();
+  ASSERT_TRUE(reads.Poll().ok());  // which refuses what it does not know
   EXPECT_EQ(reads.TakeDone(), Done{});
   for (int i = 0; i < 4; ++i) {
     reads.Begin(file, 0, kPage);
@@ -144,6 +145,40 @@ TEST_F(HeldReads, ByMapsOnly_WithoutAMapTheServerIsNotAsked) {
   EXPECT_EQ(by_map.TakeDone(), (Done{{2, "errno 11"}}));
   EXPECT_EQ(c.Metric("fs_server_reads_total"), 1u);
   b.Close(rewritten);
+  c.Close(opened);
+}
+
+TEST_F(HeldReads, ByMapsOnly_NoRoomIsNotWaitedFor) {
+  Mount c(volume);
+  OpenFile* const opened = c.Open("f");
+  constexpr size_t kMore = tlib::kChannelCredits + 2;
+  LaneOfReads by_map(*c.fs, kMore, kPage, /*by_map=*/true);
+  ASSERT_EQ(c.Read(opened, 0, 1), "a");
+  for (size_t i = 0; i < kMore; ++i) {
+    by_map.Begin(opened, 0, kPage);
+  }
+  EXPECT_EQ(by_map.under_way(), tlib::kChannelCredits);
+  EXPECT_EQ(by_map.TakeDone(), (Done{{kMore - 1, "errno 11"}, {kMore, "errno 11"}}));
+  volume.tlib().AnswerReads();
+  by_map.AwaitAll();
+  c.Close(opened);
+}
+
+// The session is well, and nobody else would find out.
+TEST_F(HeldReads, ByMapsOnly_TheLaneAloneIsBroken_ItGoesOnInAnotherSession) {
+  Mount c(volume);
+  OpenFile* const opened = c.Open("f");
+  LaneOfReads by_map(*c.fs, 4, kPage, /*by_map=*/true);
+  ASSERT_EQ(c.Read(opened, 0, 1), "a");
+  volume.tlib().FailReads(ENOTCONN);
+  by_map.Begin(opened, 0, kPage);
+  volume.tlib().AnswerReads();
+  by_map.AwaitAll();
+  EXPECT_EQ(by_map.TakeDone(), (Done{{1, "errno 11"}}));
+  ASSERT_TRUE(Eventually([&] { return c.Metric("link_reconnections_total") == 1; }));
+  ASSERT_EQ(c.Read(opened, 0, 1), "a");
+  by_map.Begin(opened, 0, kPage);
+  EXPECT_EQ(by_map.TakeDone(), (Done{{2, std::string(kPage, 'a')}}));
   c.Close(opened);
 }
 

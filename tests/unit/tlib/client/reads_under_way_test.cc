@@ -212,6 +212,23 @@ TEST_F(LateReadTest, DroppedWhileUnderWay_OthersHaveTheirPlaces) {
   EXPECT_TRUE(IsWhole(other));
 }
 
+// Nor may who would not wait take what is still to be answered for room.
+TEST_F(LateReadTest, DroppedWhileUnderWay_IsNoRoomUntilItIsAnswered) {
+  ASSERT_EQ(client_.channel->ReadRoom(), kChannelCredits);
+  std::vector<client::ReadRequest> held;
+  for (uint64_t i = 0; i < kChannelCredits; i++) {
+    held.push_back(ReadOf(kHeldPage, i));
+  }
+  std::vector<std::byte*> under_way;
+  ASSERT_TRUE(client_.channel->BeginRead(held, under_way).ok());
+  ASSERT_EQ(under_way.size(), kChannelCredits) << "or it shows nothing";
+  EXPECT_EQ(client_.channel->ReadRoom(), 0u);
+  client_.channel->DropReads();
+  EXPECT_EQ(client_.channel->ReadRoom(), 0u);
+  volume_.service().withheld = false;
+  EXPECT_TRUE(Eventually([&] { return client_.channel->ReadRoom() == kChannelCredits; }));
+}
+
 TEST_F(ReadsUnderWayTest, OfNothing_AwaitReturns) {
   std::vector<std::byte*> done;
   EXPECT_TRUE(client_.channel->AwaitReads(done).ok());
