@@ -12,7 +12,7 @@
 namespace termfs::mount {
 namespace {
 
-constexpr int kWaitMs = 60 * 1000;  // one turn of an endless wait
+constexpr int kServeTurnMs = 60 * 1000;  // one turn of an endless wait
 constexpr uint64_t kMaxWorkers = 64;
 
 // What the command line says goes before the volume's file.
@@ -51,7 +51,7 @@ Status Override(const ServeArguments& arguments, fs::server::VolumeSettings& set
 
 void WaitForSignal(const UniqueFd& signals) {
   pollfd ready{.fd = signals.get(), .events = POLLIN, .revents = 0};
-  while (poll(&ready, 1, kWaitMs) <= 0) {
+  while (poll(&ready, 1, kServeTurnMs) <= 0) {
   }
 }
 

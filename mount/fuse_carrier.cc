@@ -19,9 +19,9 @@
 namespace termfs::mount {
 namespace {
 
-constexpr std::chrono::seconds kTurn{1};  // of a wait in a loop
-constexpr int kLookMs = 1000;             // a read that nobody answers is noticed at the next look
-constexpr size_t kArrivals = 16;          // at a time
+constexpr std::chrono::seconds kCarrierTurn{1};  // of a wait in a loop
+constexpr int kLookMs = 1000;                    // a read that nobody answers is noticed at the next look
+constexpr size_t kArrivals = 16;                 // at a time
 
 }  // namespace
 
@@ -71,7 +71,7 @@ bool FuseCarrier::Carry(Guest& guest, FuseRing::Arrival& back) {
   lent_any_.store(true);
   Wake();
   while (guest.away_) {
-    guest.returned_.WaitFor(mutex_, kTurn);
+    guest.returned_.WaitFor(mutex_, kCarrierTurn);
   }
   back = guest.return_;
   return true;

@@ -17,11 +17,11 @@
 namespace termfs::mount {
 namespace {
 
-constexpr unsigned kDeviceThreads = 2;         // beside rings
-constexpr unsigned kLeastThreads = 2;          // for each CPU
-constexpr size_t kMostStandIns = 200;          // threads in place of those that wait; each costs two queue pairs
-constexpr size_t kMostQueues = 128;            // each costs four queue pairs; a session may have 600
-constexpr std::chrono::seconds kPatience{30};  // with the kernel, for INIT
+constexpr unsigned kDeviceThreads = 2;              // beside rings
+constexpr unsigned kLeastThreads = 2;               // for each CPU
+constexpr size_t kMostStandIns = 200;               // threads in place of those that wait; each costs two queue pairs
+constexpr size_t kMostQueues = 128;                 // each costs four queue pairs; a session may have 600
+constexpr std::chrono::seconds kStartPatience{30};  // with the kernel, for INIT
 constexpr char kSwitch[] = "/sys/module/fuse/parameters/enable_uring";
 
 // Ok when there is a point in trying.
@@ -107,7 +107,7 @@ void FuseServer::Launch(size_t first) {
 // Until `done`, which is called with the mutex held; ETIMEDOUT.
 template <typename Condition>
 Status FuseServer::Await(const char* what, const Condition& done) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kStartPatience;
   while (!done()) {
     if (!changed_.WaitUntil(mutex_, deadline) && !done()) {
       return Status::Error(ETIMEDOUT, what);

@@ -20,7 +20,7 @@ namespace {
 constexpr char kName[] = "termfs-guard";
 constexpr int kDeath = SIGUSR1;
 constexpr int kSocket = 3;
-constexpr int kWaitMs = 3600 * 1000;  // one turn of an endless wait
+constexpr int kGuardTurnMs = 3600 * 1000;  // one turn of an endless wait
 
 // What ps shows: the words of the command line, all of which lie one behind the other from the first one on.
 void Rename() {
@@ -91,7 +91,7 @@ void AwaitDeath(int signals, pid_t mount) {
   while (true) {
     pollfd ready[2] = {{.fd = signals, .events = POLLIN, .revents = 0},
                        {.fd = kSocket, .events = POLLIN, .revents = 0}};
-    if (poll(ready, 2, kWaitMs) <= 0) {
+    if (poll(ready, 2, kGuardTurnMs) <= 0) {
       continue;
     }
     const Word word = Receive();

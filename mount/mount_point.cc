@@ -27,7 +27,7 @@ namespace termfs::mount {
 namespace {
 
 constexpr size_t kMaxDescription = 64U << 10;  // the kernel's limit for an extended attribute
-constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::seconds kUnmountPatience{10};
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
@@ -180,7 +180,7 @@ Result<fs::client::ServerAddress> MountDescription::server() const {
 
 Result<MountDescription> DescribeMount(const std::string& path) {
   ASSIGN_OR_RETURN(Question question, Question::Ask(path));
-  return question.Wait(std::chrono::steady_clock::now() + kPatience);
+  return question.Wait(std::chrono::steady_clock::now() + kUnmountPatience);
 }
 
 Result<std::vector<std::pair<std::string, MountDescription>>> DescribeMountsOf(const std::string& address,

@@ -23,7 +23,7 @@
 namespace termfs::mount {
 namespace {
 
-constexpr std::chrono::seconds kPatience{2};     // with a server that answers nothing while the mount ends
+constexpr std::chrono::seconds kEndPatience{2};  // with a server that answers nothing while the mount ends
 constexpr std::chrono::seconds kStopMargin{60};  // for the threads to end, on a busy machine
 constexpr int kWaitMs = 60 * 1000;               // one turn of an endless wait
 
@@ -150,14 +150,14 @@ Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& fr
     told_to_end = WaitForEnd(server.ended_fd(), signals.get());
   }
   const Ending ending(
-      kPatience, [&server] { return server.requests(); },
+      kEndPatience, [&server] { return server.requests(); },
       [&file_system] { file_system.Abandon("the mount ends, and the server does not answer"); });
   if (told_to_end) {
     FlushMappings(request.mountpoint);
     status = server.Unmount(/*lazily=*/true);
   }
   cache.Detach();
-  const Status stopped = server.Stop(kPatience + kStopMargin);
+  const Status stopped = server.Stop(kEndPatience + kStopMargin);
   TERMFS_CHECK(stopped.ok());  // no call waits for the server any more
   LOG_INFO("{} is unmounted", request.mountpoint);
   return status;
