@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Form (clang-format), clang-tidy, layers, words, filebench's models, and shellcheck. One line for each; details of
+"""Form (clang-format), clang-tidy, layers, batches, words, filebench's models, and shellcheck. One line for each; details of
 what is wrong.
 
 Exit code 1: something is wrong; 75: nothing was found, but clang-tidy ran out of time (--seconds). clang-tidy leaves out
@@ -190,6 +190,7 @@ def check_tidy(paths, _, deadline=None):
 CHECKS = {
     "format": check_format,
     "layers": check_own("check_layers.py"),
+    "batches": check_own("check_batches.py"),
     "words": check_own("check_text.py"),
     "models": check_models,
     "scripts": check_scripts,

@@ -3,7 +3,6 @@
 by the process ids of what was started."""
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -20,6 +19,12 @@ class Skip(Exception):
 def check(condition, text):
     if not condition:
         raise AssertionError(text)
+
+
+def alone(case):
+    """A case that no other runs beside: it says how long something took, or needs what there is one of."""
+    case.alone = True
+    return case
 
 
 def eventually(condition, text, seconds=WAIT):
@@ -210,7 +215,7 @@ class RingSwitch:
 
 
 class Site:
-    def __init__(self, build, scratch, quick, fuse):
+    def __init__(self, build, scratch, quick, fuse, new_seed):
         self.termfs = os.path.join(build, "mount", "termfs")
         self.helper = os.path.join(build, "mount", "mount.termfs")
         self.workloads = os.path.join(build, "benchmarks", "workloads")
@@ -222,11 +227,11 @@ class Site:
         self.quick = quick
         self.parity_seconds = 15
         self.parity_seed = None
-        self.new_parity_seed = random.randrange(1 << 32)  # the same when a case is run once more
+        self.new_parity_seed = new_seed
         self.coherence_seconds = 15
         self.coherence_seed = None
         self.coherence_all = False
-        self.new_coherence_seed = random.randrange(1 << 32)
+        self.new_coherence_seed = new_seed
         self.network = None  # an address of this host at which volumes are served and mounted; None: not over a network
         self.fuse = fuse  # what mounts get their requests over: io_uring or device
         self.volumes = []
