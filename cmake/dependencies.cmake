@@ -33,21 +33,25 @@ function(termfs_flatbuffers target)
   endforeach()
 endfunction()
 
-# termfs_test(name sources... LIBS libraries... [LABELS label...] [TIMEOUT seconds]): a GoogleTest program, registered
-# with ctest under its own name. The labels name what a tier of ./dev test builds and runs: unit (the default),
-# property, simulation. Target tests_LABEL builds all programs of a label.
+# termfs_test(name sources... LIBS libraries... [LABELS label...] [TIMEOUT seconds] [LONG]): a GoogleTest program,
+# registered with ctest under its own name. The labels name what a tier of ./dev test builds and runs: unit (the default),
+# property, simulation. A LONG one begins before the others, so that a run does not end with it alone. Target
+# tests_LABEL builds all programs of a label.
 function(termfs_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "LONG" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES} ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest_main)
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
+    set(ARG_TIMEOUT 900)
   endif()
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(ARG_LONG)
+    set_tests_properties(${name} PROPERTIES COST 1)
+  endif()
   termfs_add_to_labels(${name} ${ARG_LABELS})
 endfunction()
 

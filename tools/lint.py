@@ -3,8 +3,9 @@
 """Form (clang-format), clang-tidy, layers, batches, words, filebench's models, and shellcheck. One line for each; details of
 what is wrong.
 
-Exit code 1: something is wrong; 75: nothing was found, but clang-tidy ran out of time (--seconds). clang-tidy leaves out
-tests/ and benchmarks/, which are half of its work; both compilers' warnings are errors there, too.
+Exit code 1: something is wrong; 75: nothing was found, but clang-tidy ran out of time (--seconds). clang-tidy says
+what clang's own warnings and lock annotations find, too. It leaves out tests/ and benchmarks/, which are half of its work:
+tests are compiled by both compilers in `./dev test`, benchmarks by gcc, and warnings are errors.
 
 clang-tidy's verdict on a source is cached by the content of everything that it depends on: the source, the headers of
 ours that it includes, the compile command, .clang-tidy and the tool's version. So a second run takes seconds, also in

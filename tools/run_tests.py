@@ -201,13 +201,6 @@ def gcc(tier):
     return ctest(tier, build(tier, "default"), "unit", seeded())
 
 
-def clang(tier):
-    """What users run. The tests are compiled by clang, with the same warnings, in the sanitizers' tiers."""
-    build(tier, "clang", "termfs", "demo_client", "read_bench", "softnic_bench", "ceiling_fuse", "workloads",
-          "termfs_fio")
-    return Counts()
-
-
 def sanitized(preset, options):
     def body(tier):
         folder = build(tier, preset, "tests_unit")
@@ -305,7 +298,6 @@ QUICK_BUDGET = 300
 # name, title, budget in seconds, body. The budgets are for a machine with two cores and an empty compiler cache.
 FULL = [
     ("gcc", "gcc build, unit tests", 900, gcc),
-    ("clang", "clang build with thread-safety analysis", 420, clang),
     ("asan", "unit tests, address and undefined-behaviour sanitizers", 840, sanitized("asan", ASAN)),
     ("tsan", "unit tests, thread sanitizer", 840, sanitized("tsan", TSAN)),
     ("property", "property tests and simulations, fixed seeds", 240, properties),
@@ -313,7 +305,7 @@ FULL = [
     ("e2e", "end to end on a real mount", 720, end_to_end()),
     ("fallback", "Debian's libfuse over /dev/fuse: front end, end to end in short", 240, fallback),
     ("vm", "kernel driver and RDMA devices, in virtual machines", 600, virtual_machines),
-    ("lint", "form, layers, words, clang-tidy", 600, lint()),
+    ("lint", "form, layers, batches, words, clang-tidy with clang's warnings and lock annotations", 600, lint()),
 ]
 QUICK = [
     ("gcc", "gcc build, unit tests", 240, gcc),

@@ -12,7 +12,7 @@ import time
 
 from cases_input import loop_device, refused
 from cases_posix import MIB, read_file, write_file
-from volume import check, eventually, need, run
+from volume import alone, check, eventually, need, run
 
 
 # Writes and reads pages of a file of its own, and compares, until SIGTERM; then it compares all of them.
@@ -145,6 +145,7 @@ def expect_after_restart(volume, capacity, names):
     expect_contents(volume.mount(), names)
 
 
+@alone
 def case_capacity_grows_under_load(site):
     volume = site.volume("96M", 0.4)
     m = volume.mount()
@@ -268,6 +269,7 @@ def files_beyond(mount, count, kept):
     return names[-kept:]
 
 
+@alone
 def case_capacity_shrinks_under_load(site):
     volume = site.volume("256M", 0.4)
     m = volume.mount()
@@ -304,6 +306,7 @@ def case_capacity_shrinks_under_load(site):
     expect_after_restart(volume, 200 * MIB, names + more)
 
 
+@alone
 def case_capacity_shrink_killed(site):
     volume = site.volume("128M", 0.25)
     moments = random.Random(5)
@@ -525,6 +528,7 @@ def case_capacity_on_a_block_device(site):
         os.unlink(disk)
 
 
+@alone
 def case_ratio_gives_memory_back(site):
     volume = site.volume("128M", 0.9)
     m = volume.mount()
@@ -542,6 +546,7 @@ def case_ratio_gives_memory_back(site):
     end_load(load)
 
 
+@alone
 def case_ratio_changes_under_fio(site):
     volume = site.volume("256M", 0.5)
     m = volume.mount()

@@ -10,7 +10,7 @@ import threading
 import time
 
 from cases_sessions import Stopped, end_by_signal
-from volume import check, ended, eventually
+from volume import alone, check, ended, eventually
 
 PAGE = 4096
 MEBIBYTES = 96  # far more than is in memory
@@ -122,6 +122,7 @@ class Threads:
             raise self.failed[0]
 
 
+@alone
 def case_carried_reads_beside_everything(site):
     """With programs that make, write and remove files beside, for which the same commands of the kernel are used."""
     m = site.mounted("256M", 0.05)
@@ -201,6 +202,7 @@ def case_carried_reads_of_what_is_written(site):
             writer.join()
 
 
+@alone
 def case_carried_reads_server_killed(site):
     volume = site.volume("256M", 0.05)
     m = volume.mount()
@@ -216,6 +218,7 @@ def case_carried_reads_server_killed(site):
         check_done(start_readers(site, m / "f", JOBS, 500))
 
 
+@alone
 def case_carried_reads_interrupted(site):
     """With a server that answers nobody, each of those who wait can be killed, and the others wait on. In a mount that
     has carried reads before, and in one that has not."""
@@ -246,6 +249,7 @@ def case_carried_reads_interrupted(site):
             check_done(start_readers(site, mount / "f", JOBS, 300))
 
 
+@alone
 def case_carried_reads_hold_up_nobody(site):
     """What is in memory is read at once, by the commands that the carrier has, while others wait for a server that does
     not answer."""

@@ -11,7 +11,7 @@ import sys
 import time
 
 from cases_posix import MIB, read_file, write_file
-from volume import check, eventually, run
+from volume import alone, check, eventually, run
 
 
 def log_of(volume):
@@ -162,6 +162,7 @@ def expect_files(m, own, firsts, dropped):
             check(read_file(m / f"f{index}-{n}") == content, f"f{index}-{n}, which was acknowledged")
 
 
+@alone
 def case_killed_under_load_keeps_what_returned(site):
     volume = site.volume("128M", 0.2)
     own = os.path.join(site.scratch, "acknowledged")

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 
-from volume import Skip, check, need, run
+from volume import Skip, alone, check, need, run
 
 
 def personality(site, m, name, files, seconds):
@@ -32,6 +32,7 @@ def case_workloads(site):
     check(counts["create"] == 50, f"copyfiles ends when all is copied: {counts}")
 
 
+@alone
 def case_fio_engine(site):
     need("fio")
     if not os.path.exists(site.fio_engine):

@@ -9,7 +9,7 @@ import socket
 import stat
 import threading
 
-from volume import check, eventually
+from volume import alone, check, eventually
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 AT_FDCWD = -100
@@ -338,6 +338,7 @@ def case_no_old_bytes(site):
     os.close(fd)
 
 
+@alone
 def case_directory_100000(site):
     m = site.mounted()
     count = site.size(100_000, 10_000)

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from cases_posix import MIB, error_of, read_file, refuses, write_file
-from volume import check, ended, eventually, need, run
+from volume import alone, check, ended, eventually, need, run
 
 
 def failure(site, code, *arguments):
@@ -239,6 +239,7 @@ def case_kill_server(site):
     volume.serve()
 
 
+@alone
 def case_ratio_change_under_load(site):
     need("fio")
     volume = site.volume("512M", 0.5)

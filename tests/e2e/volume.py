@@ -22,7 +22,7 @@ def check(condition, text):
 
 
 def alone(case):
-    """A case that no other runs beside: it says how long something took, or needs what there is one of."""
+    """A case that no other runs beside: it says how long something took, or keeps all CPUs busy by itself."""
     case.alone = True
     return case
 
@@ -246,13 +246,13 @@ class Site:
     def size(self, full, quick):
         return quick if self.quick else full
 
-    def volume(self, capacity="1G", ratio=0.5, *flags):
+    def volume(self, capacity="256M", ratio=0.5, *flags):
         """A new volume, served; `flags` are format's."""
         volume = Volume(self, f"vol{self.next_number()}", capacity, ratio, *flags)
         self.volumes.append(volume)
         return volume.serve()
 
-    def mounted(self, capacity="1G", ratio=0.5, options=""):
+    def mounted(self, capacity="256M", ratio=0.5, options=""):
         return self.volume(capacity, ratio).mount(options)
 
     def remember(self, pid):
