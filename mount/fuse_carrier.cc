@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::chrono::seconds kCarrierTurn{1};  // of a wait in a loop
 constexpr int kLookMs = 1000;                    // a read that nobody answers is noticed at the next look
+constexpr int kLongestPauseMs = 8000;            // between attempts to make what it needs
 constexpr size_t kArrivals = 16;                 // at a time
 
 }  // namespace
@@ -78,8 +79,10 @@ bool FuseCarrier::Carry(Guest& guest, FuseRing::Arrival& back) {
 }
 
 void FuseCarrier::LookAtInterruptions() {
-  look_at_interruptions_.store(true);
-  Wake();
+  if (ready()) {
+    look_at_interruptions_.store(true);
+    Wake();
+  }
 }
 
 void FuseCarrier::Stop() {
@@ -130,6 +133,7 @@ bool FuseCarrier::Prepare(int device, const FuseReads::Factory& make_reads) {
   }
   ring_ = std::move(*ring);
   ring_->WakeBy(wake_.get());
+  int pause = kLookMs;
   while (!stopping_.load()) {
     auto reads = make_reads();
     if (reads.ok()) {
@@ -139,7 +143,8 @@ bool FuseCarrier::Prepare(int device, const FuseReads::Factory& make_reads) {
     LOG_DEBUG("READs of one CPU wait one by one for now: {}", reads.status().ToString());
     asleep_.store(true);
     pollfd woken{.fd = wake_.get(), .events = POLLIN, .revents = 0};
-    poll(&woken, 1, stopping_.load() ? 0 : kLookMs);  // only Stop wakes it
+    poll(&woken, 1, stopping_.load() ? 0 : pause);  // only Stop wakes it
+    pause = std::min(2 * pause, kLongestPauseMs);   // each attempt may take the server's time
   }
   return false;
 }
@@ -206,6 +211,9 @@ void FuseCarrier::Serve(size_t place) {
   const auto begun = reads_->Begin({.what = *what, .caches = facts.caches, .received = guest.received}, place);
   if (begun.ok() && !begun->has_value()) {
     SetUnderWay(guest, true);
+    if (guest.interruption != nullptr && guest.interruption->requested()) {  // before it was here to be looked at
+      look_at_interruptions_.store(true);
+    }
   } else {
     Answer(place, begun.ok() ? Result<std::span<const std::byte>>(**begun) : begun.status());
   }

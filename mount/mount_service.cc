@@ -120,11 +120,14 @@ void Watch(MountGuard* guard, const FuseServer& server, const std::string& mount
   }
 }
 
-Status StartServing(FuseServer& server, FrontEnd& front) {
+Status StartServing(FuseServer& server, FrontEnd& front, const MountRequest& request) {
   const auto make_thread = [&front]() -> Result<std::unique_ptr<FuseThread>> {
     ASSIGN_OR_RETURN(auto lane, front.file_system().OpenLane());
     return std::unique_ptr<FuseThread>(std::make_unique<FrontEndThread>(front, std::move(lane)));
   };
+  if (request.address.remote()) {  // a READ there takes a round trip: one thread would make them one after the other
+    return server.Start(make_thread);
+  }
   return server.Start(make_thread, [&front] {
     return FrontEndReads::Create(front.file_system(), front.read_latency(), front.carried_reads());
   });
@@ -134,7 +137,7 @@ Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& fr
            MountGuard* guard, const MountRequest& request, const UniqueFd& signals, Readiness& readiness) {
   RETURN_IF_ERROR(server.Mount());
   Watch(guard, server, request.mountpoint);
-  Status status = StartServing(server, front);
+  Status status = StartServing(server, front, request);
   if (status.ok()) {
     cache.Attach(server.session(), request.mountpoint);
     status = CheckServed(request.mountpoint);

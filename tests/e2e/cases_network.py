@@ -368,9 +368,10 @@ def case_network_cut_link(site):
             else:
                 time.sleep(seconds)
             done = len(logged(site, number))
+            check(worker.poll() is None, f"{name}: the program has come to its end before the cut, with {done} lines")
             mend()
             began = time.monotonic()
-            eventually(lambda n=number, d=done: len(logged(site, n)) > d, f"{name}: the program goes on")
+            eventually(lambda n=number, d=done: len(logged(site, n)) > d, f"{name}: the program goes on from line {done}")
             print(f"     network_cut_link: {name}: on again {time.monotonic() - began:.1f} s after {seconds} s", flush=True)
             check(worker.wait(timeout=200) == 0, f"{name}: {worker.stdout.read()[-600:]}")
             check_work(m, number, 150)

@@ -332,11 +332,13 @@ void ChannelImpl::DropReads() {
 }
 
 size_t ChannelImpl::ReadRoom() {
-  if (port_ == nullptr) {
-    return kChannelCredits;  // BeginRead says why not
+  if (port_ != nullptr && !FetchPort().broken()) {
+    FetchPort().PollReplies();
+    EndAnswered();
   }
-  FetchPort().PollReplies();
-  EndAnswered();
+  if (port_ == nullptr || FetchPort().broken()) {
+    return kChannelCredits;  // BeginRead says why not; what was given up does not come back
+  }
   return FetchPort().credits();
 }
 
