@@ -3,7 +3,8 @@
 // FuseServer: one FUSE mount and the threads that answer it. Every thread receives into memory of its own and answers
 // on the thread that received; so nothing is handed from thread to thread, and the bytes of a write lie where the
 // thread's owner wants them (a queue pair's registered buffer). One exception, over io_uring: where several programs
-// read at the same time, a carrier takes their READs (fuse_carriers.cc).
+// read at the same time, a carrier takes their READs and receives what comes next to where those came
+// (fuse_carriers.cc); what is no READ it hands back.
 //
 // Requests come over one of two transports. Over io_uring, where the kernel offers it, each thread has a ring of its
 // own at the queue of one CPU, and is bound to that CPU; two more threads read the device, for what never goes over a

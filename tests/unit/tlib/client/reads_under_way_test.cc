@@ -229,6 +229,22 @@ TEST_F(LateReadTest, DroppedWhileUnderWay_IsNoRoomUntilItIsAnswered) {
   EXPECT_TRUE(Eventually([&] { return client_.channel->ReadRoom() == kChannelCredits; }));
 }
 
+// Or it would never try, and never hear that the connection is gone.
+TEST_F(LateReadTest, DroppedThenCutOff_ThereIsRoomToHearOfIt) {
+  std::vector<client::ReadRequest> held;
+  for (uint64_t i = 0; i < kChannelCredits; i++) {
+    held.push_back(ReadOf(kHeldPage, i));
+  }
+  std::vector<std::byte*> under_way;
+  ASSERT_TRUE(client_.channel->BeginRead(held, under_way).ok());
+  client_.channel->DropReads();
+  ASSERT_EQ(client_.channel->ReadRoom(), 0u) << "or it shows nothing";
+  volume_.server().Expel({client_.session->id()}, "test");
+  EXPECT_TRUE(Eventually([&] { return client_.channel->ReadRoom() == kChannelCredits; }));
+  const client::ReadRequest other = ReadOf(1, 0);
+  EXPECT_EQ(client_.channel->BeginRead({&other, 1}, under_way).code(), ENOTCONN);
+}
+
 TEST_F(ReadsUnderWayTest, OfNothing_AwaitReturns) {
   std::vector<std::byte*> done;
   EXPECT_TRUE(client_.channel->AwaitReads(done).ok());
