@@ -283,6 +283,27 @@ def case_carried_reads_without_a_server(site):
     end_by_signal(signal.SIGTERM, *readers[1:])
 
 
+def case_carried_reads_not_over_a_network(site):
+    """A READ of another host's memory is a round trip: one thread would make them one after the other."""
+    site.network = "::1"
+    try:
+        m = site.mounted("256M", 0.05)
+        numbered(m / "f", MEBIBYTES)
+        check_done(start_readers(site, m / "f", JOBS, 300))
+        check(m.describe()["fuse_carried_reads_total"] == "0", "none were carried")
+        check("termfs-carrier" not in threads_of(m.pid), "nothing is there to carry them")
+    finally:
+        site.network = None
+
+
+def threads_of(pid):
+    names = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/comm", encoding="ascii") as name:
+            names.append(name.read().strip())
+    return names
+
+
 @alone
 def case_carried_reads_hold_up_nobody(site):
     """What is in memory is read at once, by the commands that the carrier has, while others wait for a server that does
