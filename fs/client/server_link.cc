@@ -34,6 +34,11 @@ uint64_t SecondsSince(steady_clock::time_point begin) {
 
 bool IsLoss(const Status& status) { return status.code() == ENOTCONN; }
 
+// Of a new queue pair: there is no way to the server at the moment.
+bool IsUnreachable(const Status& status) {
+  return status.code() == ENETUNREACH || status.code() == EHOSTUNREACH || status.code() == ENETDOWN;
+}
+
 }  // namespace
 
 VolumeLane::~VolumeLane() {
@@ -275,7 +280,7 @@ Status ServerLink::Rejoin(VolumeLane& lane, const Status& why) {
     ASSIGN_OR_RETURN(const auto current, AwaitSession(lane));
     const auto& [session, generation] = current;
     Status joined = Join(lane, session, generation);
-    if (joined.ok() || !IsLoss(joined)) {
+    if (joined.ok() || !(IsLoss(joined) || IsUnreachable(joined))) {
       return joined;
     }
     ReportLost(generation, joined);

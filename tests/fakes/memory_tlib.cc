@@ -319,7 +319,8 @@ namespace {
 class ClientSession final : public tlib::client::Session {
  public:
   ClientSession(std::shared_ptr<MemorySession> session, uint64_t epoch, std::function<void()> close,
-                std::function<std::unique_ptr<tlib::client::Channel>(size_t)> open, uint64_t pages, std::string volume)
+                std::function<Result<std::unique_ptr<tlib::client::Channel>>(size_t)> open, uint64_t pages,
+                std::string volume)
       : session_(std::move(session)),
         epoch_(epoch),
         close_(std::move(close)),
@@ -359,7 +360,7 @@ class ClientSession final : public tlib::client::Session {
   const std::shared_ptr<MemorySession> session_;
   const uint64_t epoch_;
   const std::function<void()> close_;
-  const std::function<std::unique_ptr<tlib::client::Channel>(size_t)> open_;
+  const std::function<Result<std::unique_ptr<tlib::client::Channel>>(size_t)> open_;
   const uint64_t pages_;
   const std::string volume_;
 };
@@ -411,8 +412,13 @@ Result<std::unique_ptr<tlib::client::Session>> MemoryServer::Connect(tlib::clien
         Close(session, session->goodbye ? How::kGoodbye : How::kLost);
         session->StopCallbacks();
       },
-      [this, session](size_t bytes) { return std::make_unique<MemoryChannel>(*this, session, bytes); }, region_pages(),
-      volume));
+      [this, session](size_t bytes) -> Result<std::unique_ptr<tlib::client::Channel>> {
+        if (unreachable_.exchange(false)) {
+          return Status::Error(ENETUNREACH, "there is no way to the server");
+        }
+        return std::unique_ptr<tlib::client::Channel>(std::make_unique<MemoryChannel>(*this, session, bytes));
+      },
+      region_pages(), volume));
 }
 
 void MemoryServer::Rename(const std::string& volume) {

@@ -31,6 +31,10 @@ Status StatusOf(driver::WcStatus status) {
   }
 }
 
+bool IsUnreachable(driver::WcStatus status) {
+  return status == driver::WcStatus::kRetryExcErr || status == driver::WcStatus::kRnrRetryExcErr;
+}
+
 Status Closing() { return Status::Error(ENOTCONN, "the connection is being closed"); }
 
 }  // namespace
@@ -151,6 +155,9 @@ void Connection::OnCompletion(const driver::WorkCompletion& completion) {
   const uint64_t tag = completion.id & kTagMask;
   if (completion.status != driver::WcStatus::kSuccess) {
     Close(StatusOf(completion.status));
+  }
+  if (IsUnreachable(completion.status) && on_unreachable_) {
+    std::exchange(on_unreachable_, nullptr)();
   }
   if (tag == kReceiveTag) {
     OnReceive(completion);

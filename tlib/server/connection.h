@@ -86,6 +86,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Called once each, when the connection is gone: its session's, and its port's.
   void set_on_gone(std::function<void()> on_gone) { on_gone_ = std::move(on_gone); }
+  // Called once, on the worker's thread, when what was sent did not arrive. The client may not know: its end is whole,
+  // and who has nothing to send but awaits a reply would wait in vain.
+  void set_on_unreachable(std::function<void()> on_unreachable) { on_unreachable_ = std::move(on_unreachable); }
   void set_on_port_gone(std::function<void()> on_gone) { on_port_gone_ = std::move(on_gone); }
 
   // For NetworkPort: a completion of this queue pair.
@@ -125,6 +128,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::deque<Task*> waiting_;         // for a buffer or for slots
   std::function<void()> on_gone_;
   std::function<void()> on_port_gone_;
+  std::function<void()> on_unreachable_;
 };
 
 }  // namespace termfs::tlib::server

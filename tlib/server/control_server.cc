@@ -328,12 +328,20 @@ void ControlServer::OnTick() {
 }
 
 void ControlServer::Expel(SessionId session, const std::string& why) {
-  loop_->Post([this, session, why] {
+  End(session, SessionEnd::How::kExpelled, Status::Error(ECONNABORTED, "expelled: " + why));
+}
+
+void ControlServer::HangUp(SessionId session, const std::string& why) {
+  End(session, SessionEnd::How::kLost, Status::Error(ENOTCONN, why));
+}
+
+void ControlServer::End(SessionId session, SessionEnd::How how, const Status& why) {
+  loop_->Post([this, session, how, why] {
     for (const auto& [fd, peer] : peers_) {
       if (peer->session.has_value() && peer->session->id == session) {
         const PeerPtr found = peer;
-        found->end.how = SessionEnd::How::kExpelled;
-        Drop(found, Status::Error(ECONNABORTED, "expelled: " + why));
+        found->end.how = how;
+        Drop(found, why);
         return;
       }
     }

@@ -64,6 +64,8 @@ class ControlServer {
 
   // Hangs up on the session's client; SessionClosed follows.
   void Expel(SessionId session, const std::string& why);
+  // The same, as if the client had been lost: it may come back.
+  void HangUp(SessionId session, const std::string& why);
   // No new clients; every session closes, SessionClosed has returned for all of them. Idempotent.
   void Stop() EXCLUDES(mutex_);
 
@@ -118,6 +120,7 @@ class ControlServer {
   void ReplyError(const PeerPtr& peer, const Status& error);
   void Refuse(const PeerPtr& peer, const Status& error);
   void HandleGoodbye(const PeerPtr& peer);
+  void End(SessionId session, SessionEnd::How how, const Status& why);
   void Drop(const PeerPtr& peer, const Status& why);
   void MaybeFinish(const PeerPtr& peer);
   void OnTick();

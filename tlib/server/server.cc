@@ -141,6 +141,11 @@ class ServerImpl final : public Server {
     dispatcher_ = std::make_unique<Dispatcher>(*region_io_, service, *blocking_, metrics_, options.epoch);
     sessions_ = std::make_unique<SessionTable>(*workers_, *dispatcher_, *region_, metrics_, options.epoch,
                                                options.region.sample_period);
+    sessions_->set_on_unreachable([this](SessionId session) {
+      if (listening_.load()) {
+        control_->HangUp(session, "what was sent over one of its queue pairs did not arrive");
+      }
+    });
     patterns_ = std::make_unique<PatternSwitch>(*workers_, *sessions_, *region_);
     ASSIGN_OR_RETURN(
         control_, ControlServer::Start({.directory = options.socket_directory,

@@ -78,6 +78,9 @@ Result<driver::Endpoint> SessionTable::OpenOnWorker(SessionId id, WorkerUnit& un
     callbacks->Attach(opened.connection);
   }
   opened.connection->set_on_gone([this, id, raw = opened.connection.get()] { OnConnectionGone(id, raw); });
+  if (path.has_value()) {
+    opened.connection->set_on_unreachable([this, id] { on_unreachable_(id); });
+  }
   if (Status status = Attach(id, std::move(attached), callbacks); !status.ok()) {
     opened.connection->Close(status);
     return status;

@@ -60,6 +60,11 @@ class SessionTable {
   // before.
   bool Close(SessionId id, const Status& why, std::function<void()> gone) EXCLUDES(mutex_);
   void Remove(SessionId id) EXCLUDES(mutex_);
+  // Called on a worker's thread when a client on another host cannot be reached over one of its queue pairs: its
+  // session should end, so that it makes another one. Before the first session.
+  void set_on_unreachable(std::function<void(SessionId)> on_unreachable) {
+    on_unreachable_ = std::move(on_unreachable);
+  }
 
   // In a task. ENOTCONN: no such session, or it takes no calls.
   Result<std::vector<std::byte>> Call(SessionId id, uint16_t opcode, std::span<const std::byte> body,
@@ -101,6 +106,7 @@ class SessionTable {
   Counter& heat_reads_;
   const uint64_t epoch_;
   const std::chrono::milliseconds sample_period_;
+  std::function<void(SessionId)> on_unreachable_;
   mutable Mutex mutex_;
   uint64_t next_id_ GUARDED_BY(mutex_) = 1;
   std::map<SessionId, Session> sessions_ GUARDED_BY(mutex_);

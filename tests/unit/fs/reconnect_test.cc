@@ -432,6 +432,15 @@ TEST(Reconnect, InvalidationWhileFilesAreReopened_IsAnswered) {
   b.Close(fb);
 }
 
+TEST(Reconnect, NoWayToTheServer_IsWaitedFor) {
+  MemoryVolume volume(kVolumeBytes);
+  Mount a(volume);
+  volume.tlib().CutOff();
+  const auto lane = a.fs->OpenLane();
+  EXPECT_TRUE(lane.ok()) << lane.status().ToString();
+  EXPECT_EQ(a.Metric("link_reconnections_total"), 1u);
+}
+
 TEST(Reconnect, AnotherVolume_IsRefused) {
   MemoryVolume volume(kVolumeBytes);
   Mount a(volume);

@@ -220,5 +220,23 @@ TEST_F(ControlTcpTest, APortInUseIsAnError) {
   EXPECT_EQ(ConnectTcp(nobody, Soon()).status().code(), ECONNREFUSED);
 }
 
+// Its queue pair is gone, and nothing that it would send would ever tell it: as after a link that was cut for too long
+// for the server alone.
+TEST_F(ControlTcpTest, ReplyThatDoesNotArrive_EndsTheSession) {
+  TestClient far;
+  ASSERT_TRUE(far.Connect(ServerAddress(place_, SecretFile()), {.bitmap = client::BitmapMode::kPulled}).ok());
+  const auto body = BytesOf(1);
+  const auto reply = far.channel->Call(
+      {.opcode = kWithhold, .body = body, .in = {}, .out = {}, .timeout = std::chrono::milliseconds(20)});
+  ASSERT_EQ(reply.status().code(), ETIMEDOUT);
+  ASSERT_TRUE(Eventually([&] { return volume_.service().withholding == 1; }));
+  far.channel.reset();
+  EXPECT_EQ(volume_.service().closed, 0);
+  volume_.service().withheld = false;
+  EXPECT_TRUE(Eventually([&] { return volume_.service().closed == 1; }));
+  EXPECT_TRUE(
+      Eventually([&] { return far.session->OpenChannel({.buffer_bytes = kPageSize}).status().code() == ENOTCONN; }));
+}
+
 }  // namespace
 }  // namespace termfs::tlib
