@@ -126,7 +126,7 @@ void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
       return Reply(peer, options_.region_info(peer->path.has_value()));
     case wire::Body::Ping:
       peer->pings = true;
-      return Reply(peer, wire::DoneT());
+      return peer->unwanted.ok() ? Reply(peer, wire::DoneT()) : ReplyError(peer, peer->unwanted);
     case wire::Body::Goodbye:
       return HandleGoodbye(peer);
     case wire::Body::Admin:

@@ -328,20 +328,21 @@ void ControlServer::OnTick() {
 }
 
 void ControlServer::Expel(SessionId session, const std::string& why) {
-  End(session, SessionEnd::How::kExpelled, Status::Error(ECONNABORTED, "expelled: " + why));
+  ForPeerOf(session, [this, why](const PeerPtr& peer) {
+    peer->end.how = SessionEnd::How::kExpelled;
+    Drop(peer, Status::Error(ECONNABORTED, "expelled: " + why));
+  });
 }
 
-void ControlServer::HangUp(SessionId session, const std::string& why) {
-  End(session, SessionEnd::How::kLost, Status::Error(ENOTCONN, why));
+void ControlServer::AskToLeave(SessionId session, const std::string& why) {
+  ForPeerOf(session, [why](const PeerPtr& peer) { peer->unwanted = Status::Error(ENOTCONN, why); });
 }
 
-void ControlServer::End(SessionId session, SessionEnd::How how, const Status& why) {
-  loop_->Post([this, session, how, why] {
+void ControlServer::ForPeerOf(SessionId session, std::function<void(const PeerPtr&)> then) {
+  loop_->Post([this, session, then = std::move(then)] {
     for (const auto& [fd, peer] : peers_) {
       if (peer->session.has_value() && peer->session->id == session) {
-        const PeerPtr found = peer;
-        found->end.how = how;
-        Drop(found, why);
+        then(PeerPtr(peer));  // which may be the end of the table's
         return;
       }
     }

@@ -64,8 +64,9 @@ class ControlServer {
 
   // Hangs up on the session's client; SessionClosed follows.
   void Expel(SessionId session, const std::string& why);
-  // The same, as if the client had been lost: it may come back.
-  void HangUp(SessionId session, const std::string& why);
+  // The session's client, on another host, hears at its next ping that it is to give the session up; it may come back.
+  // Not before it does the session end: a client knows first, see kServerSilence.
+  void AskToLeave(SessionId session, const std::string& why);
   // No new clients; every session closes, SessionClosed has returned for all of them. Idempotent.
   void Stop() EXCLUDES(mutex_);
 
@@ -83,6 +84,7 @@ class ControlServer {
     std::chrono::steady_clock::time_point heard;  // the last message came
     FrameReader reader;
     std::optional<SessionInfo> session;
+    Status unwanted;       // what its next ping is answered
     bool pings = false;    // it says regularly that it is there
     bool busy = false;     // a request is being carried out elsewhere
     bool dropped = false;  // the socket is shut down
@@ -120,7 +122,8 @@ class ControlServer {
   void ReplyError(const PeerPtr& peer, const Status& error);
   void Refuse(const PeerPtr& peer, const Status& error);
   void HandleGoodbye(const PeerPtr& peer);
-  void End(SessionId session, SessionEnd::How how, const Status& why);
+  // Calls it on the loop's thread, if the client is still there.
+  void ForPeerOf(SessionId session, std::function<void(const PeerPtr&)> then);
   void Drop(const PeerPtr& peer, const Status& why);
   void MaybeFinish(const PeerPtr& peer);
   void OnTick();

@@ -143,7 +143,7 @@ class ServerImpl final : public Server {
                                                options.region.sample_period);
     sessions_->set_on_unreachable([this](SessionId session) {
       if (listening_.load()) {
-        control_->HangUp(session, "what was sent over one of its queue pairs did not arrive");
+        control_->AskToLeave(session, "what was sent over one of its queue pairs did not arrive");
       }
     });
     patterns_ = std::make_unique<PatternSwitch>(*workers_, *sessions_, *region_);

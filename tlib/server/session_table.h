@@ -60,8 +60,8 @@ class SessionTable {
   // before.
   bool Close(SessionId id, const Status& why, std::function<void()> gone) EXCLUDES(mutex_);
   void Remove(SessionId id) EXCLUDES(mutex_);
-  // Called on a worker's thread when a client on another host cannot be reached over one of its queue pairs: its
-  // session should end, so that it makes another one. Before the first session.
+  // Called on a worker's thread when a client on another host cannot be reached over one of its queue pairs: it should
+  // make another session. Before the first one.
   void set_on_unreachable(std::function<void(SessionId)> on_unreachable) {
     on_unreachable_ = std::move(on_unreachable);
   }
