@@ -33,6 +33,15 @@ Result<Attributes> Namespace::SetAttr(InodeNumber ino, const AttributeChange& ch
   return result;
 }
 
+Status Namespace::SetAccessTime(InodeNumber ino, Nanoseconds atime) {
+  Receipt receipt;
+  return Run(nullptr, receipt, [&](Operation& op) -> Status {
+    ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
+    inode->attributes.atime = atime;
+    return Status::Ok();
+  });
+}
+
 Result<Attributes> Namespace::SetSizeAndTimes(InodeNumber ino, uint64_t size, SizeRule rule, Nanoseconds mtime,
                                               Nanoseconds ctime, const Stamp* stamp, uint64_t offset) {
   if (size > kMaxFileSize) {

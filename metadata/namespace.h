@@ -148,6 +148,8 @@ class Namespace {
   // unless that was set to what lay ahead.
   Result<Attributes> SetAttr(InodeNumber ino, const AttributeChange& change, Nanoseconds now,
                              const Stamp* stamp = nullptr);
+  // Nothing else; in the receipts of no client, since who asks for it twice does no harm.
+  Status SetAccessTime(InodeNumber ino, Nanoseconds atime);
   // After a write: one small transaction. mtime is set to what is given, ctime not back. kExact refuses (EINVAL) to
   // shrink, which is Truncate's. `offset`: for the receipt.
   Result<Attributes> SetSizeAndTimes(InodeNumber ino, uint64_t size, SizeRule rule, Nanoseconds mtime,

@@ -12,13 +12,13 @@ namespace termfs::mount {
 namespace {
 
 // Handed on: they are flags of the kernel's mount, or libfuse's.
-constexpr std::array<std::string_view, 15> kKernelOptions = {"ro",    "rw",   "suid",    "nosuid",     "dev",
-                                                             "nodev", "exec", "noexec",  "atime",      "noatime",
-                                                             "async", "sync", "dirsync", "nodiratime", "allow_other"};
+constexpr std::array<std::string_view, 14> kKernelOptions = {"ro",    "rw",      "suid",       "nosuid",     "dev",
+                                                             "nodev", "exec",    "noexec",     "noatime",    "async",
+                                                             "sync",  "dirsync", "nodiratime", "allow_other"};
 // Accepted, since fstab and mount(8) bring them along; they are not meant for a file system, or are what it does
 // anyway.
-constexpr std::array<std::string_view, 10> kForOthers = {
-    "defaults", "auto", "noauto", "_netdev", "nofail", "nouser", "relatime", "default_permissions", "loud", "silent"};
+constexpr std::array<std::string_view, 9> kForOthers = {
+    "defaults", "auto", "noauto", "_netdev", "nofail", "nouser", "default_permissions", "loud", "silent"};
 
 template <size_t kCount>
 bool Contains(const std::array<std::string_view, kCount>& names, std::string_view name) {
@@ -52,6 +52,18 @@ Status ApplyOne(std::string_view option, MountConfig& config) {
   const size_t equals = option.find('=');
   const std::string_view name = option.substr(0, equals);
   const std::string_view value = equals == std::string_view::npos ? std::string_view() : option.substr(equals + 1);
+  if (option == "relatime" || option == "atime") {  // libfuse knows neither
+    config.access_times = true;
+    std::erase(config.kernel, "noatime");
+    return Status::Ok();
+  }
+  if (option == "noatime") {
+    config.access_times = false;
+  } else if (option == "nodiratime") {
+    config.directory_access_times = false;
+  } else if (option == "ro" || option == "rw") {
+    config.read_only = option == "ro";
+  }
   if (equals == std::string_view::npos && Contains(kKernelOptions, name)) {
     config.kernel.emplace_back(name);
     return Status::Ok();
@@ -143,9 +155,12 @@ std::string MountOptionsHelp() {
          "  timeout=SECONDS         longest wait for the server (default 30)\n"
          "  reconnect=SECONDS       how long programs wait for a server that has gone, before they get EIO (default "
          "60; 0: at once)\n"
-         "  ro, rw, suid, nosuid, dev, nodev, exec, noexec, noatime, sync, dirsync, allow_other: as mount(8) has "
-         "them;\n"
+         "  ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, dirsync, allow_other: as mount(8) has them;\n"
          "                          nosuid and nodev are the default, allow_other is for root\n"
+         "  relatime, noatime, nodiratime\n"
+         "                          access times move with the first access after a change and once a day (the "
+         "default),\n"
+         "                          never, or not those of directories\n"
          "  defaults, noauto, nofail, _netdev, x-...: accepted, for fstab\n";
 }
 

@@ -27,6 +27,9 @@ struct MountConfig {
   std::chrono::seconds reconnect{60};  // for so long a lost server is waited for
   bool grants = true;                  // the kernel may cache attributes and entries that the server grants
   bool acl = true;                     // access control lists are enforced, and can be seen and set
+  bool read_only = false;
+  bool access_times = true;            // relatime; else they stay
+  bool directory_access_times = true;  // those of directories, too
   std::vector<std::string> kernel;     // what the kernel or libfuse understands, in the order given
 };
 

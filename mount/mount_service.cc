@@ -200,6 +200,8 @@ fs::client::MountOptions ToClientOptions(const MountRequest& request) {
   options.session.reconnect = config.reconnect;
   options.max_io_bytes = kMaxIo;
   options.grants = config.grants;
+  options.access_times = config.access_times && !config.read_only;
+  options.directory_access_times = config.directory_access_times;
   return options;
 }
 

@@ -53,6 +53,7 @@ Result<VolumeClient::CopiedPart> VolumeClient::CopyPart(Lane& lane, const FileCo
   body.length = length;
   body.clears_privileges = copy.clears_privileges;
   body.dropped = copy.to->cache->Drop();
+  body.keeps_atime = !CountsAsAccess(*copy.from);
   const auto reply = Call(lane, kFsCopy, Encode<wire::Copy>(body), {}, {}, kOnce);
   kept_.NoteOwnChange();
   if (!reply.ok()) {

@@ -83,7 +83,9 @@ struct Caller {
 struct MountOptions {
   tlib::client::SessionOptions session;
   uint32_t max_io_bytes = 1U << 20;  // largest read or write; sizes the lanes' buffers
-  bool grants = true;                // ask for attributes and entries that the kernel may keep; without a cache: no
+  bool access_times = true;          // move with accesses, as relatime has it
+  bool directory_access_times = true;
+  bool grants = true;  // ask for attributes and entries that the kernel may keep; without a cache: no
 };
 
 // One thread's way to the servers. Reads deliver into buffer(), writes may be sent from it without a copy; after an

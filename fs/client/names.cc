@@ -72,6 +72,7 @@ Result<Attributes> VolumeClient::Symlink(Lane& lane, Caller who, uint64_t parent
 Result<std::string> VolumeClient::ReadLink(Lane& lane, uint64_t ino) {
   wire::InodeT body;
   body.ino = ino;
+  body.keeps_atime = !options_.access_times;
   const std::span<std::byte> out = lane.buffer().first(kPageSize);
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsReadLink, Encode<wire::Inode>(body), {}, out));
   return std::string(reinterpret_cast<const char*>(reply.out.data()), reply.out.size());
@@ -134,6 +135,7 @@ Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint
   body.cursor = cursor;
   body.max_bytes = static_cast<uint32_t>(counted);
   body.plus = plus;
+  body.keeps_atime = !options_.access_times || !options_.directory_access_times;
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsReadDirectory, Encode<wire::ReadDirectory>(body), {}, out));
   ASSIGN_OR_RETURN(const auto directory, Decode<wire::Directory>(reply.out));
   Of(lane).grants().Granted(directory.entry_ms, directory.attributes_ms);

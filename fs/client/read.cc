@@ -98,7 +98,10 @@ Result<std::span<const std::byte>> VolumeClient::ReadByServer(Lane& lane, OpenFi
                                                               size_t at) {
   RETURN_IF_ERROR(CheckUsable(file));
   server_reads_.Add();
-  const ReadBody body{.ino = file->ino, .offset = offset, .length = static_cast<uint32_t>(size)};
+  const ReadBody body{.ino = file->ino,
+                      .offset = offset,
+                      .length = static_cast<uint32_t>(size),
+                      .flags = CountsAsAccess(*file) ? 0 : uint32_t{kReadKeepsAccessTime}};
   const std::span<std::byte> out = lane.buffer().subspan(at, size);
   ASSIGN_OR_RETURN(const CallReply reply,
                    link_->Call(Of(lane), {.opcode = kFsRead, .body = AsBytes(body), .in = {}, .out = out}, false));

@@ -6,6 +6,8 @@
 // Thread-safety and ownership: as FileSystem says.
 #pragma once
 
+#include <fcntl.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -170,6 +172,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   // ENOENT, too, can come with a grant.
   Result<Attributes> CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,
                                        std::span<std::byte> in = {}, bool once = false);
+  bool CountsAsAccess(const OpenFile& file) const { return options_.access_times && (file.flags & O_NOATIME) == 0; }
   bool caches() const { return kernel_cache_ != nullptr && options_.grants; }
   static VolumeLane& Of(Lane& lane) { return static_cast<VolumeLane&>(lane); }
   // EIO when the file was lost with its session.

@@ -19,11 +19,15 @@
 
 namespace termfs::fs {
 
+enum ReadFlag : uint32_t {
+  kReadKeepsAccessTime = 1,  // it does not count as an access
+};
+
 struct ReadBody {
   uint64_t ino = 0;
   uint64_t offset = 0;
   uint32_t length = 0;  // <= out.length
-  uint32_t reserved = 0;
+  uint32_t flags = 0;
 };
 
 struct ReadReply {

@@ -178,6 +178,10 @@ Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire
     MutexLock lock(inode->mutex);
     inode->mode = attributes.mode;
     inode->mode_known = true;
+    if (Has(body.what, wire::SetField::Atime) || Has(body.what, wire::SetField::AtimeNow)) {
+      inode->atime = attributes.atime;
+      inode->atime_dirty = false;
+    }
     if (inode->loaded) {
       inode->SetTimes({.mtime = attributes.mtime, .ctime = attributes.ctime});
     }

@@ -79,6 +79,9 @@ Result<Bytes> FileService::CopyAs(const Request& request, const wire::CopyT& bod
     coherence_.Recall(work.cleared || !copied.ok() ? 0 : request.session.id, {work.target.ino}, {});
     coherence_.DropPages(work.target, request.session.id);
   }
+  if (work.done > 0 && !body.keeps_atime) {
+    NoteAccess(work.source, 0);
+  }
   RETURN_IF_ERROR(copied);
   copies_.Add();
   copied_bytes_.Add(work.done);

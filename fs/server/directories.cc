@@ -64,12 +64,14 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
   Granting granting(coherence_.grants(), request.session);
   Batch batch(body.max_bytes, request.call.out().length, body.plus);
   bool room = true;
+  std::optional<metadata::Attributes> listed;  // the directory, where this is its first part
   if (body.cursor < kDotDotCursor) {
     ASSIGN_OR_RETURN(const auto self, request.Blocking([&] { return names_.GetAttr(body.ino); }));
     if (self.is_directory() && self.nlink == 0) {  // removed while it is open: not even "." is left
       RETURN_IF_ERROR(request.call.PushBulk(Encode<wire::Directory>(batch.directory())));
       return Bytes{};
     }
+    listed = self;
     ASSIGN_OR_RETURN(const auto parent, request.Blocking([&]() -> Result<metadata::Attributes> {
       ASSIGN_OR_RETURN(const auto ino, names_.Parent(body.ino));
       return names_.GetAttr(ino);
@@ -108,6 +110,9 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
   }
   if (batch.empty() && (any || !room)) {
     return Status::Error(EINVAL, "the buffer is too small for one directory entry");
+  }
+  if (listed.has_value() && !body.keeps_atime) {
+    NoteAccess(request, *listed);
   }
   RETURN_IF_ERROR(request.call.PushBulk(Encode<wire::Directory>(batch.directory())));
   return Bytes{};

@@ -85,7 +85,11 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
   Bytes map;
   {
     MutexLock lock(inode->mutex);
-    EncodeMap(inode->Grant(request.session.id, 0, versions_), map);
+    const bool counts = (flags & O_ACCMODE) != O_WRONLY && (flags & O_NOATIME) == 0;
+    const bool moves_atime =
+        counts &&
+        AccessTimeIsDue({.access = inode->atime, .modification = inode->mtime, .change = inode->ctime}, Now());
+    EncodeMap(moves_atime ? inode->Withhold(versions_) : inode->Grant(request.session.id, 0, versions_), map);
   }
   const auto* bytes = reinterpret_cast<const uint8_t*>(map.data());
   reply.map.assign(bytes, bytes + map.size());

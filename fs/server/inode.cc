@@ -5,6 +5,11 @@
 
 namespace termfs::fs::server {
 
+bool AccessTimeIsDue(const FileTimes& times, Nanoseconds now) {
+  return times.access <= times.modification || times.access <= times.change ||
+         now - times.access >= std::chrono::hours(24);
+}
+
 void Inode::Load(const metadata::Attributes& attributes) {
   loaded = true;
   if (!mode_known) {  // else it was set since the attributes were read
@@ -12,6 +17,7 @@ void Inode::Load(const metadata::Attributes& attributes) {
     mode_known = true;
   }
   size = attributes.size;
+  atime = attributes.atime;
   mtime = attributes.mtime;
   ctime = attributes.ctime;
 }
@@ -38,6 +44,7 @@ void Inode::Merge(metadata::Attributes& attributes) {
   }
   // Times that have been written to the store, too: its answer may be from before.
   attributes.size = size;
+  attributes.atime = atime;
   attributes.mtime = mtime;
   attributes.ctime = std::max(attributes.ctime, ctime);
 }
@@ -81,6 +88,14 @@ Map Inode::Grant(uint64_t session, uint64_t page, std::atomic<uint64_t>& counter
     map.segments.push_back({s.file_page, std::min(s.end(), end) - s.file_page, s.region_page});
   }
   return map;
+}
+
+// It stays in `grants` until it says that it has dropped them: it may still be using one. What it is granted next is
+// newer than what is void.
+Map Inode::Withhold(std::atomic<uint64_t>& counter) {
+  const Map none{.version = 0, .base = version, .size = 0, .segments = {}};
+  NewVersion(counter, Change::kGrowth);
+  return none;
 }
 
 void Inode::Drop(uint64_t session, uint64_t up_to) {

@@ -51,6 +51,14 @@ struct Hull {
   }
 };
 
+struct FileTimes {
+  Nanoseconds access;
+  Nanoseconds modification;
+  Nanoseconds change;
+};
+// An access now moves the access time: the first one after a change does, and one a day.
+bool AccessTimeIsDue(const FileTimes& times, Nanoseconds now);
+
 struct Inode {
   explicit Inode(uint64_t number) : ino(number) {}
 
@@ -63,6 +71,8 @@ struct Inode {
   uint32_t mode GUARDED_BY(mutex) = 0;  // changes only inside the gate
   bool mode_known GUARDED_BY(mutex) = false;
   uint64_t size GUARDED_BY(mutex) = 0;
+  Nanoseconds atime GUARDED_BY(mutex){0};
+  bool atime_dirty GUARDED_BY(mutex) = false;
   Nanoseconds mtime GUARDED_BY(mutex){0};
   Nanoseconds ctime GUARDED_BY(mutex){0};
   bool times_dirty GUARDED_BY(mutex) = false;
@@ -112,6 +122,8 @@ struct Inode {
   void ForgetExtents() REQUIRES(mutex);
   // A map for `session` that begins at `page`; version 0 when nothing may be granted now. Records the grant.
   Map Grant(uint64_t session, uint64_t page, std::atomic<uint64_t>& counter) REQUIRES(mutex);
+  // No map, and those that the session has are void when it hears of it.
+  Map Withhold(std::atomic<uint64_t>& counter) REQUIRES(mutex);
   // The session has stopped using maps up to `version`.
   void Drop(uint64_t session, uint64_t version) REQUIRES(mutex);
   // Everything the session held. Returns true when that was its last opener.

@@ -176,7 +176,14 @@ Result<Bytes> FileService::MakeUnnamed(const Request& request) {
 
 Result<Bytes> FileService::ReadLink(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Inode>(request.call.body()));
-  ASSIGN_OR_RETURN(const auto target, request.Blocking([&] { return names_.Readlink(body.ino); }));
+  std::optional<metadata::Attributes> link;
+  ASSIGN_OR_RETURN(const auto target, request.Blocking([&]() -> Result<std::string> {
+    ASSIGN_OR_RETURN(link, names_.GetAttr(body.ino));
+    return names_.Readlink(body.ino);
+  }));
+  if (!body.keeps_atime) {
+    NoteAccess(request, *link);
+  }
   RETURN_IF_ERROR(request.call.PushBulk(std::as_bytes(std::span(target))));
   return Bytes{};
 }

@@ -11,11 +11,17 @@ Result<Bytes> FileService::Read(const Request& request) {
   if (body.length > request.call.out().length || body.length > tlib::kMaxTransfer) {
     return Status::Error(EINVAL, "the buffer is smaller than the read");
   }
+  if ((body.flags & ~uint32_t{kReadKeepsAccessTime}) != 0) {
+    return Status::Error(EINVAL, "unknown flags of a read");
+  }
   if (body.offset > kMaxFileBytes) {
     return Status::Error(EINVAL, "offset beyond any file");
   }
   ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
   reads_.Add();
+  if ((body.flags & kReadKeepsAccessTime) == 0) {
+    NoteAccess(*inode, request.session.id);
+  }
   constexpr int kAttempts = 1000;  // each lost to a truncation or a punched hole
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     uint64_t length;

@@ -344,7 +344,26 @@ void Reclaimer::SyncLog() {
   }
 }
 
+Status Reclaimer::WriteAccessTime(metadata::Namespace& names, Inode& inode) {
+  Nanoseconds atime;
+  {
+    MutexLock lock(inode.mutex);
+    if (!inode.atime_dirty) {
+      return Status::Ok();
+    }
+    atime = inode.atime;
+  }
+  const Status written = names.SetAccessTime(inode.ino, atime);
+  if (!written.ok() && written.code() != ESTALE) {
+    return written;
+  }
+  MutexLock lock(inode.mutex);
+  inode.atime_dirty = inode.atime != atime;
+  return Status::Ok();
+}
+
 Status Reclaimer::WriteTimes(metadata::Namespace& names, Inode& inode) {
+  RETURN_IF_ERROR(WriteAccessTime(names, inode));
   Nanoseconds mtime;
   Nanoseconds ctime;
   uint64_t sequence;

@@ -86,6 +86,7 @@ class Reclaimer {
   void FreePending();
   Status Free(const std::vector<metadata::RegionRange>& pending);
   void WriteDirtyTimes();
+  static Status WriteAccessTime(metadata::Namespace& names, Inode& inode);
   void SyncLog();
   using Inodes = std::unordered_set<uint64_t>;
   Inodes Take(Inodes Reclaimer::*set) EXCLUDES(mutex_);

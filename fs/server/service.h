@@ -118,6 +118,10 @@ class FileService final : public tlib::server::Service {
   // attributes.cc
   Result<Bytes> GetAttributes(const Request& request);
   Result<Bytes> Set(const Request& request);
+  // access_times.cc: of a regular file that is open; of anything else, as its attributes were just read.
+  // `knows`: the session whose kernel asks for the time after such an access; 0: none does.
+  void NoteAccess(Inode& inode, uint64_t knows);
+  void NoteAccess(const Request& request, const metadata::Attributes& attributes);
   // `has_acl`: the mode was changed, and an access control list with it.
   Result<metadata::Attributes> SetInGate(const Request& request, wire::SetT body, bool& has_acl);
   // What ClearPrivileges makes of the mode.

@@ -181,11 +181,23 @@ const std::vector<Row>& Rows() {
        },
        {"d1/f"},
        {}},
+      {"the first look",
+       [](Tree& t) {
+         for (int look = 0; look < 2; ++look) {
+           ASSIGN_OR_RETURN(OpenFile* const opened, t.fs().Open(t.lane(), t.f, O_RDONLY));
+           RETURN_IF_ERROR(t.fs().Read(t.lane(), opened, 0, 8).status());
+           t.fs().Release(t.lane(), opened);
+           RETURN_IF_ERROR(t.fs().ReadDirectory(t.lane(), t.d1, 0, 4096, true).status());
+         }
+         return Status::Ok();
+       },
+       {"d1/f", "d1"},
+       {}},
       {"what only looks",
        [](Tree& t) {
          t.mount.Stat(t.f);
          t.mount.InodeOf("h", t.d2);
-         RETURN_IF_ERROR(t.fs().ReadDirectory(t.lane(), t.d1, 0, 4096, true).status());
+         RETURN_IF_ERROR(t.fs().ReadDirectory(t.lane(), t.d2, 2, 4096, true).status());
          return t.fs().Read(t.lane(), t.file, 0, 8).status();
        },
        {},

@@ -47,6 +47,31 @@ TEST_F(InodeTest, Touch_DoesNotGoBackUnlessMtimeLayAhead) {
   EXPECT_EQ(inode.ctime, Nanoseconds(300));
 }
 
+TEST(AccessTimeIsDue, AfterAChangeAndOnceADay) {
+  constexpr Nanoseconds kDay = std::chrono::hours(24);
+  constexpr Nanoseconds kThen{1000};
+  const auto due = [](Nanoseconds access, Nanoseconds modification, Nanoseconds change, Nanoseconds now) {
+    return server::AccessTimeIsDue({.access = access, .modification = modification, .change = change}, now);
+  };
+  const Nanoseconds before = kThen - Nanoseconds(1);
+  EXPECT_FALSE(due(kThen, before, before, kThen + kDay - Nanoseconds(1)));
+  EXPECT_TRUE(due(kThen, before, before, kThen + kDay));
+  EXPECT_TRUE(due(kThen, kThen, before, kThen));
+  EXPECT_TRUE(due(kThen, before, kThen, kThen));
+  EXPECT_FALSE(due(kThen + 2 * kDay, before, before, kThen)) << "in the future, as it was set";
+}
+
+TEST_F(InodeTest, Withhold_VoidsWhatWasGranted) {
+  MutexLock lock(inode.mutex);
+  const uint64_t granted = inode.Grant(1, 0, counter).version;
+  const Map none = inode.Withhold(counter);
+  EXPECT_EQ(none.version, 0u);
+  EXPECT_GE(none.base, granted);
+  EXPECT_TRUE(none.segments.empty());
+  EXPECT_TRUE(inode.grants.contains(1)) << "it may be reading by it";
+  EXPECT_GT(inode.Grant(1, 0, counter).version, none.base);
+}
+
 TEST_F(InodeTest, Grant_EndsAtTheSize) {
   MutexLock lock(inode.mutex);
   const Map map = inode.Grant(1, 0, counter);

@@ -28,6 +28,10 @@ class MemoryVolume final : public TestVolume {
   // Of clients to come.
   void SetReconnect(std::chrono::seconds reconnect) { reconnect_ = reconnect; }
   void SetCallTimeout(std::chrono::milliseconds timeout) { call_timeout_ = timeout; }
+  void SetAccessTimes(bool files, bool directories) {
+    access_times_ = files;
+    directory_access_times_ = directories;
+  }
   // So long the server expects them back, whatever they do themselves.
   void SetExpected(uint32_t seconds) { expected_seconds_ = seconds; }
 
@@ -42,6 +46,8 @@ class MemoryVolume final : public TestVolume {
   uint64_t kept_since_ = 1;
   std::chrono::seconds reconnect_{60};
   std::chrono::milliseconds call_timeout_ = tlib::client::SessionOptions().call_timeout;
+  bool access_times_ = true;
+  bool directory_access_times_ = true;
   uint32_t expected_seconds_ = 60;
   std::atomic<uint64_t> clients_{0};
 

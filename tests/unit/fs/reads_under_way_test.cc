@@ -102,7 +102,7 @@ TEST_F(HeldReads, TheServerDiesAndComesBack_TheyAreReadAgain) {
 TEST_F(HeldReads, TheServerStaysAway_TheyFail) {
   volume.SetReconnect(std::chrono::seconds(0));
   Mount c(volume);
-  OpenFile* const opened = c.Open("f");
+  OpenFile* const opened = c.Open("f", O_RDWR | O_NOATIME);  // with a map
   LaneOfReads others(*c.fs, 2, kPage);
   others.Begin(opened, 0, kPage);
   others.Begin(opened, kPage, kPage);
@@ -129,7 +129,7 @@ TEST_F(HeldReads, TheyAreDropped_TheirPlacesAreFreeAndNothingComes) {
 // Somebody else asks the server for it.
 TEST_F(HeldReads, ByMapsOnly_WithoutAMapTheServerIsNotAsked) {
   Mount c(volume);
-  OpenFile* const opened = c.Open("f");
+  OpenFile* const opened = c.Open("f", O_RDWR | O_NOATIME);  // with a map
   LaneOfReads by_map(*c.fs, 4, kPage, /*by_map=*/true);
   OpenFile* const rewritten = b.Open("f", O_RDWR | O_TRUNC);  // takes the map back that Open had brought
   ASSERT_TRUE(b.Write(rewritten, 0, std::string(kPage, 'a')).ok());
@@ -150,7 +150,7 @@ TEST_F(HeldReads, ByMapsOnly_WithoutAMapTheServerIsNotAsked) {
 
 TEST_F(HeldReads, ByMapsOnly_NoRoomIsNotWaitedFor) {
   Mount c(volume);
-  OpenFile* const opened = c.Open("f");
+  OpenFile* const opened = c.Open("f", O_RDWR | O_NOATIME);  // with a map
   constexpr size_t kMore = tlib::kChannelCredits + 2;
   LaneOfReads by_map(*c.fs, kMore, kPage, /*by_map=*/true);
   ASSERT_EQ(c.Read(opened, 0, 1), "a");
@@ -167,7 +167,7 @@ TEST_F(HeldReads, ByMapsOnly_NoRoomIsNotWaitedFor) {
 // The session is well, and nobody else would find out.
 TEST_F(HeldReads, ByMapsOnly_TheLaneAloneIsBroken_ItGoesOnInAnotherSession) {
   Mount c(volume);
-  OpenFile* const opened = c.Open("f");
+  OpenFile* const opened = c.Open("f", O_RDWR | O_NOATIME);  // with a map
   LaneOfReads by_map(*c.fs, 4, kPage, /*by_map=*/true);
   ASSERT_EQ(c.Read(opened, 0, 1), "a");
   volume.tlib().FailReads(ENOTCONN);
@@ -184,7 +184,7 @@ TEST_F(HeldReads, ByMapsOnly_TheLaneAloneIsBroken_ItGoesOnInAnotherSession) {
 
 TEST_F(HeldReads, ByMapsOnly_TheServerIsAway_NothingWaitsForIt) {
   Mount c(volume);
-  OpenFile* const opened = c.Open("f");
+  OpenFile* const opened = c.Open("f", O_RDWR | O_NOATIME);  // with a map
   LaneOfReads by_map(*c.fs, 4, kPage, /*by_map=*/true);
   ASSERT_EQ(c.Read(opened, 0, 1), "a");
   by_map.Begin(opened, 0, kPage);
@@ -239,7 +239,7 @@ TEST_F(HeldReads, OneIsNotAnsweredInTime_TheOthersGoOn) {
 TEST_F(HeldReads, NoneIsAnsweredInTime_TheyEndWithThat) {
   volume.SetCallTimeout(std::chrono::milliseconds(0));
   Mount c(volume);
-  OpenFile* const opened = c.Open("f");
+  OpenFile* const opened = c.Open("f", O_RDWR | O_NOATIME);  // with a map
   LaneOfReads others(*c.fs, 3, kPage);
   for (uint64_t i = 0; i < 3; ++i) {
     others.Begin(opened, i * kPage, kPage);
@@ -256,7 +256,7 @@ TEST_F(HeldReads, NoneIsAnsweredInTime_TheyEndWithThat) {
 TEST_F(HeldReads, TheServerComesBack_TheyAreNotLate) {
   volume.SetCallTimeout(std::chrono::milliseconds(0));
   Mount c(volume);
-  OpenFile* const opened = c.Open("f");
+  OpenFile* const opened = c.Open("f", O_RDWR | O_NOATIME);  // with a map
   LaneOfReads others(*c.fs, 1, kPage);
   others.Begin(opened, 0, kPage);
   ASSERT_EQ(others.under_way(), 1u);

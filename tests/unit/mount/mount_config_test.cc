@@ -33,6 +33,34 @@ TEST(ApplyMountOptions, LaterOnesWinAndEmptyOnesAreNone) {
   EXPECT_EQ(config.bitmap, BitmapMode::kLive);
 }
 
+TEST(ApplyMountOptions, AccessTimesMoveUnlessSaidOtherwise) {
+  struct Row {
+    const char* options;
+    bool files;
+    bool directories;
+    std::vector<std::string> kernel;
+  };
+  for (const Row& row : {
+           Row{"", true, true, {}},
+           Row{"atime", true, true, {}},
+           Row{"noatime", false, true, {"noatime"}},
+           Row{"noatime,relatime", true, true, {}},
+           Row{"nodiratime", true, false, {"nodiratime"}},
+       }) {
+    MountConfig config;
+    ASSERT_TRUE(ApplyMountOptions(row.options, config).ok()) << row.options;
+    EXPECT_EQ(config.access_times, row.files) << row.options;
+    EXPECT_EQ(config.directory_access_times, row.directories) << row.options;
+    EXPECT_EQ(config.kernel, row.kernel) << row.options;
+  }
+  MountConfig config;
+  ASSERT_TRUE(ApplyMountOptions("ro", config).ok());
+  EXPECT_TRUE(config.read_only);
+  ASSERT_TRUE(ApplyMountOptions("noatime,rw", config).ok());
+  EXPECT_FALSE(config.read_only);
+  EXPECT_FALSE(config.access_times);
+}
+
 TEST(ApplyMountOptions, AcceptsWhatFstabBrings) {
   MountConfig config;
   ASSERT_TRUE(
