@@ -10,6 +10,7 @@ namespace termfs::mount {
 namespace {
 
 constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
+constexpr int64_t kOldestSecond = -(int64_t{1} << 31);  // in 1901, as on ext4; what is older becomes this
 // What st_blksize recommends. Reads and writes are direct, so programs should come with more than a page at a time.
 constexpr blksize_t kPreferredIo = 128 << 10;
 
@@ -28,10 +29,13 @@ timespec ToTimespec(int64_t nanoseconds) {
 }
 
 int64_t ToNanoseconds(const timespec& time) {
+  if (time.tv_sec <= kOldestSecond) {
+    return kOldestSecond * kNanosecondsPerSecond;
+  }
   int64_t result = 0;
   if (__builtin_mul_overflow(int64_t{time.tv_sec}, kNanosecondsPerSecond, &result) ||
       __builtin_add_overflow(result, int64_t{time.tv_nsec}, &result)) {
-    return time.tv_sec < 0 ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
+    return std::numeric_limits<int64_t>::max();
   }
   return result;
 }

@@ -98,6 +98,14 @@ Result<bool> LosesGroupId(fuse_req_t request, fuse_ino_t ino) {
   return std::find(groups.begin(), groups.end(), file.gid) == groups.end();
 }
 
+// With nothing to set come chown(-1, -1), which clears the set-id bits of the caller's file, and fallocate and
+// copy_file_range by who may write it; the kernel does not say which it is.
+Result<bool> ClearsByNothing(fuse_req_t request, fuse_ino_t ino) {
+  ASSIGN_OR_RETURN(const fs::Attributes now, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
+  const uint32_t caller = fuse_req_ctx(request)->uid;
+  return !S_ISDIR(now.mode) && (now.mode & (S_ISUID | S_ISGID)) != 0 && (caller == 0 || caller == now.uid);
+}
+
 // A read by the page cache begins with a look at the attributes.
 void LetPagesGo(FrontEnd& front, const fuse_file_info* info) {
   if (info == nullptr || !front.file_system().DropsPages(FileOf(info))) [[likely]] {
@@ -134,7 +142,14 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
   // chown and truncate clear the set-id bits; the kernel says when (of a directory it does not), and then leaves the
   // mode out.
   set.clears_privileges = FuseServer::request().clears_privileges;
-  if (set.clears_privileges && (set.uid.has_value() || set.gid.has_value())) {
+  if (which == 0) {
+    const auto clears = ClearsByNothing(request, ino);
+    if (!clears.ok()) {
+      return Reply(request, clears.status());
+    }
+    set.clears_privileges = *clears;
+  }
+  if (set.clears_privileges && (which == 0 || set.uid.has_value() || set.gid.has_value())) {
     const auto loses = LosesGroupId(request, ino);
     if (!loses.ok()) {
       return Reply(request, loses.status());

@@ -9,6 +9,7 @@ import stat
 import struct
 import time
 
+from cases_acl import ANN, error_as
 from cases_posix import (AT_FDCWD, MIB, PUNCH_HOLE_KEEP_SIZE, RENAME_EXCHANGE, read_file, refuses, renameat2,
                          write_file)
 from parity_calls import PAGE, STATX_BASIC, STATX_BTIME, libc
@@ -71,6 +72,39 @@ def case_posix_times(site):
     libc("utimensat", AT_FDCWD, (m / "f").encode(), times, 0)
     now = os.stat(m / "f")
     check(now.st_mtime_ns == now.st_ctime_ns and now.st_atime_ns == 0, f"utimensat with UTIME_NOW: {now}")
+
+
+def case_posix_chown_of_nothing(site):
+    """Clears the set-id bits, as if there were something to change; of directories it does not."""
+    m = site.mounted()
+    write_file(m / "f", b"")
+    os.mkdir(m / "d")
+    os.chmod(m / "d", 0o6777)
+    os.chown(m / "d", -1, -1)
+    check(stat.S_IMODE(os.stat(m / "d").st_mode) == 0o6777, "a directory keeps them")
+
+    def after(mode, user):
+        os.chown(m / "f", ANN, 2000)
+        os.chmod(m / "f", mode)
+        before = os.stat(m / "f").st_ctime_ns
+        check(error_as(user, m, os.chown, "f", -1, -1) == 0, f"chown by {user}")
+        st = os.stat(m / "f")
+        check(st.st_ctime_ns > before, f"{mode:o}: it moves ctime")
+        return stat.S_IMODE(st.st_mode)
+
+    for mode, by_root, by_owner in ((0o6777, 0o777, 0o777), (0o2767, 0o2767, 0o767), (0o4711, 0o711, 0o711),
+                                    (0o2710, 0o710, 0o710), (0o755, 0o755, 0o755)):
+        found = (after(mode, 0), after(mode, ANN))
+        check(found == (by_root, by_owner), f"{mode:o}: {found[0]:o} by root, {found[1]:o} by its owner")
+
+
+def case_posix_old_times(site):
+    m = site.mounted()
+    write_file(m / "f", b"")
+    for seconds, kept in ((-100, -100), (-2 ** 31, -2 ** 31), (-2 ** 40, -2 ** 31), (2 ** 33, 2 ** 33)):
+        libc("utimensat", AT_FDCWD, (m / "f").encode(), struct.pack("4q", seconds, 0, seconds, 0), 0)
+        st = os.stat(m / "f")
+        check((st.st_atime, st.st_mtime) == (kept, kept), f"{seconds} became {st.st_mtime}")
 
 
 def case_posix_owner_of_a_fifo(site):

@@ -219,7 +219,7 @@ class Generator:
         return self.slot(), self.mode()
 
     def for_chown(self):
-        # Not both -1: for files with set-id bits, FUSE does not let it come to a refusal.
+        # Not both -1: FUSE does not let it come to a refusal; see case_posix_chown_of_nothing.
         uid, gid = self.random.choice([(uid, gid) for uid in IDS for gid in IDS if uid != -1 or gid != -1])
         return self.path(), uid, gid, self.random.random() < 0.7
 
@@ -228,7 +228,7 @@ class Generator:
 
     def when(self):
         return self.random.choice(((0, UTIME_NOW), (0, UTIME_OMIT), (10 ** 9, 5), (0, 0), (1, 999_999_999),
-                                    (5, 10 ** 9), (-100, 1)))
+                                    (5, 10 ** 9), (-100, 1), (-2 ** 31, 7), (-2 ** 40, 7)))
 
     def for_utimens(self):
         return self.path(), self.when(), self.when(), self.random.random() < 0.7
