@@ -2,11 +2,11 @@
 """What people's programs do on a mount: what a kernel may have cached, small files, a repository, an archive, a build;
 beside the same on a journalled ext4 through libfuse's passthrough_ll. And two mounts that write beside each other."""
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import subprocess
-import threading
 import time
 
 SOURCES = 40  # of the C program that is built
@@ -55,24 +55,34 @@ def make_sources(path):
 
 
 def writes_beside(places, seconds):
-    """Writes of 4 KiB a second to a file in each of the directories, by a thread for each."""
-    counts = [0] * len(places)
-    until = time.monotonic() + seconds
+    """Writes of 4 KiB a second to a file in each of the directories, by a process for each."""
+    begin = multiprocessing.Barrier(len(places))
+    counts = multiprocessing.Array("Q", len(places))
 
     def write_on(index):
         descriptor = os.open(os.path.join(places[index], f"beside{index}"), os.O_CREAT | os.O_WRONLY, 0o644)
-        page = bytes(4096)
+        page, count = bytes(4096), 0
+        begin.wait()
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
-            os.pwrite(descriptor, page, 4096 * (counts[index] % 1024))
-            counts[index] += 1
+            os.pwrite(descriptor, page, 4096 * (count % 1024))
+            count += 1
         os.close(descriptor)
+        counts[index] = count
 
-    threads = [threading.Thread(target=write_on, args=(i,)) for i in range(len(places))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    writers = [multiprocessing.Process(target=write_on, args=(i,)) for i in range(len(places))]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        if writer.exitcode != 0:
+            raise RuntimeError(f"a writer ended with {writer.exitcode}")
     return sum(counts) / seconds
+
+
+def rates_of(load, directory, files):
+    output = subprocess.run([load, directory, str(files), "4096"], check=True, capture_output=True, timeout=LONGEST)
+    return json.loads(output.stdout)
 
 
 def bars(load, scratch, ours, theirs, other, quick, bar):
@@ -80,8 +90,7 @@ def bars(load, scratch, ours, theirs, other, quick, bar):
     pairs, files, tree = (7, 1000, 1000) if quick else (7, 10_000, 5000)
 
     def rates(directory):
-        output = subprocess.run([load, directory, str(files), "4096"], check=True, capture_output=True, timeout=LONGEST)
-        return json.loads(output.stdout)
+        return rates_of(load, directory, files)
 
     rates(ours)
     rates(theirs)
@@ -129,3 +138,25 @@ def bars(load, scratch, ours, theirs, other, quick, bar):
     both()
     one()
     yield bar("two mounts writing beside each other, rate / one mount", 1.0, [both() / one() for _ in range(pairs)])
+
+
+def fill_with_names(path, files):
+    """So many empty files, a thousand in a directory."""
+    for i in range(files):
+        if i % 1000 == 0:
+            directory = os.path.join(path, f"many{i // 1000}")
+            os.mkdir(directory)
+        os.mknod(f"{directory}/{i}")
+
+
+def bars_of_many(load, full, empty, quick, bar):
+    """`full`: a mount of a volume that is given a million files first; `empty`: one of another volume."""
+    pairs, files, names = (7, 1000, 100_000) if quick else (7, 3000, 1_000_000)
+    fill_with_names(full, names)
+    rates_of(load, full, files)
+    rates_of(load, empty, files)
+    turns = [(rates_of(load, full, files), rates_of(load, empty, files)) for _ in range(pairs)]
+    for name, key in (("files of 4 KiB created", "create"), ("stat, cached", "stat_again"),
+                      ("open and close, cached", "open_again"), ("open, read 4 KiB, close, cached", "read_again"),
+                      ("read of a page, cached", "bytes_again")):
+        yield bar(f"beside {names:,} files: {name}, rate / alone", 0.8, [a[key] / b[key] for a, b in turns])

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# The sanitizer builds compile sources in batches (CMAKE_UNITY_BUILD): most of a compilation is headers, and these builds
-# compile everything. What meets in a batch shares an unnamed namespace, so sources whose own names are taken there stand
-# alone. Included last, when all targets are known.
+# Sources are compiled in batches (CMAKE_UNITY_BUILD), since most of a compilation is headers: a first build takes 0.6 of
+# the time. Who works on one source may prefer cmake build -DCMAKE_UNITY_BUILD=OFF; ./dev lint compiles each alone. What
+# meets in a batch shares an unnamed namespace, so sources whose own names are taken there stand alone. Included last,
+# when all targets are known.
 if(NOT CMAKE_UNITY_BUILD)
   return()
 endif()

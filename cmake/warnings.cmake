@@ -6,3 +6,11 @@ add_compile_options(-Wall -Wextra -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtu
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   add_compile_options(-Wthread-safety)
 endif()
+if(CMAKE_UNITY_BUILD)  # see batches.cmake; ./dev lint compiles each source alone, and warns of these
+  add_compile_options(-Wno-shadow)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    add_compile_options(-Wno-unused-private-field)
+  else()
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endif()
+endif()

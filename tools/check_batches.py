@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that the sanitizers' builds compile in one batch (cmake/batches.cmake) share an unnamed namespace, which no other
+"""Sources that are compiled in one batch (cmake/batches.cmake) share an unnamed namespace, which no other
 build shows. Prints each name that two of them give to something there as file:line: reason; exit code 1 when there is one.
 
 Told from the text: what begins in the first column of an unnamed namespace. Functions of one name are told apart by the

@@ -93,7 +93,7 @@ Map Inode::Grant(uint64_t session, uint64_t page, std::atomic<uint64_t>& counter
 // It stays in `grants` until it says that it has dropped them: it may still be using one. What it is granted next is
 // newer than what is void.
 Map Inode::Withhold(std::atomic<uint64_t>& counter) {
-  const Map none{.version = 0, .base = version, .size = 0, .segments = {}};
+  Map none{.version = 0, .base = version, .size = 0, .segments = {}};
   NewVersion(counter, Change::kGrowth);
   return none;
 }

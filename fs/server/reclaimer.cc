@@ -353,7 +353,7 @@ Status Reclaimer::WriteAccessTime(metadata::Namespace& names, Inode& inode) {
     }
     atime = inode.atime;
   }
-  const Status written = names.SetAccessTime(inode.ino, atime);
+  Status written = names.SetAccessTime(inode.ino, atime);
   if (!written.ok() && written.code() != ESTALE) {
     return written;
   }

@@ -245,7 +245,7 @@ def case_capacity_refuses(site):
                         ("15M", allowed), ("67108865", allowed), ("16T", allowed), ("99999999999999999999", size)):
         refused(site, 2, says, "set", volume.path, "dram-ratio=0.25", f"capacity={value}")
     run(site.termfs, "set", volume.path, "dram-ratio=1")
-    refused(site, 1, "MiB", "set", volume.path, "capacity=60G")  # no memory for that tier, or no disk
+    refused(site, 1, "iB", "set", volume.path, "capacity=60G")  # no memory for that tier, or no disk for that region
     run(site.termfs, "set", volume.path, "dram-ratio=0.5")
     refused(site, 1, "more are needed", "set", volume.path, "capacity=8T")
     after = volume.status()

@@ -217,7 +217,10 @@ def case_carried_reads_server_killed(site):
             volume.serve()
         check_done(readers)
     with Carried(site, m, JOBS * 20):  # over the session that is new
-        check_done(start_readers(site, m / "f", JOBS, 500))
+        readers = start_readers(site, m / "f", JOBS, 500, held=True)  # or the first are done before the last begin
+        for reader in readers:
+            reader.send_signal(signal.SIGCONT)
+        check_done(readers)
 
 
 @alone
@@ -321,10 +324,11 @@ def case_carried_reads_hold_up_nobody(site):
     try:
         file = os.open(m / "hot", os.O_RDONLY | os.O_DIRECT)
         buffer = mmap.mmap(-1, PAGE)
-        for page in [*range(16)] * 50:
-            os.preadv(file, [buffer], page * PAGE)
         absent = start_readers(site, m / "f", 2, 0, pages=MEBIBYTES * 3 * 256, cpus=[cpu])
-        time.sleep(0.5)
+        until = time.monotonic() + 1
+        while time.monotonic() < until:  # what they read takes the place of what nobody reads
+            for page in range(16):
+                os.preadv(file, [buffer], page * PAGE)
         with Stopped(volume):
             time.sleep(1)  # both wait by now
             began = time.monotonic()

@@ -8,7 +8,7 @@ import time
 
 from cases_coherence import two_mounts
 from cases_posix import refuses, write_file
-from volume import check, ended, eventually, run
+from volume import alone, check, ended, eventually, run
 
 GUARD = "termfs-guard"
 ENDS = 30  # seconds; usually it takes some milliseconds
@@ -162,6 +162,7 @@ def case_guard_of_a_mount(site):
     eventually(lambda: not orphans(), f"guards without a mount: {orphans()}")
 
 
+@alone
 def case_guard_of_a_mount_that_is_gone(site):
     """What a guard has open means one connection for ever, not a later one of the same number."""
     volume = site.volume()
