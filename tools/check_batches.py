@@ -59,10 +59,20 @@ def clashes(sources):
         for number, name in own_names(text):
             other = first.setdefault(name, f"{path}:{number}")
             if not other.startswith(f"{path}:"):
-                yield f"{path}:{number}: '{name}' is also in {other}, which the sanitizers' builds compile in one batch with it"
+                yield f"{path}:{number}: '{name}' is also in {other}, which is compiled in one batch with it"
 
 
-def batches(build):
+def configure():
+    """Has cmake write the batches. Returns its error output, or None."""
+    for command in (["tools/configure.sh", "asan"], ["ninja", "-C", BUILD, "build.ninja"]):
+        done = subprocess.run(command, cwd=tree.ROOT, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return done.stdout + done.stderr
+    return None
+
+
+def batches(build=BUILD):
+    """The sources of each: path to text."""
     for batch in glob.glob(os.path.join(build, "**", "Unity", "unity_*.cxx"), recursive=True):
         with open(batch, encoding="utf-8") as file:
             paths = re.findall(r'^#include "([^"]+)"', file.read(), re.MULTILINE)
@@ -76,11 +86,10 @@ def batches(build):
 
 def check(_):
     """What is wrong, and how many batches were looked at."""
-    for command in (["tools/configure.sh", "asan"], ["ninja", "-C", BUILD, "build.ninja"]):
-        done = subprocess.run(command, cwd=tree.ROOT, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return [f"the batches are not known, cmake failed:\n{done.stdout}{done.stderr}"], 0
-    known = list(batches(BUILD))
+    error = configure()
+    if error is not None:
+        return [f"the batches are not known, cmake failed:\n{error}"], 0
+    known = list(batches())
     return sorted({clash for sources in known for clash in clashes(sources)}), sum(map(len, known))
 
 

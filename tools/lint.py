@@ -11,6 +11,10 @@ clang-tidy's verdict on a source is cached by the content of everything that it 
 ours that it includes, the compile command, .clang-tidy and the tool's version. So a second run takes seconds, also in
 another clone: like the compiler's, the cache is the user's (~/.cache/termfs-tidy, or $XDG_CACHE_HOME), one empty file
 for each clean source, forgotten after a month without use.
+
+Most of the work on a source is its headers; so where several sources of a batch (cmake/batches.cmake) are new, they are
+looked at as one, in a sixth of the time, and one by one only where that finds something. What clang says of a main file
+only, as of a function that is not used, is not found so; gcc finds it in every build.
 """
 
 import argparse
@@ -25,12 +29,18 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import check_batches  # noqa: E402
 import tree  # noqa: E402
 
 CLANG_BUILD = os.path.join(tree.ROOT, "build", "clang")
 NOT_TIDIED = ("tests/", "benchmarks/")
 UNFINISHED = 75  # EX_TEMPFAIL
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "termfs-tidy")
+BATCHES = os.path.join(CLANG_BUILD, "batches")
+LEAST_BATCH = 3  # sources; fewer are faster one by one
+# Of included sources, too, and it is meant.
+AS_BATCH = ("--header-filter=" + os.path.join(tree.ROOT, "(base|driver|tlib|metadata|fs|mount)/[a-z_/0-9]*[.](h|cc)$"),
+            "--checks=-bugprone-suspicious-include")
 MONTH = 30 * 86400  # seconds
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
@@ -134,6 +144,19 @@ class Tidy:
         done = run("clang-tidy-14", "--quiet", "-p", CLANG_BUILD, entry["file"])
         return done.returncode, done.stdout
 
+    @staticmethod
+    def batch_is_clean(name, entries):
+        """Whether nothing is found in the sources of these entries when they are one. They are of one target."""
+        folder = os.path.join(BATCHES, name)
+        os.makedirs(folder, exist_ok=True)
+        batch = os.path.join(folder, "batch.cc")
+        with open(batch, "w", encoding="utf-8") as file:
+            file.write("".join(f'#include "{entry["file"]}"\n' for entry in entries))
+        command = entries[0]["command"].replace(entries[0]["file"], batch)
+        with open(os.path.join(folder, "compile_commands.json"), "w", encoding="utf-8") as file:
+            json.dump([{**entries[0], "command": command, "file": batch}], file)
+        return run("clang-tidy-14", "--quiet", "-p", folder, *AS_BATCH, batch).returncode == 0
+
 
 def known_clean(key):
     """Whether the cache has it; its month begins anew."""
@@ -151,6 +174,16 @@ def forget_old():
                 os.unlink(file.path)
 
 
+def batches_of(files):
+    """Which of them are compiled together, as lists."""
+    if len(files) < LEAST_BATCH or check_batches.configure() is not None:
+        return []
+    wanted = set(files)
+    together = ([os.path.join(tree.ROOT, path) for path in batch] for batch in check_batches.batches())
+    together = ([file for file in batch if file in wanted] for batch in together)
+    return [batch for batch in together if len(batch) >= LEAST_BATCH]
+
+
 def check_tidy(paths, _, deadline=None):
     tidy = Tidy()
     error = tidy.prepare()
@@ -166,7 +199,17 @@ def check_tidy(paths, _, deadline=None):
     forget_old()
     keys = {file: tidy.key(entry) for file, entry in entries.items()}
     new = [f for f in entries if not known_clean(keys[f])]
-    bad, late = [], []
+    bad, late, clean = [], [], set()
+
+    def note_clean(file):
+        open(os.path.join(CACHE, keys[file]), "w", encoding="utf-8").close()
+
+    def check_batch(numbered):
+        number, files = numbered
+        if not (deadline and time.monotonic() > deadline) and tidy.batch_is_clean(str(number), [entries[f] for f in files]):
+            clean.update(files)
+            for file in files:
+                note_clean(file)
 
     def check(file):
         if deadline and time.monotonic() > deadline:
@@ -174,12 +217,13 @@ def check_tidy(paths, _, deadline=None):
             return
         code, output = tidy.check_one(entries[file])
         if code == 0:
-            open(os.path.join(CACHE, keys[file]), "w", encoding="utf-8").close()
+            note_clean(file)
         else:
             bad.extend(re.split(r"^(?=/\S+:\d+:\d+: (?:error|warning): )", output, flags=re.MULTILINE))
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(check, new))
+        list(pool.map(check_batch, enumerate(batches_of(new))))
+        list(pool.map(check, [file for file in new if file not in clean]))
     summary = f"{len(entries)} sources, {len(new)} of them new"
     if late:
         summary += f"; time is up with {len(late)} left, another run goes on from here"

@@ -14,7 +14,7 @@ namespace termfs::fs::server {
 
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};  // with a region of which nothing more can be moved
+constexpr std::chrono::seconds kShrinkPatience{60};  // with a region of which nothing more can be moved
 constexpr std::chrono::milliseconds kPause{100};
 constexpr std::chrono::seconds kGrace{2};                  // for what was removed just now to be free
 constexpr uint64_t kMetadataReserve = uint64_t{64} << 20;  // of the disk that the metadata is on, stays free
@@ -156,7 +156,7 @@ Status Capacity::BeginShrink(uint64_t pages) {
 Status Capacity::Shrink(uint64_t pages) {
   const auto cancelled = [this] { return cancelled_.load(); };
   uint64_t least = p_.names.TakenBeyond();
-  auto deadline = std::chrono::steady_clock::now() + kPatience;
+  auto deadline = std::chrono::steady_clock::now() + kShrinkPatience;
   while (true) {
     ASSIGN_OR_RETURN(const Evacuation::Pass pass, p_.evacuate(cancelled));
     Status obstacle = pass.obstacle;
@@ -169,7 +169,7 @@ Status Capacity::Shrink(uint64_t pages) {
     const auto now = std::chrono::steady_clock::now();
     const uint64_t left = p_.names.TakenBeyond();
     if (pass.moved > 0 || left < least) {
-      deadline = now + kPatience;
+      deadline = now + kShrinkPatience;
     }
     least = std::min(least, left);
     if (now >= deadline) {
