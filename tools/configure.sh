@@ -6,8 +6,12 @@ set -euo pipefail
 root=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
 cd "$root"
 preset=$1
-folder=build
-[[ $preset == default ]] || folder=build/$preset
+case $preset in
+  default) folder=build ;;
+  # Beside it: as far below the sources as the default, so that the compiler cache has all that does not see libfuse.
+  debian-libfuse) folder=build-debian-libfuse ;;
+  *) folder=build/$preset ;;
+esac
 
 tools/build_libfuse.sh
 tools/build_fio_headers.sh

@@ -145,7 +145,8 @@ def end_group(process):
 
 def build(tier, preset, *targets):
     """Builds targets, all by default, that exist in the preset's folder. Returns the folder."""
-    folder = BUILD if preset == "default" else os.path.join(BUILD, preset)
+    beside = {"default": BUILD, "debian-libfuse": BUILD + "-debian-libfuse"}  # as tools/configure.sh has it
+    folder = beside.get(preset, os.path.join(BUILD, preset))
     tier.must("tools/configure.sh", preset, what="cmake failed")
     tier.must("ninja", "-C", folder, "build.ninja", what="cmake failed")
     if targets:

@@ -12,7 +12,7 @@ import time
 
 from cases_input import loop_device, refused
 from cases_posix import MIB, read_file, write_file
-from volume import alone, check, eventually, need, run
+from volume import alone, check, eventually, need, run, stop
 
 
 # Writes and reads pages of a file of its own, and compares, until SIGTERM; then it compares all of them.
@@ -377,7 +377,7 @@ class SilentMounts:
                         for mount, name in zip(self.mounts, names)]
         self.expect_contents()
         for mount in self.mounts:
-            os.kill(mount.pid, signal.SIGSTOP)
+            stop(mount.pid)
 
     def expect_contents(self):
         for name, holder in zip(self.names, self.holders):

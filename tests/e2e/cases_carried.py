@@ -10,7 +10,7 @@ import threading
 import time
 
 from cases_sessions import Stopped, end_by_signal
-from volume import alone, check, ended, eventually
+from volume import alone, check, ended, eventually, is_stopped
 
 PAGE = 4096
 MEBIBYTES = 96  # far more than is in memory
@@ -65,11 +65,6 @@ def start_readers(site, path, jobs, reads, pages=MEBIBYTES * 256, cpus=None, hel
     if held:
         eventually(lambda: all(is_stopped(reader.pid) for reader in readers), "the readers hold still")
     return readers
-
-
-def is_stopped(pid):
-    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-        return stat.read().rsplit(")", 1)[1].split()[0] == "T"
 
 
 def check_done(readers):

@@ -7,7 +7,7 @@ import time
 
 from cases_coherence import two_mounts
 from cases_posix import refuses, write_file
-from volume import WAIT, check, eventually
+from volume import WAIT, check, eventually, stop
 
 LEASE = 15  # seconds: a lease of ten, its margin, and the call before
 
@@ -19,7 +19,7 @@ def case_stopped_holder(site):
     write_file(a / "g", b"old")
     check(os.stat(b / "f").st_size == 3 and os.stat(b / "g").st_size == 3, "looked at")
     refuses(2, os.stat, b / "missing")
-    os.kill(b.pid, signal.SIGSTOP)
+    stop(b.pid)
     try:
         began = time.monotonic()
         os.chmod(a / "f", 0o600)
@@ -46,7 +46,7 @@ def case_stopped_mount_is_asked(site):
     """Whoever asks a mount that is stopped is told so; whoever asks for the volume is told of the other mounts."""
     a, b = two_mounts(site)
     volume = site.volumes[0]
-    os.kill(b.pid, signal.SIGSTOP)
+    stop(b.pid)
     try:
         began = time.monotonic()
         points = [session.get("mountpoint") for session in volume.status()["sessions"]]
@@ -101,7 +101,7 @@ def case_grants_of_a_killed_server_stopped_holder(site):
     write_file(a / "f", b"x")
     os.chmod(a / "f", 0o644)
     check(os.stat(b / "f").st_mode & 0o777 == 0o644, "looked at")
-    os.kill(b.pid, signal.SIGSTOP)
+    stop(b.pid)
     try:
         volume.kill()
         volume.serve()

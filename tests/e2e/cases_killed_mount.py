@@ -8,7 +8,7 @@ import time
 
 from cases_coherence import two_mounts
 from cases_posix import refuses, write_file
-from volume import alone, check, ended, eventually, run
+from volume import alone, check, ended, eventually, run, states, stop
 
 GUARD = "termfs-guard"
 ENDS = 30  # seconds; usually it takes some milliseconds
@@ -35,21 +35,6 @@ def guard_of(pid):
     return None
 
 
-def states(pid):
-    """Of the threads of a process, with their names."""
-    found = []
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/stat", encoding="utf-8") as stat:
-            name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
-        found.append((name, rest.split()[0]))
-    return found
-
-
-def stopped(pid):
-    os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: all(state in "Tt" for _, state in states(pid)), "a process stops")
-
-
 def begin_call(site, name, path):
     """A process that waits in a call."""
     child = site.start("python3", "-c", CALL, name, path)
@@ -66,11 +51,11 @@ def stick(site, a, b, number):
     os.mkdir(a / folder)
     write_file(a / folder + "/x", b"x")
     os.stat(a / folder + "/x")
-    stopped(a.pid)
+    stop(a.pid)
     look = begin_call(site, "stat", a / folder + "/missing")
     change = begin_call(site, "unlink", b / folder + "/x")
     time.sleep(1)  # it has got to the stopped mount; that one would be expelled after three seconds
-    stopped(server)
+    stop(server)
     os.kill(a.pid, signal.SIGCONT)
     eventually(lambda: ("termfs-entries", "D") in states(a.pid), "a thread waits for the directory")
     return look, change

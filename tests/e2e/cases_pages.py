@@ -6,7 +6,7 @@ import signal
 import threading
 
 from cases_posix import MIB, read_file, write_file
-from volume import check, eventually
+from volume import check, eventually, stop
 
 
 def reads(mount):
@@ -143,7 +143,7 @@ def case_pages_of_a_stopped_mount(site):
     write_file(a / "f", b"old")
     reader = os.open(b / "f", os.O_RDONLY)
     check(os.pread(reader, 3, 0) == b"old", "cached")
-    os.kill(b.pid, signal.SIGSTOP)
+    stop(b.pid)
     try:
         write_file(a / "f", b"new")
     finally:

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from cases_posix import MIB, read_file, write_file
-from volume import check, ended, eventually, run
+from volume import check, ended, eventually, run, stop
 
 GONE = 25  # seconds; an interrupted process is gone within one, a call without an answer ends after 30
 
@@ -43,7 +43,7 @@ class Stopped:
         self.pid = volume.server
 
     def __enter__(self):
-        os.kill(self.pid, signal.SIGSTOP)
+        stop(self.pid)
         return self
 
     def __exit__(self, *_):

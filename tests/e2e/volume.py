@@ -64,6 +64,26 @@ def ended(pid):
         return True
 
 
+def states(pid):
+    """Of the threads of a process, with their names."""
+    found = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/stat", encoding="utf-8") as stat:
+            name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
+        found.append((name, rest.split()[0]))
+    return found
+
+
+def is_stopped(pid):
+    return all(state in "Tt" for _, state in states(pid))
+
+
+def stop(pid):
+    """Returns when all of its threads have: one could answer once more."""
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: is_stopped(pid), "a process stops")
+
+
 def start_time(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as stat:

@@ -45,7 +45,13 @@ FileHolder::~FileHolder() {
   EXPECT_EQ(waitpid(child_, nullptr, 0), child_);
 }
 
-void FileHolder::Strike(int signal) { EXPECT_EQ(kill(child_, signal), 0); }
+void FileHolder::Strike(int signal) {
+  EXPECT_EQ(kill(child_, signal), 0);
+  if (signal == SIGSTOP) {  // on a busy machine, a thread of its could answer once more before it stops
+    siginfo_t stopped;
+    EXPECT_EQ(waitid(P_PID, static_cast<id_t>(child_), &stopped, WSTOPPED), 0);
+  }
+}
 
 bool IsFileHolder(int argc, char** argv) { return argc == 4 && std::string_view(argv[1]) == kHoldFiles; }
 
