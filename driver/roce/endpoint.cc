@@ -17,6 +17,7 @@ constexpr uint64_t kMagic = 0x3145434f524d5254;  // "TRMROCE1"
 constexpr uint32_t kLeastMtu = 256;
 constexpr uint32_t kLargestMtu = 4096;
 constexpr size_t kIpv4At = 12;  // in a Gid
+constexpr uint16_t kLastLid = 0xbfff;  // above are those of multicast groups
 
 // Little-endian, as the machines are.
 struct Wire {
@@ -27,7 +28,8 @@ struct Wire {
   uint32_t max_reads;
   Gid gid;
   uint16_t port;
-  uint16_t unused[3];
+  uint16_t lid;
+  uint16_t unused[2];
 };
 static_assert(sizeof(Wire) == 48);
 
@@ -59,6 +61,7 @@ Endpoint Encode(const EndpointInfo& info) {
                   .max_reads = info.max_reads,
                   .gid = info.gid,
                   .port = info.port,
+                  .lid = info.lid,
                   .unused = {}};
   Endpoint endpoint;
   endpoint.bytes.resize(sizeof(wire));
@@ -66,17 +69,22 @@ Endpoint Encode(const EndpointInfo& info) {
   return endpoint;
 }
 
-Result<EndpointInfo> Decode(const Endpoint& endpoint, const Gid& remote) {
+Result<EndpointInfo> Decode(const Endpoint& endpoint, const Gid& remote, LinkLayer link) {
   Wire wire{};
   if (endpoint.bytes.size() != sizeof(wire)) {
     return Status::Error(EPROTO, "the peer's endpoint is not one of RoCE");
   }
   std::memcpy(&wire, endpoint.bytes.data(), sizeof(wire));
   if (wire.magic != kMagic || wire.queue_pair < 2 || wire.queue_pair > kSequenceMask || !IsMtu(wire.mtu) ||
-      wire.max_reads == 0 || wire.port == 0) {
+      wire.max_reads == 0 || wire.port == 0 || wire.lid > kLastLid) {
     return Status::Error(EPROTO, "the peer's endpoint makes no sense");
   }
-  if (wire.gid != remote) {
+  if ((wire.lid != 0) != (link == LinkLayer::kInfiniBand)) {
+    return Status::Error(EPROTO, link == LinkLayer::kEthernet
+                                     ? "the peer's RDMA device is on InfiniBand, this end is on Ethernet (RoCE v2)"
+                                     : "the peer is on Ethernet (RoCE v2), this end's RDMA device is on InfiniBand");
+  }
+  if (link == LinkLayer::kEthernet && wire.gid != remote) {
     return Status::Error(EPROTO, "the peer calls itself " + ToString(wire.gid) + " and is seen as " + ToString(remote) +
                                      ": RoCE does not go through address translation");
   }
@@ -85,7 +93,8 @@ Result<EndpointInfo> Decode(const Endpoint& endpoint, const Gid& remote) {
                       .mtu = wire.mtu,
                       .max_reads = wire.max_reads,
                       .gid = wire.gid,
-                      .port = wire.port};
+                      .port = wire.port,
+                      .lid = wire.lid};
 }
 
 }  // namespace roce

@@ -9,8 +9,6 @@
 #include <optional>
 #include <span>
 
-#include "driver/roce/endpoint.h"
-
 namespace termfs::driver::verbs {
 namespace {
 
@@ -45,23 +43,43 @@ Result<std::shared_ptr<Device>> Device::Open(const std::string& wanted) {
       return ErrnoStatus("open the RDMA device " + name);
     }
     std::shared_ptr<Device> device(new Device(std::move(context)));
-    if (address && !device->Find(*address).ok()) {
+    RETURN_IF_ERROR(device->Examine());
+    if (address && (device->link() != roce::LinkLayer::kEthernet || !device->Find(*address).ok())) {
       continue;
     }
-    ibv_device_attr attributes{};
-    if (const int error = ibv_query_device(device->context(), &attributes); error != 0) {
-      return Status::Error(error, "ask the RDMA device " + name + " for what it can do");
-    }
-    device->max_reads_ = static_cast<uint32_t>(std::clamp(attributes.max_qp_rd_atom, 1, kMostReads));
-    device->max_asked_reads_ = static_cast<uint32_t>(std::clamp(attributes.max_qp_init_rd_atom, 1, kMostReads));
-    device->max_completions_ = static_cast<uint32_t>(std::max(attributes.max_cqe, 1));
     return device;
   }
   return Status::Error(ENODEV, (address ? "no RDMA device has the address " : "there is no RDMA device ") + wanted +
                                    "; there " + (names.empty() ? "are none" : "is " + names));
 }
 
-// Those for RoCE v2.
+Status Device::Examine() {
+  ibv_device_attr attributes{};
+  if (const int error = ibv_query_device(context(), &attributes); error != 0) {
+    return Status::Error(error, "ask the RDMA device " + name() + " for what it can do");
+  }
+  max_reads_ = static_cast<uint32_t>(std::clamp(attributes.max_qp_rd_atom, 1, kMostReads));
+  max_asked_reads_ = static_cast<uint32_t>(std::clamp(attributes.max_qp_init_rd_atom, 1, kMostReads));
+  max_completions_ = static_cast<uint32_t>(std::max(attributes.max_cqe, 1));
+  link_ = roce::LinkLayer::kInfiniBand;
+  for (uint32_t number = 1; number <= attributes.phys_port_cnt; number++) {
+    ASSIGN_OR_RETURN(const ibv_port_attr port, AskPort(number));
+    if (port.link_layer == IBV_LINK_LAYER_ETHERNET) {
+      link_ = roce::LinkLayer::kEthernet;
+    }
+  }
+  return Status::Ok();
+}
+
+Result<ibv_port_attr> Device::AskPort(uint32_t port) const {
+  ibv_port_attr attributes{};
+  if (const int error = ibv_query_port(context(), static_cast<uint8_t>(port), &attributes); error != 0) {
+    return Status::Error(error, "ask for port " + std::to_string(port) + " of " + name());
+  }
+  return attributes;
+}
+
+// Those for RoCE v2; on InfiniBand the first one of each port.
 Result<std::vector<ibv_gid_entry>> Device::Addresses() const {
   std::vector<ibv_gid_entry> entries(kMostGids);
   const ssize_t count = ibv_query_gid_table(context(), entries.data(), entries.size(), 0);
@@ -69,43 +87,56 @@ Result<std::vector<ibv_gid_entry>> Device::Addresses() const {
     return Status::Error(static_cast<int>(-count), "ask " + name() + " for its addresses");
   }
   entries.resize(static_cast<size_t>(count));
-  std::erase_if(entries, [](const ibv_gid_entry& entry) { return entry.gid_type != IBV_GID_TYPE_ROCE_V2; });
+  std::erase_if(entries, [&](const ibv_gid_entry& entry) {
+    return link_ == roce::LinkLayer::kEthernet ? entry.gid_type != IBV_GID_TYPE_ROCE_V2
+                                               : entry.gid_type != IBV_GID_TYPE_IB || entry.gid_index != 0;
+  });
   return entries;
+}
+
+Result<PortAddress> Device::Use(const ibv_gid_entry& entry) const {
+  ASSIGN_OR_RETURN(const ibv_port_attr port, AskPort(entry.port_num));
+  if (port.state != IBV_PORT_ACTIVE) {
+    return Status::Error(ENETDOWN, "port " + std::to_string(entry.port_num) + " of " + name() + " is down" +
+                                       (port.state == IBV_PORT_INIT ? " (does a subnet manager run?)" : ""));
+  }
+  PortAddress found{.port = static_cast<uint8_t>(entry.port_num),
+                    .index = static_cast<uint8_t>(entry.gid_index),
+                    .lid = link_ == roce::LinkLayer::kInfiniBand ? port.lid : uint16_t{0},
+                    .mtu = 128U << static_cast<uint32_t>(port.active_mtu)};
+  std::memcpy(found.gid.data(), entry.gid.raw, found.gid.size());
+  return found;
 }
 
 Status Device::CheckPorts() const {
   ASSIGN_OR_RETURN(const std::vector<ibv_gid_entry> entries, Addresses());
   Status status = Status::Error(
-      EADDRNOTAVAIL, "use " + name() + ": it has no address for RoCE v2 (has its interface an " + "IP address?)");
+      EADDRNOTAVAIL, "use " + name() + (link_ == roce::LinkLayer::kEthernet
+                                            ? ": it has no address for RoCE v2 (has its interface an IP address?)"
+                                            : ": none of its ports has an address"));
   for (const ibv_gid_entry& entry : entries) {
-    ibv_port_attr port{};
-    if (ibv_query_port(context(), static_cast<uint8_t>(entry.port_num), &port) == 0 && port.state == IBV_PORT_ACTIVE) {
-      return Status::Ok();
+    status = Use(entry).status();
+    if (status.ok()) {
+      break;
     }
-    status = Status::Error(ENETDOWN, "port " + std::to_string(entry.port_num) + " of " + name() + " is down");
   }
   return status;
 }
 
-Result<GidPlace> Device::Find(const Gid& address) const {
+Result<PortAddress> Device::Find(const Gid& address) const {
   ASSIGN_OR_RETURN(const std::vector<ibv_gid_entry> entries, Addresses());
+  Status status = Status::Error(EADDRNOTAVAIL, "use " + name() + ": it does not have the address " + ToString(address));
   for (const ibv_gid_entry& entry : entries) {
-    if (std::memcmp(entry.gid.raw, address.data(), address.size()) != 0) {
+    if (link_ == roce::LinkLayer::kEthernet && std::memcmp(entry.gid.raw, address.data(), address.size()) != 0) {
       continue;
     }
-    ibv_port_attr port{};
-    if (const int error = ibv_query_port(context(), static_cast<uint8_t>(entry.port_num), &port); error != 0) {
-      return Status::Error(error, "ask for port " + std::to_string(entry.port_num) + " of " + name());
+    Result<PortAddress> found = Use(entry);
+    if (found.ok()) {
+      return found;
     }
-    if (port.state != IBV_PORT_ACTIVE) {
-      return Status::Error(ENETDOWN, "port " + std::to_string(entry.port_num) + " of " + name() + " is down");
-    }
-    return GidPlace{.port = static_cast<uint8_t>(entry.port_num),
-                    .index = static_cast<uint8_t>(entry.gid_index),
-                    .mtu = 128U << static_cast<uint32_t>(port.active_mtu),
-                    .active_mtu = port.active_mtu};
+    status = found.status();
   }
-  return Status::Error(EADDRNOTAVAIL, "use " + name() + ": it does not have the address " + ToString(address));
+  return status;
 }
 
 }  // namespace termfs::driver::verbs

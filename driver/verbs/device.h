@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "driver/nic.h"
+#include "driver/roce/endpoint.h"
 
 namespace termfs::driver::verbs {
 
@@ -28,17 +29,18 @@ using ChannelPtr = std::unique_ptr<ibv_comp_channel, Ender<ibv_destroy_comp_chan
 using QueuePtr = std::unique_ptr<ibv_cq, Ender<ibv_destroy_cq>>;
 using PairPtr = std::unique_ptr<ibv_qp, Ender<ibv_destroy_qp>>;
 
-// A port of a device and the place in its table where an address stands.
-struct GidPlace {
+// A port of a device, and which of its addresses is used.
+struct PortAddress {
   uint8_t port = 0;
-  uint8_t index = 0;
+  uint8_t index = 0;  // in the port's table of addresses
+  Gid gid{};
+  uint16_t lid = 0;  // InfiniBand
   uint32_t mtu = 0;  // payload bytes in a packet
-  ibv_mtu active_mtu{};
 };
 
 class Device {
  public:
-  // `wanted`: a name or an address.
+  // `wanted`: a name, or an address for RoCE v2.
   static Result<std::shared_ptr<Device>> Open(const std::string& wanted);
 
   ibv_context* context() const { return context_.get(); }
@@ -48,16 +50,24 @@ class Device {
   uint32_t max_asked_reads() const { return max_asked_reads_; }
   // That a completion queue holds.
   uint32_t max_completions() const { return max_completions_; }
-  // Where the device has this address for RoCE v2. EADDRNOTAVAIL: nowhere; ENETDOWN: on a port that is down.
-  Result<GidPlace> Find(const Gid& address) const;
-  // Whether it has any such address on a port that is up. EADDRNOTAVAIL, ENETDOWN.
+  // InfiniBand where no port is on Ethernet.
+  roce::LinkLayer link() const { return link_; }
+  // From where it reaches the peer of a connection that has `address` here. On Ethernet that is where the device has
+  // this address for RoCE v2; on InfiniBand the first port that is up. EADDRNOTAVAIL: nowhere; ENETDOWN: on a port that
+  // is down.
+  Result<PortAddress> Find(const Gid& address) const;
+  // Whether it has any such port that is up. EADDRNOTAVAIL, ENETDOWN.
   Status CheckPorts() const;
 
  private:
-  Result<std::vector<ibv_gid_entry>> Addresses() const;
   explicit Device(ContextPtr context) : context_(std::move(context)) {}
+  Status Examine();
+  Result<std::vector<ibv_gid_entry>> Addresses() const;
+  Result<ibv_port_attr> AskPort(uint32_t port) const;
+  Result<PortAddress> Use(const ibv_gid_entry& entry) const;
 
   const ContextPtr context_;
+  roce::LinkLayer link_{};
   uint32_t max_reads_ = 0;
   uint32_t max_asked_reads_ = 0;
   uint32_t max_completions_ = 0;

@@ -42,7 +42,9 @@ class VerbsNic final : public RdmaDevice {
  public:
   explicit VerbsNic(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
-  std::string transport(bool /*network*/) const override { return "verbs " + device_->name() + " (RoCEv2)"; }
+  std::string transport(bool /*network*/) const override {
+    return "verbs " + device_->name() + (device_->link() == roce::LinkLayer::kEthernet ? " (RoCEv2)" : " (InfiniBand)");
+  }
   std::string name() const override { return device_->name(); }
   Status CheckPorts() override { return device_->CheckPorts(); }
   Status CheckTermRegions() override { return verbs::CheckTermRegions(device_); }

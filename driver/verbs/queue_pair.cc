@@ -28,6 +28,7 @@ constexpr uint8_t kNotReadyTimer = 20;  // 10.24 ms: what the peer waits for a r
 constexpr uint8_t kNotReadyRetries = 6;
 constexpr uint8_t kNotReadyForEver = 7;
 constexpr uint8_t kHops = 64;
+constexpr ptrdiff_t kSubnetBytes = 8;  // of a GID, the first
 
 WcStatus StatusOf(ibv_wc_status status) {
   switch (status) {
@@ -123,7 +124,7 @@ Result<std::unique_ptr<QueuePair>> VerbsQueuePair::Create(std::shared_ptr<Domain
 }
 
 Status VerbsQueuePair::Init() {
-  ASSIGN_OR_RETURN(place_, domain_->device().Find(options_.network->local));
+  ASSIGN_OR_RETURN(port_, domain_->device().Find(options_.network->local));
   RETURN_IF_ERROR(SecureRandom(&first_sequence_, sizeof(first_sequence_)));
   first_sequence_ &= roce::kSequenceMask;
   RETURN_IF_ERROR(send_queue_->Reserve(options_.max_send));
@@ -148,7 +149,7 @@ Status VerbsQueuePair::Init() {
   }
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
-  attributes.port_num = place_.port;
+  attributes.port_num = port_.port;
   attributes.qp_access_flags =
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   return Modify(attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "initialise");
@@ -179,17 +180,18 @@ Status VerbsQueuePair::Modify(ibv_qp_attr attributes, int mask, const char* what
 Result<Endpoint> VerbsQueuePair::LocalEndpoint() {
   return roce::Encode({.queue_pair = number(),
                        .first_sequence = first_sequence_,
-                       .mtu = place_.mtu,
+                       .mtu = port_.mtu,
                        .max_reads = domain_->device().max_reads(),
-                       .gid = options_.network->local,
-                       .port = roce::kUdpPort});
+                       .gid = port_.gid,
+                       .port = roce::kUdpPort,
+                       .lid = port_.lid});
 }
 
 Status VerbsQueuePair::Connect(Endpoint remote) {
   if (connected_) {
     return Status::Error(EISCONN, "connect a queue pair a second time");
   }
-  ASSIGN_OR_RETURN(const roce::EndpointInfo peer, roce::Decode(remote, options_.network->remote));
+  ASSIGN_OR_RETURN(const roce::EndpointInfo peer, roce::Decode(remote, options_.network->remote, domain_->device().link()));
   if (peer.port != roce::kUdpPort) {
     return Status::Error(EADDRINUSE, "the peer receives RoCE on UDP port " + std::to_string(peer.port) + ", because " +
                                          std::to_string(roce::kUdpPort) +
@@ -197,16 +199,24 @@ Status VerbsQueuePair::Connect(Endpoint remote) {
   }
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTR;
-  attributes.path_mtu = MtuCodeOf(std::min(place_.mtu, peer.mtu));
+  attributes.path_mtu = MtuCodeOf(std::min(port_.mtu, peer.mtu));
   attributes.dest_qp_num = peer.queue_pair;
   attributes.rq_psn = peer.first_sequence;
   attributes.max_dest_rd_atomic = static_cast<uint8_t>(domain_->device().max_reads());
   attributes.min_rnr_timer = kNotReadyTimer;
-  attributes.ah_attr.is_global = 1;
-  attributes.ah_attr.port_num = place_.port;
-  attributes.ah_attr.grh.sgid_index = place_.index;
-  attributes.ah_attr.grh.hop_limit = kHops;
-  std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+  attributes.ah_attr.port_num = port_.port;
+  if (domain_->device().link() == roce::LinkLayer::kInfiniBand) {
+    if (!std::equal(peer.gid.begin(), peer.gid.begin() + kSubnetBytes, port_.gid.begin())) {
+      return Status::Error(ENETUNREACH, "the peer's InfiniBand port is in another subnet: " + ToString(peer.gid) +
+                                            ", this end's is " + ToString(port_.gid));
+    }
+    attributes.ah_attr.dlid = peer.lid;
+  } else {
+    attributes.ah_attr.is_global = 1;
+    attributes.ah_attr.grh.sgid_index = port_.index;
+    attributes.ah_attr.grh.hop_limit = kHops;
+    std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+  }
   RETURN_IF_ERROR(Modify(attributes,
                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,

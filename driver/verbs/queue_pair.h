@@ -61,7 +61,7 @@ class VerbsQueuePair final : public QueuePair {
   const QueuePairOptions options_;
   VerbsCompletionQueue* const send_queue_;
   VerbsCompletionQueue* const receive_queue_;
-  GidPlace place_;
+  PortAddress port_;
   PairPtr pair_;
   uint32_t first_sequence_ = 0;
   bool send_reserved_ = false;

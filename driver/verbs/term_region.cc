@@ -3,12 +3,13 @@
 
 #include <sys/mman.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
-#include "driver/kernel/test/uverbs_calls.h"
+#include "driver/kernel/abi/uverbs_calls.h"
 
 namespace termfs::driver::verbs {
 namespace {
@@ -23,11 +24,12 @@ Status Failed(int error, const Device& device, const char* what) {
 }  // namespace
 
 Status CheckTermVersion(const std::string& device, uint32_t version) {
-  return version == TERM_MR_ABI_VERSION
-             ? Status::Ok()
-             : Status::Error(EPROTO, "the driver of " + device + " has TeRM memory regions of version " +
-                                         std::to_string(version) + ", this program uses those of version " +
-                                         std::to_string(TERM_MR_ABI_VERSION) + "; build both from one source");
+  if (version == TERM_MR_ABI_VERSION) {
+    return Status::Ok();
+  }
+  std::array<char, 256> text{};
+  term_version_text(version, text.data(), text.size());
+  return Status::Error(EPROTO, "use " + device + ": " + text.data());
 }
 
 Status CheckTermRegions(const std::shared_ptr<Device>& device) {

@@ -10,7 +10,6 @@ import time
 
 from kernel import MODULES, ROOT, run
 
-MEMORY_MIB = 640
 DISK_MIB = 1024  # sparse
 PROVIDERS = "/usr/lib/x86_64-linux-gnu/libibverbs"
 # Programs of this machine that the guest runs.
@@ -93,14 +92,14 @@ def make_disk(path):
 class Guest:
     """One run of QEMU, from boot to power off. Its files are in `folder` and begin with `name`."""
 
-    def __init__(self, kernel, initramfs, folder, name, parameters, cpus=2, devices=()):
+    def __init__(self, kernel, initramfs, folder, name, parameters, memory, cpus=2, devices=()):
         self.name = name
         self.folder = folder
         self._disk = make_disk(os.path.join(folder, f"{name}.disk"))
         self._log_path = os.path.join(folder, f"{name}.log")
         self._log = open(self._log_path, "wb")
         self._process = subprocess.Popen(
-            ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(cpus), "-m", str(MEMORY_MIB),
+            ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(cpus), "-m", str(memory),
              "-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot",
              "-kernel", kernel.image, "-initrd", initramfs, "-append",
              "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check rdinit=/init " +

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 from typing import NamedTuple, Optional
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -17,6 +16,7 @@ METAPACKAGE = "linux-image-6.12-cloud-amd64"
 SOURCE = "linux-source-6.12"
 RXE, MLX5 = "drivers/infiniband/sw/rxe", "drivers/infiniband/hw/mlx5"  # in the kernel's sources, the last of them last
 ABI = "driver/kernel/abi/term_mr_abi.h"
+CHECKPATCH = ("scripts/checkpatch.pl", "scripts/spelling.txt", "scripts/const_structs.checkpatch")  # the first, with the others
 # In the order in which they are loaded.
 MODULES = ("virtio_blk", "failover", "net_failover", "virtio_net", "ib_core", "ib_uverbs", "configfs", "ib_cm", "iw_cm",
            "rdma_cm", "rdma_ucm", "udp_tunnel", "ip6_udp_tunnel", "crc32_generic", "dummy", "veth")
@@ -104,8 +104,8 @@ class Kernel:
         open(done, "w", encoding="utf-8").close()
 
     def _take_source(self):
-        """The drivers' folders out of the kernel's sources, which are read no further than that."""
-        self.source = os.path.join(self.folder, f"source-{self.release}")
+        """What is needed of the kernel's sources: the drivers' folders, and checkpatch."""
+        self.source = os.path.join(self.folder, f"sources-{self.release}")
         if os.path.exists(self.source):
             return
         package = self._fetch(SOURCE)
@@ -113,19 +113,11 @@ class Kernel:
         shutil.rmtree(taken, ignore_errors=True)
         os.makedirs(taken)
         with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as unpacking, \
-                subprocess.Popen(["tar", "-xO", "--wildcards", f"./usr/src/{SOURCE}.tar.xz"], stdin=unpacking.stdout,
-                                 stdout=subprocess.PIPE) as picking, lzma.open(picking.stdout) as plain, \
-                tarfile.open(fileobj=plain, mode="r|") as archive:
-            for member in archive:
-                path = member.name.partition("/")[2]
-                if path.startswith((RXE + "/", MLX5 + "/")) and member.isfile():
-                    os.makedirs(os.path.join(taken, os.path.dirname(path)), exist_ok=True)
-                    with open(os.path.join(taken, path), "wb") as file:
-                        file.write(archive.extractfile(member).read())
-                elif os.path.exists(os.path.join(taken, RXE)) and not path.startswith(RXE):
-                    break
-            picking.kill()
-            unpacking.kill()
+                subprocess.Popen(["tar", "-xO", f"./usr/src/{SOURCE}.tar.xz"], stdin=unpacking.stdout,
+                                 stdout=subprocess.PIPE) as picking, \
+                subprocess.Popen(["xz", "-dc", "-T0"], stdin=picking.stdout, stdout=subprocess.PIPE) as plain:
+            run("tar", "-x", "--strip-components=1", "--wildcards", "-C", taken,
+                *(f"*/{wanted}" for wanted in (f"{RXE}/*", f"{MLX5}/*", *CHECKPATCH)), stdin=plain.stdout)
         os.rename(taken, self.source)
 
     def _lay_out(self, driver, folder):
@@ -166,6 +158,39 @@ class Kernel:
         small = os.path.join(self.folder, f"{name}.ko")
         run("strip", "--strip-debug", "-o", small, os.path.join(folder, driver.source, driver.module + ".ko"))
         return small
+
+    def checkpatch(self):
+        """(file of driver/kernel, what the kernel's own checker of style says of it or None) of each."""
+        ours = os.path.join(ROOT, "driver/kernel")
+        patches = sorted(glob.glob(os.path.join(ours, "patches/*/*.patch")))
+        sources = [os.path.join(ROOT, ABI), *sorted(glob.glob(os.path.join(ours, "rxe/*.[ch]")) +
+                                                    glob.glob(os.path.join(ours, "mlx5/*.[ch]")))]
+        results = []
+        for path in (*patches, *sources):
+            # Nobody has signed the patches off; BIT() is not for user space.
+            done = subprocess.run(["perl", os.path.join(self.source, CHECKPATCH[0]), "--no-tree", "--strict", "--no-signoff",
+                                   "--ignore", "BIT_MACRO", "--terse", *([] if path in patches else ["-f"]), path],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            results.append((os.path.relpath(path, ours), done.stdout if done.returncode != 0 else None))
+        return results
+
+    def compare_with_dkms(self):
+        """How what dkms would build differs from the driver that is tested, or None."""
+        scripts = os.path.join(ROOT, "driver/kernel/dkms")
+        tree = os.path.join(self.folder, "dkms")
+        shutil.rmtree(tree, ignore_errors=True)
+        os.makedirs(tree)
+        package = run(os.path.join(scripts, "install"), tree).strip().replace("/", "-")
+        archive = os.path.join(tree, "source.tar.xz")
+        run("tar", "-cJf", archive, "--transform", f"s|^|{SOURCE}/|", "-C", self.source, RXE)
+        run("./prepare", self.release, cwd=os.path.join(tree, package), env={**os.environ, "LINUX_SOURCE": archive})
+        self._lay_out(DRIVERS["rxe-patched"], os.path.join(tree, "tested"))
+        done = subprocess.run(["diff", "-r", os.path.join(tree, "tested", RXE), os.path.join(tree, package)],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        # dkms's own files are there only.
+        differences = [line for line in done.stdout.splitlines()
+                       if not re.match(rf"Only in {re.escape(os.path.join(tree, package))}: (change|dkms\.conf|prepare)$", line)]
+        return "\n".join(differences) or None
 
     def needed_by(self, path):
         """Modules of the kernel's own that a module needs, in the order in which they are loaded."""

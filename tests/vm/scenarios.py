@@ -9,6 +9,7 @@ class Host(NamedTuple):
 
     run: str  # the function, without run_
     module: str = "rxe-patched"  # the RNIC driver that load_driver loads: a key of kernel.DRIVERS
+    memory: int = 640  # MiB
 
 
 class Scenario(NamedTuple):
@@ -18,11 +19,11 @@ class Scenario(NamedTuple):
 
 
 SCENARIOS = (
-    Scenario("driver", 720, (Host("driver"),)),
+    Scenario("driver", 720, (Host("driver", memory=384),)),
     Scenario("hosts", 900, (Host("hosts_a"), Host("hosts_b"))),
-    Scenario("hosts_mount", 900, (Host("hosts_mount_a"), Host("hosts_mount_b"))),
+    Scenario("hosts_mount", 1200, (Host("hosts_mount_a"), Host("hosts_mount_b"))),
+    Scenario("hosts_stock", 900, (Host("hosts_stock_a", module="rxe-stock"), Host("hosts_stock_b", module="rxe-stock"))),
     Scenario("rnics", 300, (Host("rnics"),)),
-    Scenario("mount", 360, (Host("mount"),)),
     Scenario("serve", 900, (Host("serve"),)),
     Scenario("serve_stock", 900, (Host("serve_stock", module="rxe-stock"),)),
     Scenario("stock", 120, (Host("stock", module="rxe-stock"),)),

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "driver/kernel/test/uverbs_calls.h"
+#include "driver/kernel/abi/uverbs_calls.h"
 
 #define PAGE ((size_t)4096)
 #define PAGES 64

@@ -346,7 +346,7 @@ static void another_version(void) {
   CHECK(mr != NULL);
   CHECK_EQ(term_query_mr(mr, &info), EPROTO);
   CHECK(info.abi_version != TERM_MR_ABI_VERSION && info.abi_version != 0);
-  term_version_text(&info, text, sizeof(text));
+  term_version_text(info.abi_version, text, sizeof(text));
   snprintf(theirs, sizeof(theirs), "regions are of version %u, this program's of version %u", info.abi_version,
            (unsigned)TERM_MR_ABI_VERSION);
   CHECK(strstr(text, theirs) != NULL);

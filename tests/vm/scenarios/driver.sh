@@ -41,7 +41,7 @@ run_driver() {
   what term_mr_test term_mr_test rxe0 /mnt
   confine 64
   what memory_pressure term_mr_test rxe0 /mnt large 192 /sys/fs/cgroup/confined/cgroup.procs
-  what larger_than_memory term_mr_test rxe0 /mnt large 768
+  what larger_than_memory term_mr_test rxe0 /mnt large 480
   what ibv_rc_pingpong both_ends ibv_rc_pingpong -d rxe0 -g 1 -n 200
   what ib_read_bw both_ends ib_read_bw -d rxe0 -x 1 -s 4096 -n 1000
   what killed_with_a_region_then_unloaded killed_and_unloaded
@@ -56,6 +56,13 @@ run_stock() {
 run_version() {
   dummy_device
   what version term_mr_test rxe0 /mnt version
+  what server_names_both_versions server_names_both_versions
+}
+
+server_names_both_versions() {
+  termfs format /mnt/volume --capacity 64M || return 1
+  refused termfs serve /mnt/volume --listen 10.9.9.1 --rdma rxe0 || return 1
+  grep -q 'version 99, this program.s of version [0-9]' /tmp/refusal || { cat /tmp/refusal; return 1; }
 }
 
 # There is no such card here: that it loads is all.

@@ -13,11 +13,11 @@ device_on_network() {
   rdma link add rxe0 type rxe netdev eth0 || echo "FAIL add_device: rdma link add"
 }
 
-# For both ends at once.
+# set_mtu BYTES [WORD]: for both ends at once; WORD: where the scenario does so more than once.
 set_mtu() {
   ip link set eth0 mtu "$1"
-  tell "mtu_$1"
-  await "mtu_$1"
+  tell "mtu_$1${2:-}"
+  await "mtu_$1${2:-}"
 }
 
 # The number of rxe0's GID that is an IPv4 address.

@@ -36,26 +36,3 @@ run_rnics() {
   rnics 10.9.8.1 10.9.8.2 _over_IPv4
   rnics fd00:98::1 fd00:98::2 _over_IPv6
 }
-
-run_mount() {
-  two_networks
-  what mount_over_rdma mount_over_rdma
-}
-
-# A server with the software RNIC in the other network, and a mount here through the RDMA device.
-mount_over_rdma() {
-  termfs format /mnt/volume --capacity 64M --dram-ratio 0.1 || return 1
-  ip netns exec other /programs/termfs serve /mnt/volume --listen 10.9.8.2 || return 1
-  mkdir -p /root/mounted
-  termfs mount 10.9.8.2:4794 /root/mounted --secret /mnt/volume/secret -o rdma=rxe1 || return 1
-  dd if=/dev/urandom of=/mnt/original bs=1M count=16 2> /dev/null
-  cp /mnt/original /root/mounted/copy && sync || return 1
-  for _ in 1 2; do
-    echo 3 > /proc/sys/vm/drop_caches
-    cmp /mnt/original /root/mounted/copy || return 1
-  done
-  termfs stats --json --count 1 /root/mounted > /tmp/stats || return 1
-  termfs status --json /root/mounted >> /tmp/stats || return 1
-  grep -q 'verbs rxe1' /tmp/stats || { echo "the transport is not told: $(head -c 400 /tmp/stats)"; return 1; }
-  umount /root/mounted && kill "$(pidof termfs)"
-}

@@ -165,6 +165,7 @@ TEST_P(Network, Connect_MalformedEndpointIsEproto) {
       {"queue pair", {11, 1}},
       {"MTU", {16, 1}},
       {"address", {39, 3}},
+      {"link layer", {42, 3}},
   };
   for (const auto& [what, change] : broken) {
     Side a;

@@ -77,12 +77,12 @@ static inline int term_query_mr(struct ibv_mr* mr, struct term_mr_info* info) {
 }
 
 /* What to tell an administrator after EPROTO. */
-static inline void term_version_text(const struct term_mr_info* info, char* text, size_t size) {
+static inline void term_version_text(uint32_t driver_version, char* text, size_t size) {
   snprintf(
       text, size,
       "the RDMA driver's TeRM memory regions are of version %u, this program's of version %u: install the driver and "
       "the program from one release",
-      info->abi_version, (unsigned)TERM_MR_ABI_VERSION);
+      driver_version, (unsigned)TERM_MR_ABI_VERSION);
 }
 
 /* `advice`: IB_UVERBS_ADVISE_MR_ADVICE_...; the range is covered when this returns. */
