@@ -92,7 +92,7 @@ def make_disk(path):
 class Guest:
     """One run of QEMU, from boot to power off. Its files are in `folder` and begin with `name`."""
 
-    def __init__(self, kernel, initramfs, folder, name, parameters, memory, cpus=2, devices=()):
+    def __init__(self, kernel, initramfs, folder, name, parameters, memory, cpus, devices):
         self.name = name
         self.folder = folder
         self._disk = make_disk(os.path.join(folder, f"{name}.disk"))

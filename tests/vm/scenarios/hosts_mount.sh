@@ -64,7 +64,7 @@ run_hosts_stock_b() {
 
 begin_serving() {
   join_network 1
-  termfs format /mnt/volume --capacity 64M --dram-ratio 0.05 > /dev/null || echo "FAIL format: exit code $?"
+  termfs format /mnt/volume --capacity 64M --dram-ratio 0.03 > /dev/null || echo "FAIL format: exit code $?"
 }
 
 # serve_for KIND OPTION...
@@ -98,7 +98,7 @@ begin_visiting() {
   join_network 2
   device_on_network
   mkdir -p /root/mounted
-  dd if=/dev/urandom of=/mnt/original bs=1M count=6 2> /dev/null
+  dd if=/dev/urandom of=/mnt/original bs=1M count=4 2> /dev/null
 }
 
 # With packets that hold a page, and with such that do not.

@@ -54,7 +54,7 @@ same() {
 
 # serve_over_rdma WAY: a file larger than the DRAM tier, through all mounts.
 serve_over_rdma() {
-  termfs format /mnt/volume --capacity 32M --dram-ratio 0.16 || return 1
+  termfs format /mnt/volume --capacity 32M --dram-ratio 0.08 || return 1
   start_server || return 1
   termfs status --json /mnt/volume > /tmp/status
   grep -q "verbs rxe1 (RoCEv2)$1 at $SERVER" /tmp/status || { echo "status says $(head -c 600 /tmp/status)"; return 1; }
@@ -63,7 +63,7 @@ serve_over_rdma() {
   here termfs mount $SERVER:4794 /root/device --secret /mnt/volume/secret -o rdma=rxe1 || return 1
   there /programs/termfs mount $SERVER:4794 /root/other --secret /mnt/volume/secret || return 1
   here termfs mount /mnt/volume /root/local || return 1
-  dd if=/dev/urandom of=/mnt/first bs=1M count=8 2> /dev/null
+  dd if=/dev/urandom of=/mnt/first bs=1M count=5 2> /dev/null
   cp /mnt/first /root/device/first && sync || return 1
   same first || return 1
   termfs status --json /mnt/volume > /tmp/status
@@ -97,14 +97,14 @@ changes_were_found_by_validation() {
 # A table that is longer than what the mounts were told of is READ by another key.
 grows_while_served() {
   termfs set /mnt/volume capacity=48M || return 1
-  dd if=/dev/urandom of=/mnt/grown bs=1M count=20 2> /dev/null
+  dd if=/dev/urandom of=/mnt/grown bs=1M count=22 2> /dev/null
   cp /mnt/grown /root/local/grown && sync || return 1
   same grown && rm /mnt/grown /root/local/grown
 }
 
 # What fits the tier comes there, and then is READ without the server.
 reads_without_the_server() {
-  termfs set /mnt/volume dram-ratio=0.8 || return 1
+  termfs set /mnt/volume dram-ratio=0.4 || return 1
   dd if=/mnt/first of=/mnt/small bs=1M count=1 2> /dev/null
   cp /mnt/small /root/device/small && sync || return 1
   for _ in 1 2 3 4 5 6; do
@@ -116,7 +116,7 @@ reads_without_the_server() {
   forget
   cmp /mnt/small /root/device/small || return 1
   after=$(counted rpc_read_pages_total)
-  termfs set /mnt/volume dram-ratio=0.16 || return 1
+  termfs set /mnt/volume dram-ratio=0.08 || return 1
   [ $((after - before)) -lt 128 ] || { echo "$((after - before)) of 256 pages were asked for by RPC"; return 1; }
 }
 
@@ -129,12 +129,12 @@ changes_under_load() {
   done) &
   load=$!
   turn=0
-  for ratio in 0.1 0.6 0.2; do
+  for ratio in 0.05 0.3 0.1; do
     termfs set /mnt/volume dram-ratio=$ratio || return 1
     turn=$((turn + 1))
     dd if=/dev/urandom of=/mnt/piece bs=64k count=24 2> /dev/null
     for to in /mnt /root/device /root/other; do
-      dd if=/mnt/piece of="$to/changing" bs=64k seek=$((turn * 30)) conv=notrunc 2> /dev/null || return 1
+      dd if=/mnt/piece of="$to/changing" bs=64k seek=$((turn * 18)) conv=notrunc 2> /dev/null || return 1
     done
     for mount in $MOUNTS; do
       cmp /mnt/changing "$mount/changing" || return 1
