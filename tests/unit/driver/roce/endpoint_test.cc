@@ -56,14 +56,14 @@ TEST(Endpoint, Decode_LidOfAMulticastGroupIsRefused) {
   info.lid = 0xbfff;
   EXPECT_TRUE(Decode(Encode(info), info.gid, LinkLayer::kInfiniBand).ok());
   info.lid = 0xc000;
-  EXPECT_EQ(Decode(Encode(info), info.gid, LinkLayer::kInfiniBand).code(), EPROTO);
+  EXPECT_EQ(Decode(Encode(info), info.gid, LinkLayer::kInfiniBand).status().code(), EPROTO);
 }
 
 TEST(Endpoint, Decode_AnotherAddressThanThePeersIsRefusedOnEthernet) {
   const EndpointInfo info = OnEthernet();
   Gid seen = info.gid;
   seen[15] = std::byte{10};
-  EXPECT_EQ(Decode(Encode(info), seen).code(), EPROTO);
+  EXPECT_EQ(Decode(Encode(info), seen).status().code(), EPROTO);
 }
 
 }  // namespace
