@@ -45,7 +45,7 @@ run_hosts_mount_b() {
   visit_infiniband
 }
 
-# The same with the driver as it is shipped.
+# A server and a mount with the driver as it is shipped.
 run_hosts_stock_a() {
   begin_serving
   device_on_network
@@ -57,6 +57,7 @@ run_hosts_stock_a() {
 
 run_hosts_stock_b() {
   begin_visiting
+  DEVICE=10.9.10.2  # an address of it is as good as its name
   visit_mounts device
 }
 
@@ -114,7 +115,7 @@ visit_mounts() {
   done
 }
 
-mount_of_other_host() { termfs mount 10.9.10.1:4794 /root/mounted --secret /root/secret -o rdma=rxe0; }
+mount_of_other_host() { termfs mount 10.9.10.1:4794 /root/mounted --secret /root/secret -o "rdma=${DEVICE:-rxe0}"; }
 
 is_mounted() { grep -q ' /root/mounted fuse' /proc/mounts || { echo "nothing is mounted"; return 1; }; }
 
