@@ -173,13 +173,22 @@ void Connection::Flush() {
 // ---------------------------------------------------------------------------------------------------------------
 // Completions.
 
+// Whoever has seen one that failed finds the connection failed.
+void Connection::NoteEnd(WcStatus status) {
+  if (status != WcStatus::kSuccess) {
+    state_.store(State::kFailed, std::memory_order_release);
+  }
+}
+
 void Connection::OnSend(const WorkCompletion& completion) {
+  NoteEnd(completion.status);
   if (owner_ != nullptr) {
     sends_->Put(owner_, completion);
   }
 }
 
 void Connection::OnReceive(const WorkCompletion& completion) {
+  NoteEnd(completion.status);
   if (owner_ != nullptr) {
     receives_->Put(owner_, completion);
   }

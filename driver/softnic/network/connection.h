@@ -70,6 +70,7 @@ class Connection final : private roce::PacketSink, private roce::CompletionSink 
   // Ends whatever the connection was called for: what may be sent is, a half that failed takes the other one along,
   // sleepers are woken.
   void Finish(TimePoint now) REQUIRES(mutex_);
+  void NoteEnd(WcStatus status) REQUIRES(mutex_);
   void SealPacket() REQUIRES(mutex_);
   void Flush() REQUIRES(mutex_);
 
