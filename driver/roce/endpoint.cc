@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kMagic = 0x3145434f524d5254;  // "TRMROCE1"
 constexpr uint32_t kLeastMtu = 256;
 constexpr uint32_t kLargestMtu = 4096;
-constexpr size_t kIpv4At = 12;  // in a Gid
+constexpr size_t kIpv4At = 12;         // in a Gid
 constexpr uint16_t kLastLid = 0xbfff;  // above are those of multicast groups
 
 // Little-endian, as the machines are.

@@ -19,7 +19,8 @@ std::string ToString(const Gid& gid);
 
 namespace roce {
 
-// What the packets go through: UDP, as RoCE v2, or InfiniBand's own links, on which a port has a local identifier (LID).
+// What the packets go through: UDP, as RoCE v2, or InfiniBand's own links, on which a port has a local identifier
+// (LID).
 enum class LinkLayer : uint8_t { kEthernet, kInfiniBand };
 
 struct EndpointInfo {

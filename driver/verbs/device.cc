@@ -110,8 +110,9 @@ Result<PortAddress> Device::Use(const ibv_gid_entry& entry) const {
 
 Status Device::CheckPorts() const {
   ASSIGN_OR_RETURN(const std::vector<ibv_gid_entry> entries, Addresses());
-  Status status = Status::Error(
-      EADDRNOTAVAIL, "use " + name() + (link_ == roce::LinkLayer::kEthernet
+  Status status =
+      Status::Error(EADDRNOTAVAIL, "use " + name() +
+                                       (link_ == roce::LinkLayer::kEthernet
                                             ? ": it has no address for RoCE v2 (has its interface an IP address?)"
                                             : ": none of its ports has an address"));
   for (const ibv_gid_entry& entry : entries) {

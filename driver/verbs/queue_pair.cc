@@ -191,7 +191,8 @@ Status VerbsQueuePair::Connect(Endpoint remote) {
   if (connected_) {
     return Status::Error(EISCONN, "connect a queue pair a second time");
   }
-  ASSIGN_OR_RETURN(const roce::EndpointInfo peer, roce::Decode(remote, options_.network->remote, domain_->device().link()));
+  ASSIGN_OR_RETURN(const roce::EndpointInfo peer,
+                   roce::Decode(remote, options_.network->remote, domain_->device().link()));
   if (peer.port != roce::kUdpPort) {
     return Status::Error(EADDRINUSE, "the peer receives RoCE on UDP port " + std::to_string(peer.port) + ", because " +
                                          std::to_string(roce::kUdpPort) +

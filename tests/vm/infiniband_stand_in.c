@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * InfiniBand's link layer on Soft-RoCE, to a program that this library is preloaded into: there is no device in software
- * that has one. Its port says that it is InfiniBand and has the LID $STAND_IN_LID and one GID; a queue pair is connected
- * to the LID n and nothing else, which is 10.9.10.n on the network below. What goes over the link is RoCE as ever: this
- * shows that a program asks for a path as InfiniBand has it, no more.
+ * InfiniBand's link layer on Soft-RoCE, to a program that this library is preloaded into: there is no device in
+ * software that has one. Its port says that it is InfiniBand and has the LID $STAND_IN_LID and one GID; a queue pair is
+ * connected to the LID n and nothing else, which is 10.9.10.n on the network below. What goes over the link is RoCE as
+ * ever: this shows that a program asks for a path as InfiniBand has it, no more.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -162,10 +162,7 @@ TEST_P(Network, Odp_IsRefused) {
 TEST_P(Network, Connect_MalformedEndpointIsEproto) {
   const std::map<std::string, std::pair<size_t, uint8_t>> broken = {
       {"magic", {0, 1}},  // a byte, and the bits of it that change
-      {"queue pair", {11, 1}},
-      {"MTU", {16, 1}},
-      {"address", {39, 3}},
-      {"link layer", {42, 3}},
+      {"queue pair", {11, 1}}, {"MTU", {16, 1}}, {"address", {39, 3}}, {"link layer", {42, 3}},
   };
   for (const auto& [what, change] : broken) {
     Side a;
