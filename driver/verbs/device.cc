@@ -43,9 +43,12 @@ Result<std::shared_ptr<Device>> Device::Open(const std::string& wanted) {
       return ErrnoStatus("open the RDMA device " + name);
     }
     std::shared_ptr<Device> device(new Device(std::move(context)));
-    RETURN_IF_ERROR(device->Examine());
-    if (address && (device->link() != roce::LinkLayer::kEthernet || !device->Find(*address).ok())) {
+    Status status = device->Examine();
+    if (address && (!status.ok() || device->link() != roce::LinkLayer::kEthernet || !device->Find(*address).ok())) {
       continue;
+    }
+    if (!status.ok()) {
+      return status;
     }
     return device;
   }
