@@ -29,16 +29,22 @@ namespace termfs::mount {
 class FrontEnd;
 
 // A serving thread's way to the servers. Requests are received into the lane's memory.
-class FrontEndThread : public FuseThread {
+class FrontEndThread : public FuseThread, private fs::client::ServerWait {
  public:
-  FrontEndThread(FrontEnd& front, std::unique_ptr<fs::client::Lane> lane) : front_(front), lane_(std::move(lane)) {}
+  FrontEndThread(FrontEnd& front, std::unique_ptr<fs::client::Lane> lane) : front_(front), lane_(std::move(lane)) {
+    lane_->TellOfWaits(this);
+  }
   std::span<std::byte> buffer() override { return lane_->buffer(); }
   Result<std::span<const std::byte>> Read(const ReadArguments& arguments) override;  // fuse_data.cc
   Interruption* interruption() override { return &lane_->interruption(); }
   fs::client::Lane& lane() { return *lane_; }
 
  private:
+  void Begin() override;  // fuse_data.cc
+  void End() override { wait_.reset(); }
+
   FrontEnd& front_;
+  std::optional<FuseServer::Wait> wait_;  // for the server
   std::unique_ptr<fs::client::Lane> lane_;
 };
 

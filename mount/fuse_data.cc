@@ -36,6 +36,15 @@ Status DropWritten(FrontEnd& front, fuse_ino_t ino, uint64_t offset) {
 
 }  // namespace
 
+// What a killed program leaves to be closed must find a thread also when all of them wait.
+void FrontEndThread::Begin() {
+  wait_.emplace();
+  if (const Status prepared = wait_->Prepare(); !prepared.ok()) {
+    LOG_DEBUG("a thread waits for the server: {}", prepared.ToString());
+    wait_.reset();
+  }
+}
+
 Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arguments) {
   if (FuseServer::request().caches) {
     if (const Status known = front_.file_system().CachePages(*lane_, FileOf(arguments.handle)); !known.ok()) {

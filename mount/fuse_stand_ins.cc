@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stand-ins: a request that waits for another process, for a lock, may wait for any time, and the request that ends its
-// wait must find a thread. So before a thread waits it sees to it that as many as there were at first go on serving its
-// queue. Those that are added stay: they are what the next such waits need.
+// Stand-ins: a request that waits for another process, for a lock or for a server that is gone, may wait for any time,
+// and the request that ends its wait must find a thread: the unlock, or what a program closes that was killed. So
+// before a thread waits it sees to it that as many as there were at first go on serving its queue. Those that are added
+// stay: they are what the next such waits need.
 #include <algorithm>
 
 #include "base/log.h"
@@ -53,7 +54,7 @@ Status FuseServer::BeginWait(const Worker& worker) {
     }
     const size_t added = workers_.size();
     if (added >= workers_.capacity()) {
-      return Status::Error(ENOLCK, "too many threads wait for locks");
+      return Status::Error(ENOLCK, "too many threads wait");
     }
     if (const Status made = AddWorker(make_thread_, worker.over_ring ? worker.cpu : -1); !made.ok()) {
       LOG_WARNING("no thread in place of one that has to wait: {}", made.ToDebugString());

@@ -88,6 +88,15 @@ struct MountOptions {
   bool grants = true;  // ask for attributes and entries that the kernel may keep; without a cache: no
 };
 
+// Who lends its thread to a wait for a server that is gone, which may last as long as MountOptions::session.reconnect;
+// called on that thread.
+class ServerWait {
+ public:
+  virtual ~ServerWait() = default;
+  virtual void Begin() = 0;
+  virtual void End() = 0;
+};
+
 // One thread's way to the servers. Reads deliver into buffer(), writes may be sent from it without a copy; after an
 // error it is another one. The interruption's owner is the lane's thread.
 class Lane {
@@ -97,6 +106,8 @@ class Lane {
   // The part of buffer() that was asked for by OpenLane. Only reads under way, and who asked for it, use it.
   virtual std::span<std::byte> places() = 0;
   virtual Interruption& interruption() = 0;
+  // `wait` is told of each wait from now on, and outlives the lane.
+  virtual void TellOfWaits(ServerWait* wait) { static_cast<void>(wait); }
   // Ask right before the answer goes to the kernel. `attributes`: those that go with it, if any.
   virtual Keep keep(const Attributes* attributes) const {
     static_cast<void>(attributes);
@@ -194,7 +205,7 @@ class FileSystem {
   // `address`: the volume's directory, or a host and port. `cache` may be null; it outlives the file system.
   static Result<std::unique_ptr<FileSystem>> Connect(driver::Nic& nic, const ServerAddress& address,
                                                      const MountOptions& options, KernelCache* cache);
-  // `place_bytes`: of places(), for BeginRead.
+  // `place_bytes`: of places(), for BeginRead. Waits for no server that is gone: the lane's first request does.
   virtual Result<std::unique_ptr<Lane>> OpenLane(size_t place_bytes = 0) = 0;
   // The same, for BeginRead only, which waits for nobody in that lane: what the map says and the client can begin at
   // once is read; EAGAIN, there or as the result, where it takes more: the server, or room among other reads. Opened by

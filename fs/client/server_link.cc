@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/page.h"
+#include "fs/client/lost_channel.h"
 #include "fs/proto/codec.h"
 #include "fs/proto/opcodes.h"
 
@@ -38,6 +39,28 @@ bool IsLoss(const Status& status) { return status.code() == ENOTCONN; }
 bool IsUnreachable(const Status& status) {
   return status.code() == ENETUNREACH || status.code() == EHOSTUNREACH || status.code() == ENETDOWN;
 }
+
+class WaitTold {
+ public:
+  explicit WaitTold(ServerWait* wait) : wait_(wait) {}
+  ~WaitTold() {
+    if (begun_ && wait_ != nullptr) {
+      wait_->End();
+    }
+  }
+  WaitTold(const WaitTold&) = delete;
+  WaitTold& operator=(const WaitTold&) = delete;
+  bool begun() const { return begun_; }
+  void Begin() {
+    if (!std::exchange(begun_, true) && wait_ != nullptr) {
+      wait_->Begin();
+    }
+  }
+
+ private:
+  ServerWait* const wait_;
+  bool begun_ = false;
+};
 
 }  // namespace
 
@@ -135,10 +158,22 @@ Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes, si
       free_slots_.pop_back();
     }
   }
-  RETURN_IF_ERROR(by_map ? JoinNow(*lane) : Rejoin(*lane, Status::Ok()));
+  RETURN_IF_ERROR(by_map ? JoinNow(*lane) : OpenInSession(*lane));
   MutexLock lock(mutex_);
   lanes_.push_back(lane.get());
   return lane;
+}
+
+Status ServerLink::OpenInSession(VolumeLane& lane) {
+  const uint64_t now = generation();
+  Status joined = JoinIn(now, lane, Phase::kResumed);
+  if (!IsLoss(joined) && !IsUnreachable(joined)) {
+    return joined;
+  }
+  ReportLost(now, joined);
+  ASSIGN_OR_RETURN(lane.channel_, LostChannel::Create(Status::Error(ENOTCONN, joined.ToString()),
+                                                      lane.buffer_bytes_ + lane.place_bytes_));
+  return Status::Ok();
 }
 
 void ServerLink::Remove(VolumeLane& lane) {
@@ -289,22 +324,28 @@ Status ServerLink::Rejoin(VolumeLane& lane, const Status& why) {
 }
 
 Result<std::pair<ServerLink::SessionPtr, uint64_t>> ServerLink::AwaitSession(VolumeLane& lane) {
-  MutexLock lock(mutex_);
+  WaitTold told(lane.wait_);
   while (true) {
-    if (state_ == State::kAbandoned) {
-      return why_;
+    {
+      MutexLock lock(mutex_);
+      if (state_ == State::kAbandoned) {
+        return why_;
+      }
+      if (state_ == State::kUp && generation_ > lost_generation_) {
+        return std::pair(session_, generation_);
+      }
+      const auto now = steady_clock::now();
+      if (state_ == State::kGivenUp || (state_ == State::kDown && now >= down_since_ + reconnect_)) {
+        return GivenUpStatus();
+      }
+      if (lane.interruption_->requested()) {
+        return Status::Error(EINTR, "the wait for the server was interrupted");
+      }
+      if (told.begun()) {
+        changed_.WaitFor(mutex_, kLook);
+      }
     }
-    if (state_ == State::kUp && generation_ > lost_generation_) {
-      return std::pair(session_, generation_);
-    }
-    const auto now = steady_clock::now();
-    if (state_ == State::kGivenUp || (state_ == State::kDown && now >= down_since_ + reconnect_)) {
-      return GivenUpStatus();
-    }
-    if (lane.interruption_->requested()) {
-      return Status::Error(EINTR, "the wait for the server was interrupted");
-    }
-    changed_.WaitFor(mutex_, kLook);
+    told.Begin();  // it may open a lane
   }
 }
 

@@ -101,6 +101,7 @@ class VolumeLane final : public Lane {
   std::span<std::byte> before_places() { return channel_->buffer().first(buffer_bytes_); }
   std::span<std::byte> places() override { return channel_->buffer().subspan(buffer_bytes_, place_bytes_); }
   Interruption& interruption() override { return *interruption_; }
+  void TellOfWaits(ServerWait* wait) override { wait_ = wait; }
   uint64_t generation() const { return generation_; }
   bool by_map() const { return by_map_; }  // see FileSystem::OpenLaneByMap
   // Counts one more; how many there were before.
@@ -147,6 +148,7 @@ class VolumeLane final : public Lane {
   const size_t place_bytes_;
   const bool by_map_;
   LaneGrants grants_;
+  ServerWait* wait_ = nullptr;
   Slot slot_;
   SpinLock in_use_;  // by its thread, for as long as a request takes; or by the link, which only tries
   std::unique_ptr<tlib::client::Channel> channel_;
@@ -201,6 +203,7 @@ class ServerLink {
   ServerLink(const ServerLink&) = delete;
   ServerLink& operator=(const ServerLink&) = delete;
 
+  // A lane by maps needs a session, ENOTCONN; another one is there without, and waits with its first request.
   Result<std::unique_ptr<VolumeLane>> OpenLane(size_t buffer_bytes, size_t place_bytes = 0, bool by_map = false)
       EXCLUDES(mutex_);
 
@@ -248,6 +251,7 @@ class ServerLink {
   Status Rejoin(VolumeLane& lane, const Status& why) EXCLUDES(mutex_);
   // To the session of now, if there is one: ENOTCONN.
   Status JoinNow(VolumeLane& lane) EXCLUDES(mutex_);
+  Status OpenInSession(VolumeLane& lane) EXCLUDES(mutex_);
   Result<std::pair<SessionPtr, uint64_t>> AwaitSession(VolumeLane& lane) EXCLUDES(mutex_);
   Status Join(VolumeLane& lane, const SessionPtr& session, uint64_t generation);
   enum class Phase : uint8_t { kResuming, kResumed };

@@ -281,6 +281,28 @@ def case_carried_reads_without_a_server(site):
     end_by_signal(signal.SIGTERM, *readers[1:])
 
 
+def case_carried_reads_more_than_lanes_wait(site):
+    """Each program that waits for a server that is gone can be killed alone, also where far more wait than there are
+    lanes."""
+    volume = site.volume("256M", 0.05)
+    m = volume.mount("reconnect=3600")
+    numbered(m / "f", 4)
+    readers = start_readers(site, m / "f", 40, 0, pages=4 * 256, cpus=sorted(os.sched_getaffinity(0))[:1], held=True)
+    volume.kill()
+    eventually(lambda: m.describe()["link_up"] == "0", "the mount notices")
+    for reader in readers:
+        reader.send_signal(signal.SIGCONT)
+    time.sleep(1)  # all of them wait by now
+    for reader in readers[::4]:
+        end_by_signal(signal.SIGKILL, reader)
+    left = [reader for reader in readers if reader.poll() is None]
+    check(len(left) == 30, f"{len(left)} wait on")
+    volume.serve()
+    check_done(start_readers(site, m / "f", 4, 100, pages=4 * 256))
+    check(all(reader.poll() is None for reader in left), "they read on")
+    end_by_signal(signal.SIGTERM, *left)
+
+
 def case_carried_reads_not_over_a_network(site):
     """A READ of another host's memory is a round trip: one thread would make them one after the other."""
     site.network = "::1"

@@ -84,6 +84,15 @@ def stop(pid):
     eventually(lambda: is_stopped(pid), "a process stops")
 
 
+def unmount_below(directory):
+    """Whatever is mounted there, also where its server is dead: nothing is asked of it."""
+    with open("/proc/self/mounts", encoding="utf-8") as mounts:
+        places = [line.split()[1] for line in mounts]
+    for place in reversed(places):
+        if place.startswith(directory + "/"):
+            subprocess.run(["umount", "-f", "-l", place], stderr=subprocess.DEVNULL, check=False)
+
+
 def start_time(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
@@ -311,13 +320,7 @@ class Site:
 
     def clean_up_case(self):
         """Unmounts and stops what the case has left, checks the volumes; what went wrong, or None."""
-        problem = None
-        for child in self.children:
-            if child.poll() is None:
-                child.kill()
-            child.wait()
-            child.stdout.close()
-        self.children = []
+        problem = self.end_children()
         for volume in self.volumes:
             try:
                 for mount in list(volume.mounts):
@@ -334,6 +337,23 @@ class Site:
             volume.drop_tier()
             shutil.rmtree(volume.path, ignore_errors=True)
         self.volumes = []
+        return problem
+
+    def end_children(self):
+        """One that waits in a mount for what does not come loses the mount; what was wrong, or None."""
+        problem = None
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+        for child in self.children:
+            try:
+                child.wait(WAIT)
+            except subprocess.TimeoutExpired:
+                problem = f"afterwards: {child.args} could not be killed"
+                unmount_below(self.scratch)
+                child.wait()
+            child.stdout.close()
+        self.children = []
         return problem
 
     def end_processes(self):

@@ -437,8 +437,38 @@ TEST(Reconnect, NoWayToTheServer_IsWaitedFor) {
   Mount a(volume);
   volume.tlib().CutOff();
   const auto lane = a.fs->OpenLane();
-  EXPECT_TRUE(lane.ok()) << lane.status().ToString();
+  ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+  EXPECT_TRUE(a.fs->StatFs(**lane, kRootInode).ok());
   EXPECT_EQ(a.Metric("link_reconnections_total"), 1u);
+}
+
+TEST(Reconnect, LaneWithoutAServer_IsThereAndItsFirstRequestWaits) {
+  MemoryVolume volume(kVolumeBytes);
+  Mount a(volume);
+  OpenFile* const file = a.Create("f");
+  volume.Kill();
+  const auto lane = a.fs->OpenLane();
+  ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+  EXPECT_GE((*lane)->buffer().size(), kPageSize);
+  std::memcpy((*lane)->buffer().data(), "news", 4);
+  struct Waits final : client::ServerWait {
+    void Begin() override { begun++; }
+    void End() override { ended++; }
+    std::atomic<int> begun{0};
+    std::atomic<int> ended{0};
+  } waits;
+  (*lane)->TellOfWaits(&waits);
+  std::thread writer([&] {
+    EXPECT_TRUE(a.fs->Write(**lane, file, 0, (*lane)->buffer().first(4), {}).ok()) << "from its first buffer";
+  });
+  EXPECT_TRUE(Eventually([&] { return waits.begun == 1; }));
+  EXPECT_EQ(waits.ended, 0);
+  volume.Restart();
+  writer.join();
+  EXPECT_EQ(waits.begun, 1);
+  EXPECT_EQ(waits.ended, 1);
+  EXPECT_EQ(a.Read(file, 0, 10), "news");
+  a.Close(file);
 }
 
 TEST(Reconnect, AnotherVolume_IsRefused) {
