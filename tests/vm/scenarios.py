@@ -25,8 +25,8 @@ class Scenario(NamedTuple):
 # In the order in which they begin.
 SCENARIOS = (
     Scenario("driver", 720, (Host("driver", memory=384, cpus=2),)),
+    Scenario("serve", 900, (Host("serve", cpus=2),)),
     Scenario("hosts_mount", 1200, (Host("hosts_mount_a"), Host("hosts_mount_b"))),
-    Scenario("serve", 900, (Host("serve"),)),
     Scenario("serve_stock", 900, (Host("serve_stock", module="rxe-stock"),)),
     Scenario("hosts", 900, (Host("hosts_a"), Host("hosts_b"))),
     Scenario("hosts_stock", 900, (Host("hosts_stock_a", module="rxe-stock"), Host("hosts_stock_b", module="rxe-stock"))),

@@ -73,6 +73,7 @@ serve_over_rdma() {
 # The device has answered READs with the pattern.
 magic_reads_seen() {
   magic=$(counted device_magic_reads_total)
+  echo "  ${magic:-0} READs met the pattern"
   [ "${magic:-0}" -gt 0 ] || { echo "no READ met the pattern: $(termfs stats --json --count 1 /mnt/volume)"; return 1; }
 }
 
