@@ -33,6 +33,9 @@ bool InodeCache::Look(uint64_t offset, uint64_t length, Plan& plan) const {
   plan.epoch = epoch_.load(std::memory_order_relaxed);
   plan.length = offset < size_ ? std::min(length, size_ - offset) : 0;
   plan.count = 0;
+  if (changes_ != 0 && plan.length < length) {
+    return false;
+  }
   if (plan.length == 0) {
     return true;
   }
@@ -45,6 +48,9 @@ bool InodeCache::Look(uint64_t offset, uint64_t length, Plan& plan) const {
       return false;
     }
     const Segment& s = all[static_cast<size_t>(i)];
+    if (changes_ != 0 && s.is_hole()) {
+      return false;
+    }
     const uint64_t last = std::min(end, s.end());
     plan.segments[plan.count++] = {page, last - page, s.region_of(page)};
     page = last;

@@ -97,6 +97,25 @@ class InodeCache {
   // Handles of which the kernel keeps pages.
   std::atomic<uint32_t>& keeping() { return keeping_; }
 
+  // While one lives a write of this client's is under way. It may have made the file longer, or filled a hole, which the
+  // map says once it is answered; and what others have written there since, and has returned, must be read.
+  class Change {
+   public:
+    explicit Change(InodeCache& cache) : cache_(cache) {
+      const SpinHold hold(cache_.lock_);
+      cache_.changes_++;
+    }
+    ~Change() {
+      const SpinHold hold(cache_.lock_);
+      cache_.changes_--;
+    }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    InodeCache& cache_;
+  };
+
   // How to read [offset, offset + length). False: the map does not tell (all of it, or in so many segments).
   bool Look(uint64_t offset, uint64_t length, Plan& plan) const EXCLUDES(lock_);
   bool StillValid(uint64_t epoch) const {
@@ -136,6 +155,7 @@ class InodeCache {
   uint64_t void_up_to_ GUARDED_BY(lock_) = 0;
   uint64_t size_ GUARDED_BY(lock_) = 0;
   uint32_t doubts_ GUARDED_BY(lock_) = 0;
+  uint32_t changes_ GUARDED_BY(lock_) = 0;  // under way
   uint64_t generation_ GUARDED_BY(lock_) = 0;
   std::atomic<bool> lost_{false};  // relaxed: who sees it late is answered by the server
   ExtentMap extents_ GUARDED_BY(lock_);

@@ -311,16 +311,20 @@ Status ServerLink::Rejoin(VolumeLane& lane, const Status& why) {
   if (lane.channel_ != nullptr) {
     ReportLost(lane.generation_, why);
   }
+  Status last;
   for (int attempt = 0; attempt < kMostLosses; ++attempt) {
     ASSIGN_OR_RETURN(const auto current, AwaitSession(lane));
     const auto& [session, generation] = current;
-    Status joined = Join(lane, session, generation);
-    if (joined.ok() || !(IsLoss(joined) || IsUnreachable(joined))) {
-      return joined;
+    last = Join(lane, session, generation);
+    if (last.code() == ETIMEDOUT) {  // of a step of it, which is shorter than a request's time; who is busy or is dying
+      continue;
     }
-    ReportLost(generation, joined);
+    if (last.ok() || !(IsLoss(last) || IsUnreachable(last))) {
+      return last;
+    }
+    ReportLost(generation, last);
   }
-  return Status::Error(EIO, "the connection is lost time after time");
+  return last.code() == ETIMEDOUT ? last : Status::Error(EIO, "the connection is lost time after time");
 }
 
 Result<std::pair<ServerLink::SessionPtr, uint64_t>> ServerLink::AwaitSession(VolumeLane& lane) {

@@ -65,6 +65,7 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
                        .version = file->cache->version(),
                        .length = static_cast<uint32_t>(in.size()),
                        .flags = flags};
+  const InodeCache::Change change(*file->cache);
   const auto reply = link_->Call(Of(lane), {.opcode = kFsWrite, .body = AsBytes(body), .in = in, .out = {}},
                                  (flags & kWriteAppend) != 0);
   if (reply.ok()) {

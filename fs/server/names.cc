@@ -44,6 +44,9 @@ bool SurelyMayOpen(const metadata::Caller& caller, const metadata::Attributes& f
   return (granted & needed) == needed;
 }
 
+// Of what a request has made before: somebody has removed it since.
+bool IsGone(const Status& status) { return status.code() == ENOENT || status.code() == ESTALE; }
+
 bool KnownType(uint32_t mode) {
   switch (mode & S_IFMT) {
     case S_IFREG:
@@ -98,10 +101,14 @@ Result<Bytes> FileService::Make(const Request& request) {
   if (!again) {
     granting.Entry(body.parent, body.name);
   }
-  ASSIGN_OR_RETURN(const auto made, request.Blocking([&] {
+  auto attributes = request.Blocking([&] {
     return again ? names_.GetAttr(request.receipt->ino)
                  : names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp);
-  }));
+  });
+  if (again && IsGone(attributes.status())) {  // made it was, and no name of it will be found
+    attributes = metadata::Attributes{.ino = request.receipt->ino, .mode = body.mode, .uid = body.uid, .gid = body.gid};
+  }
+  ASSIGN_OR_RETURN(const auto made, std::move(attributes));
   reclaimer_.NoteChange();
   const metadata::Attributes granted = again ? made : GrantAttributes(granting, made);
   coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
@@ -115,7 +122,13 @@ Result<Bytes> FileService::Create(const Request& request) {
     return Status::Error(EINVAL, "bad mode");
   }
   if (request.receipt != nullptr && request.receipt->ino != 0) {
-    ASSIGN_OR_RETURN(const auto made, ReopenInode(request, request.receipt->ino, 1, false));
+    auto again = ReopenInode(request, request.receipt->ino, 1, false);
+    if (IsGone(again.status())) {  // a file of no name, as it would be if the first reply had come before the removal
+      again = CreateOpen(request, body, [&](const metadata::NewInode& wanted) {
+        return names_.CreateUnnamed(body.parent, wanted, caller, Now(), /*nameable=*/false);
+      });
+    }
+    ASSIGN_OR_RETURN(const auto made, std::move(again));
     Granting nothing(coherence_.grants(), request.session);  // as for what Make has made before
     coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
     return DescribeOpened(request, made, body.parent, nothing);

@@ -64,7 +64,7 @@ def case_coherence_killed_server(site):
         raise Skip("it is asked for by --coherence-all: some of what it finds is not explained yet")
     seed, seconds, left_out = begin(site, "coherence_killed_server", 0.25)
     volume = site.volume("256M")
-    with Episodes([volume.mount(options) for options in OPTIONS], seed, (*left_out, *MAPPINGS)) as episodes:
+    with Episodes([volume.mount(options) for options in OPTIONS], seed, (*FAULTY, *MAPPINGS)) as episodes:
 
         def restart():
             pause(seed + episodes.number, 0.2)

@@ -102,6 +102,10 @@ def case_linearize_files(_):
     holds(False, facts, change, ("get", (), (("time", 0), ("mode", 1)), 2, 3))
 
 
+def in_doubt(*calls):
+    return [call[1:] for call in Names.with_doubts(history(*calls))]
+
+
 def case_linearize_names(_):
     make = ("create", ("d/x",), 7, 0, 1)
     gone, there = Failed("ENOENT"), Failed("EEXIST")
@@ -123,6 +127,14 @@ def case_linearize_names(_):
     check(names == ["create", "link", "rename_or_not", "rename_or_not"], f"doubts: {names}")
     names = [call.name for call in Names.with_doubts(history(*moved, ("unlink", ("d/y",), None, 3, 4)))]
     check(names == ["create", "rename", "unlink"], f"doubts: {names}")
+    # What is not done, because a kernel takes both names for one inode's, is a look at what that kernel keeps.
+    slow = (make, ("rename", ("d/x", "e/x"), None, 2, 19), ("unlink", ("d/x",), gone, 3, 4))
+    idle = (*slow, ("rename", ("d/x", "e/x"), None, 5, 6))
+    holds(True, Names(), *in_doubt(*idle, ("look", ("d/x",), 7, 7, 8)))
+    holds(False, Names(), *in_doubt(*idle, ("look", ("d/x",), 7, 20, 21)))
+    linking = (make, ("link", (7, "e/x"), None, 2, 19), ("rename", ("d/x", "e/x"), None, 3, 4))
+    holds(True, Names(), *in_doubt(*linking, ("look", ("e/x",), gone, 5, 6), ("look", ("d/x",), 7, 20, 21)))
+    holds(False, Names(), *in_doubt(*linking, ("look", ("e/x",), gone, 20, 21)))
 
 
 def case_linearize_shrinks(_):

@@ -9,7 +9,7 @@ import shutil
 import time
 
 from coherence_calls import MAPPINGS, Caller, Run, old_news, prepare
-from linearize import Failed, linearize, shown, shrink
+from linearize import linearize, shown, shrink
 
 CALLERS = 2  # processes for each mount
 CALLS = 150  # of a process in an episode
@@ -118,7 +118,6 @@ class Episodes:
             for thing, call in run.calls:
                 if since is not None and lost is None and call.began < since[1] and call.ended > since[0]:
                     histories[thing] += second_time(call)
-                    call = doubtful(call)
                 # What a dead mount still shows, its kernel shows by itself: that is not compared.
                 if not gone or call.ended is None or call.ended < since or call.name not in models[thing].READS:
                     histories[thing].append(call)
@@ -149,12 +148,6 @@ class Episodes:
 def second_time(call):
     """What a call may do once more when the server was killed before it had ended. See "Once" in the design notes."""
     return [call._replace(ended=None)] if call.name in ("write", "put") else []
-
-
-def doubtful(call):
-    """A create that failed may have made the name before the server was killed, been asked again when others had removed
-    the inode, and been begun anew by the kernel."""
-    return call._replace(result=None, ended=None) if call.result == Failed("EEXIST") else call
 
 
 def seconds_of(seconds):

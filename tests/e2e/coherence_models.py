@@ -137,8 +137,9 @@ class Names(Model):
     unlink(name); rename(old, new), exchange(old, new), link(inode, new) -> None or an errno; list(directory): the names in
     it.
 
-    Linux looks up both names of a rename before it asks for it. If by then another rename has made the one name the other's
-    inode, both are the same and nothing is done: so a rename beside one is a rename_or_not, an exchange likewise."""
+    Linux looks up both names of a rename before it asks for it. If by then another rename, or a link, has made the one name
+    the other's inode, both are the same and nothing is done: so a rename beside one is a rename_or_not, an exchange
+    likewise."""
     READS, CACHED = ("look", "list"), ("look",)
     IDLE = ("rename_or_not", "exchange_or_not")
 
@@ -158,9 +159,13 @@ class Names(Model):
         """The history, with those named that may have done nothing."""
 
         def doubtful(call):
-            return call.name in ("rename", "exchange") and call.result is None and all(
-                any(other.name in ("rename", "exchange", "link") and not isinstance(other.result, Failed) and
-                    name in other.arguments for other in overlapping(call, calls)) for name in call.arguments)
+            if call.name not in ("rename", "exchange") or call.result is not None:
+                return False
+            beside = [other for other in overlapping(call, calls) if not isinstance(other.result, Failed)]
+            moved = [name for other in beside if other.name in ("rename", "exchange") for name in other.arguments]
+            linked = [other.arguments[1] for other in beside if other.name == "link"]
+            return all(name in moved + linked for name in call.arguments) or any(
+                name in linked for name in call.arguments)
 
         return [call._replace(name=call.name + "_or_not") if doubtful(call) else call for call in calls]
 

@@ -8,7 +8,8 @@ hashable. A call whose outcome nobody knows (`ended` is None) may have happened 
 `CACHED` names those of the reads that a kernel answers from what it keeps; calls that failed are taken for such, too. What
 has returned binds them as it binds others, if it changes what they ask for: `touched(call)` tells both, as a set. But of a
 change that has not returned they may still show what was before when another read has shown it already, and the other way
-round (a register that is read so is called regular). `IDLE` names calls that may as well have done nothing."""
+round (a register that is read so is called regular). `IDLE` names calls that may as well have done
+nothing, because of what a kernel keeps: then they are such reads."""
 import collections
 import math
 
@@ -30,7 +31,9 @@ class Search:
         self.known = [call for call in ordered if call.ended is not None]
         # One that may have read is as good as one that did not.
         self.unknown = [call for call in ordered if call.ended is None and call.name not in model.READS]
-        self.before = [self.mask(call) for call in self.known]  # of each: which ones must come before, as bits
+        self.before = [self.mask(call, self.binds) for call in self.known]  # of each: which ones must come before, as bits
+        self.before_idle = {index: self.mask(call, self.binds_idle) for index, call in enumerate(self.known)
+                            if call.name in model.IDLE}
         self.deepest = (-1, None, None)  # how many, which, the state then
 
     def run(self, most_steps):
@@ -52,12 +55,12 @@ class Search:
             stack += self.following(*node)
         return Verdict(False, self.describe(), len(seen))
 
-    def mask(self, call):
+    def mask(self, call, binds):
         bits = 0
         for index, other in enumerate(self.known):
             if other.began >= call.began:
                 break
-            if other.ended < call.began and self.binds(other, call):
+            if other.ended < call.began and binds(other, call):
                 bits |= 1 << index
         return bits
 
@@ -66,6 +69,9 @@ class Search:
         if self.looks_only(former) and self.looks_only(call):
             return not self.cached(former) and not self.cached(call)
         return not self.cached(call) or bool(self.model.touched(former) & self.model.touched(call))
+
+    def binds_idle(self, former, call):
+        return not self.looks_only(former) and bool(self.model.touched(former) & self.model.touched(call))
 
     def cached(self, call):
         return call.name in self.model.CACHED or isinstance(call.result, Failed)
@@ -84,10 +90,9 @@ class Search:
     def following(self, done, maybe, state):
         """Where the search may go on, the likeliest last."""
         indices, limit = self.first(done)
-        nodes = []
+        nodes = [(done | 1 << index, maybe, state) for index, before in self.before_idle.items()
+                 if not done >> index & 1 and before & ~done == 0]
         for index in sorted(indices, key=lambda index: self.known[index].ended):
-            if self.known[index].name in self.model.IDLE:
-                nodes.append((done | 1 << index, maybe, state))
             after = self.model.step(state, self.known[index])
             if after is REFUSED:
                 continue

@@ -5,6 +5,8 @@
 
 #include <fcntl.h>
 
+#include "base/page.h"
+#include "fs/proto/opcodes.h"
 #include "tests/unit/eventually.h"
 #include "tests/unit/fs/memory_volume.h"
 
@@ -50,6 +52,37 @@ TEST(Coherence, Invalidate_ExpelsWhoDoesNotAnswer) {
   EXPECT_EQ(b.Metric("link_reconnections_total"), 1u);
   a.Close(fa);
   b.Close(fb);
+}
+
+// The growth is this mount's own, so its map is not revoked, and the reply that says so is still on its way.
+TEST(Coherence, BesideAWriteThatHasNotReturned_OthersWritesThatHaveAreRead) {
+  for (const bool hole : {false, true}) {  // which the write fills; else it makes the file longer
+    MemoryVolume volume(uint64_t{16} << 20);
+    Mount a(volume);
+    Mount b(volume);
+    OpenFile* const fa = a.Create("f");
+    if (hole) {
+      ASSERT_TRUE(a.Resize(a.InodeOf("f"), 2 * kPageSize, fa).ok());
+    }
+    OpenFile* const fb = b.Open("f");
+    const auto lane = a.fs->OpenLane();
+    ASSERT_TRUE(lane.ok());
+    const auto read = [&] {
+      const auto data = a.fs->Read(**lane, fa, 10, 5);
+      EXPECT_TRUE(data.ok()) << data.status().ToString();
+      return std::string(reinterpret_cast<const char*>(data->data()), data->size());
+    };
+    EXPECT_EQ(read(), hole ? std::string(5, '\0') : "") << "which brings the map";
+    std::string seen;
+    volume.tlib().DelayReplyOf(kFsWrite, [&] {
+      EXPECT_TRUE(b.Write(fb, 10, "other").ok());
+      seen = read();
+    });
+    EXPECT_TRUE(a.Write(fa, 0, std::string(100, 'x')).ok());
+    EXPECT_EQ(seen, "other");
+    a.Close(fa);
+    b.Close(fb);
+  }
 }
 
 TEST(Coherence, FreedPages_AreZeroBeforeTheyAreFree) {

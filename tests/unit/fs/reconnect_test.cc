@@ -73,6 +73,30 @@ TEST_P(Once, CreateExclusively) {
   EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == kVolumeBytes; })) << "the file stays open for nobody";
 }
 
+// As if its reply had come before the removal: the name is gone, and who made it has the file.
+TEST_P(Once, CreateExclusively_WhatOthersHaveRemovedSinceIsNotMadeAgain) {
+  Mount b(volume);
+  StrikeAt(kFsCreate, [&] { EXPECT_TRUE(b.Remove("f").ok()); });
+  const auto made = fs.Create(lane, kRoot, kRootInode, "f", 0640, O_RDWR | O_CREAT | O_EXCL);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  EXPECT_EQ(made->first.nlink, 0u);
+  EXPECT_EQ(made->first.mode, S_IFREG | 0640u);
+  EXPECT_EQ(a.InodeOf("f"), 0u);
+  ASSERT_TRUE(a.Write(made->second, 0, "mine").ok());
+  EXPECT_EQ(a.Read(made->second, 0, 10), "mine");
+  a.Close(made->second);
+  EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == kVolumeBytes; }));
+}
+
+TEST_P(Once, MakeDirectory_WhatOthersHaveRemovedSinceIsNotMadeAgain) {
+  Mount b(volume);
+  StrikeAt(kFsMake, [&] { EXPECT_TRUE(b.fs->RemoveDirectory(*b.lane, kRootInode, "d").ok()); });
+  const auto made = fs.MakeDirectory(lane, kRoot, kRootInode, "d", 0755);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  EXPECT_TRUE(S_ISDIR(made->mode));
+  EXPECT_EQ(a.InodeOf("d"), 0u);
+}
+
 TEST_P(Once, MakeDirectory) {
   StrikeAt(kFsMake);
   const auto made = fs.MakeDirectory(lane, kRoot, kRootInode, "d", 0755);
@@ -440,6 +464,16 @@ TEST(Reconnect, NoWayToTheServer_IsWaitedFor) {
   ASSERT_TRUE(lane.ok()) << lane.status().ToString();
   EXPECT_TRUE(a.fs->StatFs(**lane, kRootInode).ok());
   EXPECT_EQ(a.Metric("link_reconnections_total"), 1u);
+}
+
+TEST(Reconnect, ServerThatTakesItsTimeForAChannel_IsAskedAgain) {
+  MemoryVolume volume(kVolumeBytes);
+  Mount a(volume);
+  const auto idle = a.fs->OpenLane();
+  volume.KillAndRestart();
+  EXPECT_TRUE(a.fs->StatFs(*a.lane, kRootInode).ok());
+  volume.tlib().CutOff(ETIMEDOUT);
+  EXPECT_TRUE(a.fs->StatFs(**idle, kRootInode).ok());
 }
 
 TEST(Reconnect, LaneWithoutAServer_IsThereAndItsFirstRequestWaits) {
