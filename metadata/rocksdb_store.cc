@@ -11,8 +11,10 @@
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/transaction.h>
 #include <rocksdb/utilities/transaction_db.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdarg>
 
 #include "base/log.h"
 #include "base/mutex.h"
@@ -248,6 +250,43 @@ class RocksStore : public KeyValueStore {
   rocksdb::TransactionOptions transaction_options_;
 };
 
+// What reads only, where a transaction is wanted.
+class ReadOnlyTransaction : public Transaction {
+ public:
+  explicit ReadOnlyTransaction(rocksdb::DB& db) : reader_(db, rocksdb::kReadAllTier) {}
+  Result<std::optional<std::string>> Get(std::string_view key) override { return reader_.Get(key); }
+  Result<std::vector<KeyValue>> Scan(std::string_view begin, std::string_view end, size_t limit,
+                                     ScanOrder order) override {
+    return reader_.Scan(begin, end, limit, order);
+  }
+  Result<std::optional<std::string>> GetForUpdate(std::string_view) override { return Refused(); }
+  Status Put(std::string_view, std::string_view) override { return Refused(); }
+  Status Delete(std::string_view) override { return Refused(); }
+  Status Commit() override { return Status::Ok(); }
+
+ private:
+  static Status Refused() { return Status::Error(EROFS, "the metadata store is open to be read only"); }
+  RocksReader reader_;
+};
+
+class ReadOnlyStore : public KeyValueStore {
+ public:
+  explicit ReadOnlyStore(std::unique_ptr<rocksdb::DB> db) : db_(std::move(db)) {}
+  std::unique_ptr<Transaction> Begin() override { return std::make_unique<ReadOnlyTransaction>(*db_); }
+  std::unique_ptr<Reader> Snapshot() override { return std::make_unique<RocksReader>(*db_, rocksdb::kReadAllTier); }
+  Status SyncWal() override { return Status::Ok(); }
+
+ private:
+  const std::unique_ptr<rocksdb::DB> db_;
+};
+
+// The engine's own log would be a file in its directory.
+class NoLog : public rocksdb::Logger {
+ public:
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
+
 // Tuned for small records, most of them read again soon: a filter spares the look-up of names that do not exist.
 rocksdb::Options EngineOptions(const RocksDbOptions& options) {
   rocksdb::BlockBasedTableOptions table;
@@ -273,10 +312,6 @@ rocksdb::Options EngineOptions(const RocksDbOptions& options) {
   return engine;
 }
 
-}  // namespace
-
-namespace {
-
 // A TransactionDB keeps every log, and reads it at each start, until a table is written that has something new in it.
 // A deletion of the empty key, which no record has, is.
 rocksdb::Status ForgetLogs(rocksdb::DB& db) {
@@ -284,22 +319,8 @@ rocksdb::Status ForgetLogs(rocksdb::DB& db) {
   return written.ok() ? db.Flush(rocksdb::FlushOptions()) : written;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, const RocksDbOptions& options) {
-  rocksdb::TransactionDBOptions transactions;
-  transactions.transaction_lock_timeout = options.lock_timeout.count();
-  transactions.default_lock_timeout = options.lock_timeout.count();
-  ASSIGN_OR_RETURN(const size_t logs, CutTornLogs(path));
-  rocksdb::TransactionDB* db = nullptr;
-  rocksdb::Status status = rocksdb::TransactionDB::Open(EngineOptions(options), transactions, path, &db);
-  std::unique_ptr<rocksdb::TransactionDB> opened(db);
-  if (status.ok() && logs > 0) {
-    status = ForgetLogs(*db);
-  }
-  if (status.ok()) {
-    return std::unique_ptr<KeyValueStore>(std::make_unique<RocksStore>(std::move(opened), path, options));
-  }
+// `status`: of opening the store.
+Status FromOpening(const rocksdb::Status& status, const std::string& path) {
   const std::string text = "metadata store " + path + ": " + status.ToString();
   if (status.IsInvalidArgument() && text.find("does not exist") != std::string::npos) {
     return Status::Error(ENOENT, text);
@@ -314,6 +335,44 @@ Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, cons
     return Status::Error(EBUSY, text);
   }
   return Status::Error(EIO, text);
+}
+
+Result<std::unique_ptr<KeyValueStore>> OpenToRead(const std::string& path, const RocksDbOptions& options) {
+  if (access((path + "/CURRENT").c_str(), F_OK) != 0) {
+    return Status::Error(ENOENT, "metadata store " + path + ": there is none");
+  }
+  rocksdb::Options engine = EngineOptions(options);
+  engine.info_log = std::make_shared<NoLog>();
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(engine, path, &db);
+  std::unique_ptr<rocksdb::DB> opened(db);
+  if (!status.ok()) {
+    return FromOpening(status, path);
+  }
+  return std::unique_ptr<KeyValueStore>(std::make_unique<ReadOnlyStore>(std::move(opened)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, const RocksDbOptions& options) {
+  if (options.read_only) {
+    return OpenToRead(path, options);
+  }
+  rocksdb::TransactionDBOptions transactions;
+  transactions.transaction_lock_timeout = options.lock_timeout.count();
+  transactions.default_lock_timeout = options.lock_timeout.count();
+  ASSIGN_OR_RETURN(const size_t logs,
+                   CutTornLogs(path, options.cut_damaged_logs ? Damage::kSetAside : Damage::kRefuse));
+  rocksdb::TransactionDB* db = nullptr;
+  rocksdb::Status status = rocksdb::TransactionDB::Open(EngineOptions(options), transactions, path, &db);
+  std::unique_ptr<rocksdb::TransactionDB> opened(db);
+  if (status.ok() && logs > 0) {
+    status = ForgetLogs(*db);
+  }
+  if (!status.ok()) {
+    return FromOpening(status, path);
+  }
+  return std::unique_ptr<KeyValueStore>(std::make_unique<RocksStore>(std::move(opened), path, options));
 }
 
 }  // namespace termfs::metadata

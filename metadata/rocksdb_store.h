@@ -15,6 +15,8 @@ namespace termfs::metadata {
 
 struct RocksDbOptions {
   bool create_if_missing = false;
+  bool read_only = false;         // nothing in the directory is changed, and transactions that write get EROFS
+  bool cut_damaged_logs = false;  // instead of EBADMSG; see torn_logs.h
   size_t block_cache_bytes = size_t{64} << 20;
   size_t wal_bytes = size_t{64} << 20;  // about; more is flushed to tables. As much disk is kept free (disk_room.h)
   int open_files = 200;
@@ -22,7 +24,8 @@ struct RocksDbOptions {
 };
 
 // Opens the store in the directory `path`. ENOENT: none there (and not create_if_missing). EBUSY: another process has
-// it open. EUCLEAN: damaged. ENOSPC, EIO: the disk. Blocks while it replays its log.
+// it open. EUCLEAN: damaged; EBADMSG: a log is, and the text says what can be done. ENOSPC, EIO: the disk. Blocks while
+// it replays its log.
 Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, const RocksDbOptions& options = {});
 
 }  // namespace termfs::metadata

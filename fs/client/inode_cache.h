@@ -97,8 +97,8 @@ class InodeCache {
   // Handles of which the kernel keeps pages.
   std::atomic<uint32_t>& keeping() { return keeping_; }
 
-  // While one lives a write of this client's is under way. It may have made the file longer, or filled a hole, which the
-  // map says once it is answered; and what others have written there since, and has returned, must be read.
+  // While one lives a write of this client's is under way. It may have made the file longer, or filled a hole, which
+  // the map says once it is answered; and what others have written there since, and has returned, must be read.
   class Change {
    public:
     explicit Change(InodeCache& cache) : cache_(cache) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fs/server/volume_directory.h"
 #include "metadata/namespace.h"
+#include "metadata/torn_logs.h"
 #include "tlib/server/tier_store.h"
 
 namespace termfs::fs::server {
@@ -55,9 +56,10 @@ Result<uint64_t> Repair(metadata::Namespace& names) {
 
 Result<CheckReport> CheckVolume(const std::string& directory, bool repair) {
   const VolumePaths paths(directory);
-  ASSIGN_OR_RETURN(const VolumeLock lock, VolumeLock::Take(paths, "checked"));
+  ASSIGN_OR_RETURN(const VolumeLock lock, VolumeLock::Take(paths, repair ? LockUse::kRepair : LockUse::kCheck));
   ASSIGN_OR_RETURN(const VolumeSettings settings, LoadSettings(directory));
-  ASSIGN_OR_RETURN(const auto store, OpenStore(paths));
+  ASSIGN_OR_RETURN(const auto damaged, metadata::FindDamagedLogs(paths.meta));
+  ASSIGN_OR_RETURN(const auto store, OpenStore(paths, {.read_only = !repair, .cut_damaged_logs = repair}));
   ASSIGN_OR_RETURN(const auto names, OpenNamespace(*store, directory));
   ASSIGN_OR_RETURN(auto checked, metadata::Check(*store));
   uint64_t repaired = 0;
@@ -73,6 +75,11 @@ Result<CheckReport> CheckVolume(const std::string& directory, bool repair) {
                      .kept_memory = {},
                      .kept_pages = {},
                      .problems = std::move(checked.problems)};
+  for (const metadata::DamagedLog& log : damaged) {
+    if (!repair) {
+      report.problems.push_back(Describe(log));
+    }
+  }
   CheckAround(paths, settings, names->superblock(), report.problems);
   LookAtMemory(paths, settings, names->superblock(), report);
   return report;

@@ -107,10 +107,26 @@ Result<bool> LockWhenDead(const UniqueFd& fd, const std::string& path) {
   return true;
 }
 
+// What root makes or replaces in the volume would not be its owner's any more.
+Status CheckOwner(const UniqueFd& fd, const VolumePaths& paths) {
+  struct stat lock {};
+  if (fstat(fd.get(), &lock) != 0) {
+    return ErrnoStatus("examine " + paths.lock);
+  }
+  if (geteuid() != 0 || lock.st_uid == 0) {
+    return Status::Ok();
+  }
+  return Status::Error(EPERM, paths.root + " belongs to user " + std::to_string(lock.st_uid) +
+                                  ": do this as that user, or make it root's, chown -R root " + paths.root);
+}
+
 }  // namespace
 
-Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, std::string_view what) {
+Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, LockUse use) {
   UniqueFd fd(open(paths.lock.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd.valid() && errno == EROFS && use == LockUse::kCheck) {
+    fd = UniqueFd(open(paths.lock.c_str(), O_RDONLY | O_CLOEXEC));
+  }
   if (!fd.valid()) {
     return errno == ENOENT
                ? Status::Error(EUCLEAN,
@@ -121,8 +137,12 @@ Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, std::string_view w
   if (!locked) {
     return Status::Error(EBUSY, paths.root + " is " + Holder(fd.get()) + "; that has to end first");
   }
+  if (use != LockUse::kCheck) {
+    RETURN_IF_ERROR(CheckOwner(fd, paths));
+  }
   // For people only: on a full disk the lock holds without it.
-  const std::string holder = std::string(what) + " by process " + std::to_string(getpid());
+  const std::string holder =
+      std::string(use == LockUse::kServe ? "served" : "checked") + " by process " + std::to_string(getpid());
   if (ftruncate(fd.get(), 0) == 0 &&
       pwrite(fd.get(), holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size()) &&
       ftruncate(fd.get(), 0) != 0) {
@@ -200,14 +220,18 @@ Result<uint64_t> NextEpoch(const VolumePaths& paths) {
   return last + 1;
 }
 
-Result<std::unique_ptr<metadata::KeyValueStore>> OpenStore(const VolumePaths& paths) {
-  auto store = metadata::OpenRocksDb(paths.meta);
+Result<std::unique_ptr<metadata::KeyValueStore>> OpenStore(const VolumePaths& paths,
+                                                           const metadata::RocksDbOptions& options) {
+  auto store = metadata::OpenRocksDb(paths.meta, options);
   const int code = store.status().code();
+  if (code == EBADMSG) {
+    return Status::Error(EUCLEAN, std::string(store.status().message()));
+  }
   if (code != ENOENT && code != EUCLEAN) {
     return store;
   }
-  return Status::Error(EUCLEAN, std::string(store.status().message()) + "; what cannot be put in place again comes " +
-                                    "from a backup of " + paths.meta);
+  return Status::Error(EUCLEAN, std::string(store.status().message()) + "; what is missing or damaged in " +
+                                    paths.meta + " has to be restored from a backup");
 }
 
 Result<std::unique_ptr<metadata::Namespace>> OpenNamespace(metadata::KeyValueStore& store,

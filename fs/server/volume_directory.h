@@ -21,6 +21,7 @@
 #include "fs/server/volume.h"
 #include "metadata/key_value_store.h"
 #include "metadata/namespace.h"
+#include "metadata/rocksdb_store.h"
 #include "tlib/server/server.h"
 
 namespace termfs::fs::server {
@@ -40,12 +41,14 @@ struct VolumePaths {
   std::string root, region, written, meta, settings, lock, epoch, tier, kept, secret;
 };
 
+enum class LockUse { kServe, kCheck, kRepair };
+
 // The exclusive right to a volume, given up with the object, also by a process that dies. While it is held, the file
 // says by whom: "served by process 123".
 class VolumeLock {
  public:
-  // `what`: "served" or "checked". EBUSY: somebody else has it; the text names the process.
-  static Result<VolumeLock> Take(const VolumePaths& paths, std::string_view what);
+  // EBUSY: somebody else has it; the text names the process. EPERM: root would change what is another user's.
+  static Result<VolumeLock> Take(const VolumePaths& paths, LockUse use);
 
  private:
   explicit VolumeLock(UniqueFd fd) : fd_(std::move(fd)) {}
@@ -63,7 +66,8 @@ Result<uint64_t> LastEpoch(const VolumePaths& paths);
 Result<uint64_t> NextEpoch(const VolumePaths& paths);
 
 // What is in meta/. EUCLEAN: nothing, or damage; the text says what to do.
-Result<std::unique_ptr<metadata::KeyValueStore>> OpenStore(const VolumePaths& paths);
+Result<std::unique_ptr<metadata::KeyValueStore>> OpenStore(const VolumePaths& paths,
+                                                           const metadata::RocksDbOptions& options = {});
 // EUCLEAN: of no volume, of a foreign version, or damaged.
 Result<std::unique_ptr<metadata::Namespace>> OpenNamespace(metadata::KeyValueStore& store,
                                                            const std::string& directory);

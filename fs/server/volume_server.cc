@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A volume being served: its lock, store, namespace, service and tlib server, begun and ended in order.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -87,9 +88,22 @@ class ServedVolume final : public VolumeServer, private Administrator {
   std::unique_ptr<Capacity> capacity_;
 };
 
+// Who may get at the data past the file system.
+void WarnOfOpenDoors(const VolumePaths& paths, const std::string& region) {
+  struct stat found {};
+  if (stat(paths.root.c_str(), &found) == 0 && (found.st_mode & S_IWOTH) != 0) {
+    LOG_WARNING("{} may be written to by everybody: chmod o-w {}", paths.root, paths.root);
+  }
+  for (const std::string& path : {region, paths.written}) {
+    if (stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && (found.st_mode & (S_IROTH | S_IWOTH)) != 0) {
+      LOG_WARNING("{} may be read or written by everybody, past all permissions of files: chmod o= {}", path, path);
+    }
+  }
+}
+
 Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   const VolumePaths paths(directory_);
-  ASSIGN_OR_RETURN(lock_, VolumeLock::Take(paths, "served"));
+  ASSIGN_OR_RETURN(lock_, VolumeLock::Take(paths, LockUse::kServe));
   VolumeSettings settings = this->settings();
   RETURN_IF_ERROR(CheckSettings(settings));
   ASSIGN_OR_RETURN(store_, open_store ? open_store(paths.meta) : OpenStore(paths));
@@ -100,6 +114,7 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   const std::string uuid = ToString(names_->superblock().uuid);
   ASSIGN_OR_RETURN(auto region, RegionOptionsOf(paths, settings, uuid));
   region.tier = TierOptionsOf(paths, settings, uuid);
+  WarnOfOpenDoors(paths, region.device);
   if (region.tier.directory.empty()) {
     LOG_WARNING("memory-directory is 'none': what is not synced is lost when this server is killed");
   }

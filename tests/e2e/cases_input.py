@@ -240,6 +240,98 @@ def case_damaged_volumes_are_refused(site):
     check(read_file(volume.mount() / "f") == b"precious" * 1000, "the volume that was copied from")
 
 
+def whole_volume(path):
+    """Every file with its content."""
+    found = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            if name not in ("lock", "log", "region", "socket"):
+                found[os.path.join(folder, name)] = read_file(os.path.join(folder, name))
+    return found
+
+
+def case_damaged_metadata_log(site):
+    """What stands behind a damage in the log of the metadata is not lost by starting, nor by checking: fsck tells of it,
+    serve refuses, and fsck --repair keeps what it cuts off."""
+    volume = site.volume("64M")
+    m = volume.mount()
+    for i in range(300):
+        write_file(m / f"f{i}", b"%d" % i)
+    for path in (m / "f299", m.path):
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+    volume.kill()
+    volume.abandon(m)
+    before = whole_volume(volume.path)
+    said = run(site.termfs, "fsck", volume.path)
+    check("301 inodes" in said and "sound" in said, said)
+    check(whole_volume(volume.path) == before, "fsck changed a volume")
+    meta = os.path.join(volume.path, "meta")
+    log = max((os.path.join(meta, name) for name in os.listdir(meta) if name.endswith(".log")), key=os.path.getsize)
+    saved = read_file(log)
+    with open(log, "r+b") as file:
+        file.seek(len(saved) // 2)
+        file.write(bytes(8))
+    before = whole_volume(volume.path)
+    said = run(site.termfs, "fsck", volume.path, code=1)
+    check(log in said and "fsck --repair" in said and "1 problem" in said, said)
+    refused(site, 1, (log, "fsck --repair"), "serve", volume.path)
+    check(whole_volume(volume.path) == before, "a damaged volume was changed")
+    run(site.termfs, "fsck", "--repair", volume.path)
+    check(saved.endswith(read_file(log + ".cut-off")[8 + len(saved) // 2:]), "what was cut off")
+    check("sound" in run(site.termfs, "fsck", volume.path), "it is sound")
+    volume.serve()
+    m = volume.mount()
+    left = len(os.listdir(m.path))
+    check(0 < left < 300, f"{left} names are left")
+    check(all(read_file(m / f"f{i}") == b"%d" % i for i in range(left - 1)), "what was before the damage")
+
+
+def case_fsck_of_a_read_only_copy(site):
+    need("mount")
+    volume = site.volume("16M")
+    volume.stop()
+    view = os.path.join(site.scratch, "view")
+    os.mkdir(view)
+    run("mount", "--bind", volume.path, view)
+    try:
+        run("mount", "-o", "remount,bind,ro", view)
+        check("sound" in run(site.termfs, "fsck", view), "it is checked")
+        refused(site, 1, "Read-only file system", "fsck", "--repair", view)
+    finally:
+        run("umount", view)
+        os.rmdir(view)
+    volume.serve()
+
+
+def case_root_leaves_a_users_volume_alone(site):
+    """What root would make in it would be lost to its owner."""
+    volume = site.volume("16M")
+    volume.stop()
+    run("chown", "-R", "65534", volume.path)
+    before = snapshot(volume.path)
+    for command in (("serve", volume.path), ("fsck", "--repair", volume.path)):
+        refused(site, 1, ("belongs to user 65534", "chown"), *command)
+    check("sound" in run(site.termfs, "fsck", volume.path), "to look is allowed")
+    check(snapshot(volume.path) == before, "it was changed")
+    run("chown", "-R", "0", volume.path)
+    volume.serve()
+
+
+def case_open_doors_are_told(site):
+    volume = site.volume("16M")
+    volume.stop()
+    os.chmod(volume.path, 0o777)
+    os.chmod(os.path.join(volume.path, "region"), 0o666)
+    volume.serve()
+    said = read_file(os.path.join(volume.path, "log")).decode()
+    check(f"{volume.path} may be written to by everybody" in said, said)
+    check("region may be read or written by everybody" in said, said)
+    os.chmod(os.path.join(volume.path, "region"), 0o600)
+    os.chmod(volume.path, 0o755)
+
+
 def case_unknown_features_are_refused(site):
     """What a later termfs may write into the superblock: each program says what it does not know and changes nothing."""
     volume = site.volume("16M")

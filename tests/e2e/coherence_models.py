@@ -81,7 +81,7 @@ class Small(Model):
 
     append(bytes), cut(size), put(offset, bytes) -> None; content() -> bytes; size() -> bytes' number. A put across the
     end is two changes, as on other file systems: put_inside(offset, bytes) of what is there, and then the rest."""
-    READS = CACHED = ("content", "size")  # where it ends is in a mount's map, which the mount's own appends leave alone
+    READS, CACHED = ("content", "size"), ("size",)
 
     def __init__(self, content=b""):
         self.initial = content

@@ -88,7 +88,7 @@ Status SyncFolderOf(const std::string& path) {
 
 }  // namespace
 
-Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64_t start) {
+Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64_t start, DeviceUse use) {
   struct stat found {};
   if (stat(path.c_str(), &found) != 0) {
     return ErrnoStatus("open " + path);
@@ -99,7 +99,8 @@ Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64
   }
   const bool direct = mode == OpenMode::kDirect;
   DeviceFile file;
-  file.fd = UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC | (direct ? O_DIRECT : 0) | (is_block ? O_EXCL : 0)));
+  const int access = use == DeviceUse::kChange ? O_RDWR : O_RDONLY;
+  file.fd = UniqueFd(open(path.c_str(), access | O_CLOEXEC | (direct ? O_DIRECT : 0) | (is_block ? O_EXCL : 0)));
   if (!file.fd.valid()) {
     if (errno == EINVAL && direct) {
       return Status::Error(EINVAL, path + ": its file system knows no direct I/O (O_DIRECT); choose another place");

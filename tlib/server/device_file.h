@@ -22,10 +22,12 @@ struct DeviceFile {
 };
 
 enum class OpenMode : uint8_t { kDirect, kBuffered };
+enum class DeviceUse : uint8_t { kChange, kLook };  // kLook: of a file system that is read only, too
 
 // EINVAL: the file system does not support O_DIRECT, or its blocks are larger than a page. EUCLEAN: it is shorter than
 // `start`. EBUSY: a block device that is mounted or in use.
-Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64_t start = 0);
+Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64_t start = 0,
+                                  DeviceUse use = DeviceUse::kChange);
 
 // Makes the file that holds `old_bytes` hold `bytes`, both from `start` on; every new block is allocated. Returns what
 // it holds then: for a block device, which is checked for size instead, all there is. ENOSPC: it does not fit, the file

@@ -512,7 +512,7 @@ Status Region::Format(const RegionOptions& options, const Progress& progress) {
 
 Status Region::Inspect(const RegionOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options));
-  ASSIGN_OR_RETURN(const RegionDevices devices, OpenRegionDevices(options));
+  ASSIGN_OR_RETURN(const RegionDevices devices, OpenRegionDevices(options, DeviceUse::kLook));
   RETURN_IF_ERROR(CheckSize(*devices.pages, options));
   return WrittenLog::Open(*devices.log, options.pages).status();
 }
@@ -526,20 +526,20 @@ Result<std::unique_ptr<Region>> Region::Open(const RegionOptions& options, Regio
   return OpenRegionOn(options, std::move(environment), std::move(devices));
 }
 
-Result<RegionDevices> OpenRegionDevices(const RegionOptions& options) {
+Result<RegionDevices> OpenRegionDevices(const RegionOptions& options, DeviceUse use) {
   const bool buffered = MapsDevice(options.kind) || options.kind == RegionKind::kRpcBuffer;
   RegionDevices devices;
-  ASSIGN_OR_RETURN(DeviceFile file,
-                   OpenDeviceFile(options.device, buffered ? OpenMode::kBuffered : OpenMode::kDirect, kRegionStart));
+  ASSIGN_OR_RETURN(DeviceFile file, OpenDeviceFile(options.device, buffered ? OpenMode::kBuffered : OpenMode::kDirect,
+                                                   kRegionStart, use));
   RETURN_IF_ERROR(CheckRegionLabel(file.fd.get(), options.device, {.pages = options.pages, .volume = options.volume}));
-  if (MapsDevice(options.kind)) {
+  if (MapsDevice(options.kind) && use == DeviceUse::kChange) {
     ASSIGN_OR_RETURN(devices.pages, MmapBlockDevice::Create(std::move(file)));
   } else if (buffered) {
     devices.pages = std::make_unique<BufferedBlockDevice>(std::move(file));
   } else {
     devices.pages = std::make_unique<AioBlockDevice>(std::move(file));
   }
-  ASSIGN_OR_RETURN(DeviceFile log, OpenDeviceFile(options.written_log, OpenMode::kDirect));
+  ASSIGN_OR_RETURN(DeviceFile log, OpenDeviceFile(options.written_log, OpenMode::kDirect, 0, use));
   devices.log = std::make_unique<AioBlockDevice>(std::move(log));
   return devices;
 }

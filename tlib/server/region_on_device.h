@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "tlib/server/block_device.h"
+#include "tlib/server/device_file.h"
 #include "tlib/server/region.h"
 
 namespace termfs::tlib::server {
@@ -22,7 +23,7 @@ struct RegionDevices {
   std::function<Status(uint64_t pages)> label = [](uint64_t) { return Status::Ok(); };
 };
 
-Result<RegionDevices> OpenRegionDevices(const RegionOptions& options);
+Result<RegionDevices> OpenRegionDevices(const RegionOptions& options, DeviceUse use = DeviceUse::kChange);
 Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, RegionEnvironment environment,
                                              RegionDevices devices);
 

@@ -4,8 +4,13 @@
 #include "metadata/key_value_store.h"
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <thread>
 
+#include "metadata/torn_logs.h"
 #include "tests/unit/metadata/test_volume.h"
 
 namespace termfs::metadata {
@@ -231,6 +236,104 @@ TEST(RocksDbStore, Open_TwiceIsEbusy) {
   const auto first = OpenRocksDb(directory.path(), options);
   ASSERT_TRUE(first.ok());
   EXPECT_EQ(OpenRocksDb(directory.path(), options).status().code(), EBUSY);
+}
+
+// What a killed process leaves: a log that nobody has closed.
+class RocksDbLog : public ::testing::Test {
+ protected:
+  static constexpr int kRecords = 400;
+
+  void SetUp() override {
+    const TemporaryDirectory origin;
+    RocksDbOptions options;
+    options.create_if_missing = true;
+    auto store = OpenRocksDb(origin.path(), options);
+    ASSERT_TRUE(store.ok());
+    for (int i = 0; i < kRecords; i++) {
+      ASSERT_TRUE(
+          Retry(**store, [&](Transaction& t) { return t.Put(std::to_string(1000 + i), std::string(300, 'v')); }).ok());
+    }
+    std::filesystem::copy(origin.path(), path());
+    for (const auto& entry : std::filesystem::directory_iterator(path())) {
+      if (entry.path().extension() == ".log" && (log_.empty() || entry.file_size() > Read(log_).size())) {
+        log_ = entry.path();
+      }
+    }
+    ASSERT_GT(Read(log_).size(), 100'000u);
+  }
+  std::string path() const { return directory_.path() + "/meta"; }
+
+  static std::string Read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static void Write(const std::string& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  }
+  std::map<std::string, std::string> Everything() const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(path())) {
+      files[entry.path()] = Read(entry.path());
+    }
+    return files;
+  }
+  size_t RecordsOf(const RocksDbOptions& options) {
+    const auto store = OpenRocksDb(path(), options);
+    EXPECT_TRUE(store.ok()) << store.status().ToString();
+    return store.ok() ? (*store)->Snapshot()->Scan("1", "2", 2 * kRecords)->size() : 0;
+  }
+  void Damage(size_t at, size_t bytes) {
+    std::string log = Read(log_);
+    log.replace(at, bytes, bytes, '\0');
+    Write(log_, log);
+  }
+
+  const TemporaryDirectory directory_;
+  std::string log_;
+};
+
+TEST_F(RocksDbLog, TornAtItsEnd_IsCutBackToWholeRecords) {
+  const std::string log = Read(log_);
+  Write(log_, log.substr(0, log.size() - 100));
+  EXPECT_TRUE(FindDamagedLogs(path())->empty());
+  EXPECT_EQ(RecordsOf({.read_only = true}), kRecords - 1u);
+  EXPECT_EQ(RecordsOf({}), kRecords - 1u);
+}
+
+TEST_F(RocksDbLog, DamagedBeforeWholeRecords_IsRefusedAndNothingIsChanged) {
+  for (const auto& [at, bytes] : {std::pair<size_t, size_t>{50'000, 8}, {200, 200}, {40'000, 40'000}}) {
+    const std::string whole = Read(log_);
+    Damage(at, bytes);
+    const auto before = Everything();
+    const auto damaged = FindDamagedLogs(path());
+    ASSERT_EQ(damaged->size(), 1u);
+    EXPECT_LE(damaged->front().whole, at);
+    EXPECT_EQ(damaged->front().whole + damaged->front().behind, whole.size());
+    EXPECT_EQ(OpenRocksDb(path()).status().code(), EBADMSG);
+    EXPECT_LT(RecordsOf({.read_only = true}), size_t{kRecords});
+    EXPECT_EQ(Everything(), before);
+    Write(log_, whole);
+  }
+  EXPECT_EQ(RecordsOf({}), size_t{kRecords});
+}
+
+TEST_F(RocksDbLog, DamagedBeforeWholeRecords_IsSetAsideOnDemand) {
+  Damage(50'000, 8);
+  const std::string log = Read(log_);
+  const size_t whole = FindDamagedLogs(path())->front().whole;
+  const size_t left = RecordsOf({.cut_damaged_logs = true});
+  EXPECT_GT(left, 0u);
+  EXPECT_LT(left, size_t{kRecords});
+  EXPECT_EQ(Read(log_ + ".cut-off"), log.substr(whole));
+  EXPECT_EQ(RecordsOf({}), left);
+}
+
+TEST_F(RocksDbLog, ReadOnly_ChangesNothing) {
+  const auto before = Everything();
+  EXPECT_EQ(RecordsOf({.read_only = true}), size_t{kRecords});
+  const auto store = OpenRocksDb(path(), {.read_only = true});
+  EXPECT_EQ(Retry(**store, [](Transaction& t) { return t.Put("a", "b"); }).code(), EROFS);
+  EXPECT_EQ(Everything(), before);
 }
 
 }  // namespace
