@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "base/random.h"
 #include "fs/client/volume_client.h"
 
@@ -7,6 +9,7 @@ namespace termfs::fs::client {
 Result<std::unique_ptr<FileSystem>> FileSystem::Connect(driver::Nic& nic, const ServerAddress& address,
                                                         const MountOptions& options, KernelCache* cache) {
   tlib::client::SessionOptions session = options.session;
+  session.hello_timeout = std::min(session.hello_timeout, session.call_timeout);
   if (session.reconnect.count() > 0) {
     RETURN_IF_ERROR(SecureRandom(&session.client, sizeof(session.client)));
   }

@@ -50,6 +50,17 @@ class Stopped:
         os.kill(self.pid, signal.SIGCONT)
 
 
+def case_mount_waits_as_long_as_it_was_told(site):
+    volume = site.volume("16M")
+    place = os.path.join(site.scratch, "place")
+    os.mkdir(place)
+    with Stopped(volume):
+        began = time.monotonic()
+        run(site.termfs, "mount", volume.path, place, "-o", "timeout=1", code=1)
+        check(time.monotonic() - began < 20, "a server that does not answer is waited for beyond the mount's timeout")
+    os.rmdir(place)
+
+
 def case_interrupt_stopped_server(site):
     """More callers than the mount has threads, of every kind, with a server that answers nobody; all can be killed."""
     volume = site.volume("256M", 0.5)

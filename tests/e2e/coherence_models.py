@@ -81,7 +81,7 @@ class Small(Model):
 
     append(bytes), cut(size), put(offset, bytes) -> None; content() -> bytes; size() -> bytes' number. A put across the
     end is two changes, as on other file systems: put_inside(offset, bytes) of what is there, and then the rest."""
-    READS, CACHED = ("content", "size"), ("size",)
+    READS = CACHED = ("content", "size")  # a read looks where the file ends, and then takes the bytes
 
     def __init__(self, content=b""):
         self.initial = content
