@@ -8,7 +8,19 @@
 namespace termfs {
 namespace {
 
-constexpr char kPattern[] = "%Y-%m-%dT%H:%M:%S.%e %L %t %v";
+constexpr char kPattern[] = "%Y-%m-%dT%H:%M:%S.%e %L %t ";
+
+// Of lines of the log that is called `name`.
+std::string PatternOf(const std::string& name) {
+  std::string pattern = kPattern;
+  for (const char c : name) {
+    pattern += c;
+    if (c == '%') {
+      pattern += '%';  // no conversion
+    }
+  }
+  return pattern + (name.empty() ? "%v" : ": %v");
+}
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
   switch (level) {
@@ -28,7 +40,7 @@ spdlog::logger& Logger() {
   static const auto logger = [] {
     auto made = std::make_shared<spdlog::logger>("termfs", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_level(spdlog::level::warn);
-    made->set_pattern(kPattern);
+    made->set_pattern(PatternOf(""));
     made->flush_on(spdlog::level::info);
     return made;
   }();
@@ -37,7 +49,7 @@ spdlog::logger& Logger() {
 
 }  // namespace
 
-Status StartLog(LogLevel level, const std::string& path) {
+Status StartLog(LogLevel level, const std::string& path, const std::string& name) {
   spdlog::logger& logger = Logger();
   logger.set_level(ToSpdlog(level));
   try {
@@ -47,7 +59,7 @@ Status StartLog(LogLevel level, const std::string& path) {
     } else {
       sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
     }
-    sink->set_pattern(kPattern);
+    sink->set_pattern(PatternOf(name));
     logger.sinks() = {sink};
   } catch (const spdlog::spdlog_ex& error) {
     return Status::Error(EIO, "open the log file " + path + ": " + error.what());

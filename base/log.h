@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The log: one line per event to standard error, or to a file, "time level thread message". Format strings are
-// fmt's. base/log.cc is the only file that sees spdlog.
+// The log: one line per event to standard error, or to a file, "time level thread message", with the log's name in
+// front of the message where it has one. Format strings are fmt's. base/log.cc is the only file that sees spdlog.
 //
 //   LOG_INFO("session {} connected over {}", id, transport);
 //
@@ -20,8 +20,9 @@ namespace termfs {
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // Logs at `level` from now on, to the end of file `path`, or to standard error when it is empty. Before the first call
-// warnings go to standard error. REQUIRES: no other thread logs meanwhile; a main() calls it before it starts any.
-Status StartLog(LogLevel level, const std::string& path = "");
+// warnings go to standard error. `name` tells the lines apart where several processes share a file. REQUIRES: no other
+// thread logs meanwhile; a main() calls it before it starts any.
+Status StartLog(LogLevel level, const std::string& path = "", const std::string& name = "");
 bool LogEnabled(LogLevel level);
 void LogLine(LogLevel level, std::string_view line);
 

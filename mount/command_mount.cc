@@ -87,7 +87,7 @@ int RunMount(const Program& program, const MountArguments& arguments) {
   }
   return RunService(arguments.foreground, [&](Readiness& readiness) {
     const LogLevel level = arguments.verbose ? LogLevel::kDebug : LogLevel::kInfo;
-    RETURN_IF_ERROR(StartLog(level, *log));
+    RETURN_IF_ERROR(StartLog(level, *log, request.mountpoint));
     return Serve(program, request, readiness);
   });
 }

@@ -73,6 +73,13 @@ TEST_F(LogTest, StandardError_IsUsedAgainWithoutAPath) {
   EXPECT_THAT(Written(), Not(HasSubstr("to standard error")));
 }
 
+TEST_F(LogTest, Name_IsInEveryLine) {
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_, "/mnt/100%v").ok());
+  LOG_INFO("first");
+  LOG_WARNING("second");
+  EXPECT_THAT(Written(), AllOf(HasSubstr(" /mnt/100%v: first\n"), HasSubstr(" /mnt/100%v: second\n")));
+}
+
 TEST_F(LogTest, File_ThatCannotBeOpenedIsAnError) {
   const Status status = StartLog(LogLevel::kInfo, "/proc/nowhere/log");
   EXPECT_FALSE(status.ok());
