@@ -24,7 +24,10 @@ std::string Status::ToString() const {
   if (ok()) {
     return "ok";
   }
-  return rep_->what + ": " + std::generic_category().message(rep_->code);
+  const std::string reason = ": " + std::generic_category().message(rep_->code);
+  // As what another error is the reason of.
+  const bool said = rep_->what.ends_with(reason) || rep_->what.ends_with(reason + ")");
+  return said ? rep_->what : rep_->what + reason;
 }
 
 std::string Status::ToDebugString() const {

@@ -50,7 +50,7 @@ class [[nodiscard]] Status {
   // 0 when ok, else a positive errno.
   int code() const { return rep_ ? rep_->code : 0; }
   std::string_view message() const { return rep_ ? std::string_view(rep_->what) : std::string_view(); }
-  // "what: strerror" for people; "ok" when ok.
+  // "what: strerror" for people, or what alone where it ends so, or does before a ")"; "ok" when ok.
   std::string ToString() const;
   // ToString() and file:line of the origin, for logs.
   std::string ToDebugString() const;

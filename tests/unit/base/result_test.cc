@@ -46,6 +46,14 @@ TEST(Status, Error_KeepsCodeAndText) {
   EXPECT_EQ(status.ToString(), "allocate an extent: No space left on device");
 }
 
+TEST(Status, ToString_SaysTheReasonOnce) {
+  EXPECT_EQ(Status::Error(ENOENT, "read a: No such file or directory").ToString(), "read a: No such file or directory");
+  EXPECT_EQ(Status::Error(ENOENT, "no reply (read a: No such file or directory)").ToString(),
+            "no reply (read a: No such file or directory)");
+  EXPECT_EQ(Status::Error(EIO, "read a: No such file or directory").ToString(),
+            "read a: No such file or directory: Input/output error");
+}
+
 TEST(Status, ToDebugString_NamesTheCallersLine) {
   const int line = __LINE__ + 1;
   const Status status = Status::Error(EIO, "read");
