@@ -50,7 +50,8 @@ std::string ForPeople(const std::string& address, const VolumeStatus& status, co
   auto out = std::back_inserter(text);
   fmt::format_to(out, "volume     {}  {} (format {})\n", address, status.uuid, status.format);
   fmt::format_to(out, "health     {}\n", status.health);
-  fmt::format_to(out, "server     termfs {}, up {}\n", status.version, FormatTime(status.uptime_seconds));
+  fmt::format_to(out, "server     termfs {}{}, up {}\n", status.version,
+                 status.pid == 0 ? "" : fmt::format(" (pid {})", status.pid), FormatTime(status.uptime_seconds));
   fmt::format_to(out, "transport  {}, memory region {}\n", status.transport, status.kind);
   fmt::format_to(out, "space      {} of {} free, {} inodes\n", FormatSize(status.space.free_bytes),
                  FormatSize(status.space.capacity_bytes), status.space.inodes_used);
@@ -82,6 +83,7 @@ void AddMembers(JsonWriter& json, const VolumeStatus& status, const Mounts& moun
   json.Member("uuid", status.uuid)
       .Member("health", status.health)
       .Member("version", status.version)
+      .Member("pid", uint64_t{status.pid})
       .Member("format", uint64_t{status.format})
       .Member("kind", status.kind)
       .Member("transport", status.transport)

@@ -58,6 +58,7 @@ Result<VolumeStatus> GetStatus(const tlib::ServerAddress& address) {
                       .kind = s.kind,
                       .transport = s.transport,
                       .health = s.health,
+                      .pid = s.pid,
                       .uptime_seconds = s.uptime_seconds,
                       .dram_ratio = s.dram_ratio,
                       .tier_bytes = s.tier_bytes,

@@ -44,6 +44,7 @@ struct VolumeStatus {
   std::string kind;       // memory-region kind
   std::string transport;  // what the server offers
   std::string health;     // "ok", or what is wrong
+  uint32_t pid = 0;       // of the server, on its host; 0: it does not say
   uint64_t uptime_seconds = 0;
   double dram_ratio = 0;
   uint64_t tier_bytes = 0;  // D

@@ -276,6 +276,7 @@ Bytes ServedVolume::DescribeStatus() {
   status.dram_ratio = settings.dram_ratio;
   status.transport = transport_;
   status.health = DescribeHealth(metrics);
+  status.pid = static_cast<uint32_t>(getpid());
   status.uptime_seconds =
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(steady_clock::now() - begun_).count());
   status.tier_bytes = ValueOf(metrics, "frames_budget") << kPageBits;
