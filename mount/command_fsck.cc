@@ -18,15 +18,16 @@ std::string ForPeople(const std::string& directory, const fs::server::CheckRepor
   for (const std::string& problem : report.problems) {
     fmt::format_to(out, "problem: {}\n", problem);
   }
-  fmt::format_to(out, "{}: {} inodes, {} directories, {} extents, {} in use: ", directory, report.inodes,
-                 report.directories, report.extents, FormatSize(report.pages_used * kPageSize));
+  fmt::format_to(out, "{}: {}, {}, {}, {} in use: ", directory, FormatCount(report.inodes, "inode", "inodes"),
+                 FormatCount(report.directories, "directory", "directories"),
+                 FormatCount(report.extents, "extent", "extents"), FormatSize(report.pages_used * kPageSize));
   if (report.repaired > 0) {
-    fmt::format_to(out, "{} files repaired, ", report.repaired);
+    fmt::format_to(out, "{} repaired, ", FormatCount(report.repaired, "file", "files"));
   }
   if (report.problems.empty()) {
     text += "sound\n";
   } else {
-    fmt::format_to(out, "{} problems\n", report.problems.size());
+    fmt::format_to(out, "{}\n", FormatCount(report.problems.size(), "problem", "problems"));
   }
   if (!report.kept_memory.empty() && !report.kept_pages.has_value()) {
     fmt::format_to(out, "memory of a killed server is in {}: what it wrote last may be there only\n",

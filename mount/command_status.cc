@@ -53,8 +53,8 @@ std::string ForPeople(const std::string& address, const VolumeStatus& status, co
   fmt::format_to(out, "server     termfs {}{}, up {}\n", status.version,
                  status.pid == 0 ? "" : fmt::format(" (pid {})", status.pid), FormatTime(status.uptime_seconds));
   fmt::format_to(out, "transport  {}, memory region {}\n", status.transport, status.kind);
-  fmt::format_to(out, "space      {} of {} free, {} inodes\n", FormatSize(status.space.free_bytes),
-                 FormatSize(status.space.capacity_bytes), status.space.inodes_used);
+  fmt::format_to(out, "space      {} of {} free, {}\n", FormatSize(status.space.free_bytes),
+                 FormatSize(status.space.capacity_bytes), FormatCount(status.space.inodes_used, "inode", "inodes"));
   if (status.capacity_changing) {
     fmt::format_to(out, "capacity   on its way to {}, {} to be moved\n", FormatSize(status.capacity_target_bytes),
                    FormatSize(status.capacity_to_move_bytes));
@@ -68,8 +68,8 @@ std::string ForPeople(const std::string& address, const VolumeStatus& status, co
     const std::string from =
         session.from.empty() ? fmt::format("pid {}, uid {}", session.pid, session.uid) : "from " + session.from;
     const std::string reads = session.reads == "validated" ? "validated READs" : "bitmap " + session.bitmap;
-    fmt::format_to(out, "  {:<4} {} ({}), {}, {}, {} queue pairs, for {}\n", session.id, session.program, from,
-                   session.transport, reads, session.queue_pairs, FormatTime(session.seconds));
+    fmt::format_to(out, "  {:<4} {} ({}), {}, {}, {}, for {}\n", session.id, session.program, from, session.transport,
+                   reads, FormatCount(session.queue_pairs, "queue pair", "queue pairs"), FormatTime(session.seconds));
     if (const auto* mount = MountOf(mounts, session); mount != nullptr) {
       fmt::format_to(out, "       on {}, fuse: {}, libfuse {}\n", mount->first, mount->second.fuse,
                      mount->second.libfuse);

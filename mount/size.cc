@@ -93,6 +93,10 @@ Result<uint64_t> ParseCount(std::string_view text, uint64_t low, uint64_t high) 
   return value;
 }
 
+std::string FormatCount(uint64_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
+
 std::string FormatSize(uint64_t bytes) {
   if (bytes < 1024) {
     return fmt::format("{} B", bytes);

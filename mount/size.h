@@ -18,6 +18,8 @@ Result<double> ParseRatio(std::string_view text);
 // A whole number within [low, high].
 Result<uint64_t> ParseCount(std::string_view text, uint64_t low, uint64_t high);
 
+// "1 inode", "2 inodes".
+std::string FormatCount(uint64_t count, std::string_view one, std::string_view many);
 // For people, three digits: "1.50 GiB", "512 B".
 std::string FormatSize(uint64_t bytes);
 

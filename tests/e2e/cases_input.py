@@ -391,7 +391,9 @@ def case_serve_refuses(site):
         refused(site, 1, "a volume is a directory", name, file, *settings)
         refused(site, 1, "No such file", name, file + "x", *settings)
     check(os.listdir(empty) == [], "a directory that is no volume was changed")
+    check(" free, 1 inode\n" in run(site.termfs, "status", volume.path), "one inode, by status")
     volume.stop()
+    check(": 1 inode, 1 directory, 0 extents, " in volume.fsck(), "one inode, by fsck")
     for command in (["status"], ["stats", "--count", "1"], ["set", "dram-ratio=0.5"]):
         refused(site, 1, "termfs serve", command[0], volume.path, *command[1:])
     os.rmdir(empty)

@@ -83,5 +83,11 @@ TEST(FormatSize, ShowsThreeDigits) {
   EXPECT_EQ(FormatSize(UINT64_MAX), "16.0 EiB");
 }
 
+TEST(FormatCount, IsOneOrMany) {
+  EXPECT_EQ(FormatCount(0, "directory", "directories"), "0 directories");
+  EXPECT_EQ(FormatCount(1, "directory", "directories"), "1 directory");
+  EXPECT_EQ(FormatCount(2, "directory", "directories"), "2 directories");
+}
+
 }  // namespace
 }  // namespace termfs::mount
