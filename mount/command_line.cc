@@ -36,8 +36,12 @@ void AddFormat(CLI::App& app, FormatArguments& arguments, Action& action) {
   command->add_option("DIR", arguments.directory, "a directory that is empty or does not exist")->required();
   command->add_option("--capacity", arguments.capacity, "size of the SSD-extended region, such as 8G")->required();
   command->add_option("--dram-ratio", arguments.dram_ratio, "part of it kept in memory, 0.01 to 1 (default 0.5)");
-  command->add_option("--device", arguments.device, "block device or file for the data (default: a file in DIR)");
-  command->add_flag("--force", arguments.force, "overwrite what the block device holds");
+  command->add_option("--device", arguments.device,
+                      "block device for the data, or a file, which is made and must not be there yet (default: a file\n"
+                      "in DIR)");
+  command->add_flag("--force", arguments.force,
+                    "with --device: overwrite what the block device holds, such as a file system or the region of\n"
+                    "another volume; DIR has to be empty all the same");
   command->callback([&] { action = [&] { return RunFormat(arguments); }; });
 }
 
@@ -60,6 +64,9 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
                       "software RNIC); processes of this host go on through shared memory");
   command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error instead of DIR/log");
   command->add_flag("--verbose", arguments.verbose, "log more");
+  command->footer(
+      "SIGTERM to its process, or Ctrl-C in the foreground, ends the server; what is only in memory is written first.\n"
+      "termfs status names the process.\n");
   command->callback([&] { action = [&] { return RunServe(program, arguments); }; });
 }
 
@@ -167,6 +174,22 @@ std::vector<std::string> Subcommands(const CLI::App& app) {
 
 bool LooksLikeOption(const std::string& word) { return word.size() > 1 && word[0] == '-' && word != "--"; }
 
+// The subcommand of the subcommand, and so on, as far as there are words for one.
+const CLI::App& Asked(const CLI::App& app) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  return commands.empty() ? app : Asked(*commands[0]);
+}
+
+// Those that have more to say at their end say this, too.
+void AddExitCodes(CLI::App& app) {
+  for (CLI::App* command : app.get_subcommands({})) {
+    AddExitCodes(*command);
+    if (command->get_footer() != kExitCodes) {
+      command->footer(command->get_footer() + kExitCodes);
+    }
+  }
+}
+
 // Where it says that something is missing or too much, CLI11 does not name a word that it does not know.
 std::string WhatIsWrong(const CLI::App& app, const CLI::Error& error) {
   const auto* const missing = dynamic_cast<const CLI::RequiredError*>(&error);
@@ -180,10 +203,11 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::Error& error) {
   if (missing == nullptr && !left.empty()) {
     return fmt::format("'{}' is one argument too many", left[0]);
   }
-  if (!app.get_subcommands().empty()) {
+  const std::vector<std::string> commands = Subcommands(Asked(app));
+  if (commands.empty()) {
     return error.what();
   }
-  const std::string known = fmt::format("{}", fmt::join(Subcommands(app), ", "));
+  const std::string known = fmt::format("{}", fmt::join(commands, ", "));
   return left.empty() ? "a subcommand is missing: " + known
                       : fmt::format("there is no subcommand '{}'; there are {}", left[0], known);
 }
@@ -213,7 +237,7 @@ int RunCommandLine(const Program& program, int argc, char** argv) {
   app.set_version_flag("--version", "termfs " TERMFS_VERSION);
   app.require_subcommand(1);
   app.failure_message(&ErrorMessage);
-  app.footer(kExitCodes);  // of the subcommands, too
+  app.footer(kExitCodes);  // handed on to the subcommands
   AddFormat(app, format, action);
   AddServe(app, program, serve, action);
   AddMount(app, program, mount, action);
@@ -223,6 +247,7 @@ int RunCommandLine(const Program& program, int argc, char** argv) {
   AddSet(app, set, action);
   AddQuota(app, quota, action);
   AddFsck(app, fsck, action);
+  AddExitCodes(app);
   app.footer(std::string(kExitCodes) + kWhereHelpIs);
   RefuseEmptyWords(app);
   try {

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -19,8 +20,12 @@ def failure(site, code, *arguments):
 
 def case_command_help(site):
     check(run(site.termfs, "--version").startswith("termfs "), "--version")
-    for command in ("format", "serve", "mount", "umount", "status", "stats", "set", "fsck"):
-        check("Usage" in run(site.termfs, command, "--help"), f"{command} --help")
+    for command in ("format", "serve", "mount", "umount", "status", "stats", "set", "quota", "quota set", "quota get", "fsck"):
+        said = run(site.termfs, *command.split(), "--help")
+        check("Usage" in said and said.count("Exit codes: 0 ok, 1 failed, 2 bad usage.") == 1, f"{command} --help: {said}")
+    for command, says in (("serve", "SIGTERM"), ("format", "a file, which is made"), ("format", "with --device: overwrite")):
+        check(says in run(site.termfs, command, "--help"), f"{command} --help says: {says}")
+    check(re.search(r"\n  cache=granted\|none      attributes", run(site.termfs, "mount", "--help")), "columns of mount --help")
     failure(site, 2)
     failure(site, 2, "frobnicate")
     failure(site, 2, "format", os.path.join(site.scratch, "x"), "--capacity", "-1")
