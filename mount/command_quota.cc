@@ -18,6 +18,8 @@ namespace {
 
 using fs::client::QuotaStatus;
 
+constexpr char kOrNone[] = "; 'none' removes the limit";
+
 struct Limits {
   std::optional<uint64_t> bytes;
   std::optional<uint64_t> inodes;
@@ -31,7 +33,7 @@ Status ParseLimit(const std::string& text, Limits& limits) {
     return Status::Error(EINVAL, "'" + text + "': a limit is bytes=SIZE or inodes=N, such as bytes=10G");
   }
   auto& limit = key == "bytes" ? limits.bytes : limits.inodes;
-  if (value == "none" || value == "0") {
+  if (value == "none") {
     limit = 0;
     return Status::Ok();
   }
@@ -39,10 +41,10 @@ Status ParseLimit(const std::string& text, Limits& limits) {
                                 ? ParseSize(value)
                                 : ParseCount(value, 1, static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
   if (!number.ok()) {
-    return std::move(number).status().WithContext(key);
+    return Status::Error(EINVAL, key + ": " + std::string(number.status().message()) + kOrNone);
   }
   if (key == "bytes" && *number < 4096) {
-    return Status::Error(EINVAL, "bytes: a limit is at least 4096, or none");
+    return Status::Error(EINVAL, std::string("bytes: a limit is at least 4096") + kOrNone);
   }
   limit = *number;
   return Status::Ok();

@@ -5,6 +5,7 @@ import json
 import os
 
 from cases_acl import ANN, error_as
+from cases_input import refused
 from cases_posix import MIB, read_file, refuses, write_file
 from volume import check, eventually, run
 
@@ -163,6 +164,12 @@ def case_quota_is_roots(site):
     for limit in ("bytes", "bytes=", "bytes=x", "bytes=100", "inodes=-1", "files=3"):
         set_quota(site, m / "d", limit, code=2)
     run(site.termfs, "quota", "get", m.path, code=1)
+    for limit in ("bytes=0", "inodes=0", "inodes=-1"):
+        refused(site, 2, "'none' removes the limit", "quota", "set", m / "d", limit)
+    check(quota(site, m / "d")["bytes_limit"] == 8 * MIB, "the limit stays")
+    for word in ("del", "remove"):
+        refused(site, 2, (f"'{word}'", "set, get", "termfs quota --help"), "quota", word, m / "d")
+    refused(site, 2, "a subcommand is missing: set, get", "quota")
 
 
 def case_quota_is_exact_after_a_kill(site):
