@@ -7,8 +7,10 @@
 
 #include <cstdio>
 
+#include "fs/server/settings.h"
 #include "mount/error_text.h"
 #include "mount/mount_point.h"
+#include "mount/size.h"
 
 namespace termfs::mount {
 
@@ -25,6 +27,16 @@ int BadUsage(const std::string& command, const Status& status) {
 int Print(const std::string& text) {
   const bool printed = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   return printed ? kExitOk : Failed(ErrnoStatus("write to standard output"));
+}
+
+Result<uint64_t> ParseCapacity(const std::string& text) {
+  ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(text));
+  fs::server::VolumeSettings settings;
+  settings.capacity_bytes = bytes;
+  if (const Status allowed = fs::server::CheckSettings(settings); !allowed.ok()) {
+    return Status::Error(EINVAL, "'" + text + "': " + std::string(allowed.message()));
+  }
+  return bytes;
 }
 
 Result<std::string> VolumePath(const std::string& address) {

@@ -109,6 +109,8 @@ int BadUsage(const std::string& command, const Status& status);
 // Prints `text` to standard output; the exit code says whether it got there.
 int Print(const std::string& text);
 
+// A volume's size, within what there is. EINVAL.
+Result<uint64_t> ParseCapacity(const std::string& text);
 // The absolute path of a volume's directory. EUCLEAN for a directory that is none.
 Result<std::string> VolumePath(const std::string& address);
 // Where a volume is served: at a host, with the volume's `secret`, a file; or in the volume's directory, as by

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -19,11 +20,25 @@ void ShowProgress(uint64_t done, uint64_t all) {
                static_cast<unsigned long>(percent), done >= all ? "\n" : "");
 }
 
+// A file that is made for a device with a misspelt name would be in memory. Other file systems below /dev are as any.
+Status CheckDevice(const std::string& path) {
+  struct stat found {};
+  struct stat parent {};
+  struct stat dev {};
+  const bool in_dev = path.starts_with("/dev/") && stat("/dev", &dev) == 0 &&
+                      stat(path.substr(0, path.rfind('/')).c_str(), &parent) == 0 && parent.st_dev == dev.st_dev;
+  if (!in_dev || (stat(path.c_str(), &found) == 0 && S_ISBLK(found.st_mode))) {
+    return Status::Ok();
+  }
+  return Status::Error(
+      ENOTBLK, "--device: there is no block device " + path + "; name a block device, or a file that is not in /dev");
+}
+
 }  // namespace
 
 int RunFormat(const FormatArguments& arguments) {
   fs::server::FormatOptions options;
-  const Result<uint64_t> capacity = ParseSize(arguments.capacity);
+  const Result<uint64_t> capacity = ParseCapacity(arguments.capacity);
   if (!capacity.ok()) {
     return BadUsage("format", capacity.status().WithContext("--capacity"));
   }
@@ -40,10 +55,17 @@ int RunFormat(const FormatArguments& arguments) {
     if (!device.ok()) {
       return Failed(device.status());
     }
+    if (const Status usable = CheckDevice(*device); !usable.ok()) {
+      return Failed(usable);
+    }
     options.settings.device = *device;
   }
   if (const Status allowed = fs::server::CheckSettings(options.settings); !allowed.ok()) {
     return BadUsage("format", allowed);
+  }
+  if (VolumePath(arguments.directory).ok()) {
+    return Failed(Status::Error(EEXIST, arguments.directory + " is a termfs volume already; choose a directory that is "
+                                                              "empty or does not exist"));
   }
   options.overwrite = arguments.force;
   if (isatty(STDERR_FILENO) != 0) {

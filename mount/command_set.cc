@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "fs/client/admin.h"
-#include "fs/server/settings.h"
 #include "mount/command.h"
 #include "mount/size.h"
 
@@ -25,13 +24,10 @@ Result<Setting> ParseSetting(const std::string& text) {
   Setting setting(text.substr(0, equals), text.substr(equals + 1));
   auto& [key, value] = setting;
   if (key == "capacity") {
-    Result<uint64_t> bytes = ParseSize(value);
+    Result<uint64_t> bytes = ParseCapacity(value);
     if (!bytes.ok()) {
       return std::move(bytes).status().WithContext(key);
     }
-    fs::server::VolumeSettings settings;
-    settings.capacity_bytes = *bytes;
-    RETURN_IF_ERROR(fs::server::CheckSettings(settings));
     value = std::to_string(*bytes);
   } else if (key == "dram-ratio") {
     if (Result<double> ratio = ParseRatio(value); !ratio.ok()) {

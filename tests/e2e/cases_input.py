@@ -43,7 +43,7 @@ BAD_FORMATS = (
     (["--capacity", "1e9"], SIZE), (["--capacity", "0x10"], SIZE), (["--capacity", "nan"], SIZE),
     (["--capacity", "8E"], "below 8E"), (["--capacity", "99999999999999999999"], SIZE),
     (["--capacity", ""], "--capacity"), ([], "--capacity"), (["--capacity", "1G", "--capacity", "2G"], "--capacity"),
-    (["--capacity", "0"], RANGE), (["--capacity", "15M"], RANGE), (["--capacity", "16777217"], RANGE),
+    (["--capacity", "0"], RANGE), (["--capacity", "15M"], ("'15M': " + RANGE)), (["--capacity", "16777217"], RANGE),
     (["--capacity", "16T"], RANGE), (["--capacity", "7E"], RANGE),
     (["--capacity", "16M", "--dram-ratio", "0"], RATIO), (["--capacity", "16M", "--dram-ratio", "-1"], RATIO),
     (["--capacity", "16M", "--dram-ratio", "1.01"], RATIO), (["--capacity", "16M", "--dram-ratio", "nan"], RATIO),
@@ -106,7 +106,9 @@ def case_format_refuses_bad_devices(site):
 
     try:
         for device, says in (("/dev/null", "name a block device"), (site.scratch, "name a block device"),
-                             (disk, "name a block device"), ("/nonexistent/disk", "No such file")):
+                             (disk, "name a block device"), ("/nonexistent/disk", "No such file"),
+                             ("/dev/termfs-none", "there is no block device /dev/termfs-none"),
+                             ("/dev/../dev/termfs-none", "there is no block device /dev/termfs-none")):
             format_refused(says, device)
         refused(site, 1, ("has 32 MiB, 33 MiB less than is needed", "No space"), "format", path, "--capacity", "64M", "--device", loop)
         run("mkfs.ext4", "-q", loop)
@@ -128,6 +130,8 @@ def case_format_refuses_bad_devices(site):
         write_file(disk, b"\0" * 446 + entry + b"\0" * 48 + b"\x55\xaa" + b"\0" * (32 * MIB - 512))
         format_refused(("dos partition table", "--force"), loop)
     finally:
+        if os.path.exists("/dev/termfs-none"):
+            os.unlink("/dev/termfs-none")
         subprocess.run(["umount", "-q", mount], stderr=subprocess.DEVNULL, check=False)
         run("losetup", "--detach", loop)
         os.unlink(disk)
@@ -380,7 +384,10 @@ def case_serve_refuses(site):
         refused(site, 2, says, "serve", volume.path, *arguments)
     for command in ("serve", "fsck"):
         refused(site, 1, f"is served by process {volume.server}; that has to end first", command, volume.path)
-    refused(site, 1, "empty or does not exist", "format", volume.path, "--capacity", "16M")
+    for force in ([], ["--force"]):
+        refused(site, 1, ("is a termfs volume already", "empty or does not exist"), "format", volume.path,
+                "--capacity", "16M", *force)
+    refused(site, 1, ("is not empty", "empty or does not exist"), "format", site.scratch, "--capacity", "16M")
     empty = os.path.join(site.scratch, "empty")
     os.mkdir(empty)
     file = os.path.join(site.scratch, "file")
