@@ -42,6 +42,12 @@ Result<uint64_t> ParseCapacity(const std::string& text) {
 Result<std::string> VolumePath(const std::string& address) {
   const std::unique_ptr<char, void (*)(void*)> path(realpath(address.c_str(), nullptr), &free);
   if (path == nullptr) {
+    const int code = errno;
+    if (code == ENOENT && address.find('/') == std::string::npos) {
+      return Status::Error(code, address + " does not exist; a server on another host is HOST:PORT, such as " +
+                                     address + ":" + std::to_string(tlib::kControlPort));
+    }
+    errno = code;
     return ErrnoStatus(address);
   }
   struct stat st {};

@@ -70,8 +70,10 @@ int RunMount(const Program& program, const MountArguments& arguments) {
                : Failed(address.status());
   }
   request.address = *address;
-  if (!request.config.rdma.empty() && !address->remote()) {
-    return BadUsage("mount", Status::Error(EINVAL, "rdma= is for a volume that is served on a network, as HOST:PORT"));
+  const char* const for_hosts = !request.config.rdma.empty() ? "rdma=" : !secret.empty() ? "a secret" : nullptr;
+  if (for_hosts != nullptr && !address->remote()) {
+    return BadUsage("mount", Status::Error(EINVAL, std::string(for_hosts) +
+                                                       " is for a volume that is served on a network, as HOST:PORT"));
   }
   const Result<std::string> mountpoint = MountPointPath(arguments.mountpoint);
   if (!mountpoint.ok()) {

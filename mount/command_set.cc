@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -83,6 +84,10 @@ int RunSet(const SetArguments& arguments) {
     Result<Setting> setting = ParseSetting(text);
     if (!setting.ok()) {
       return BadUsage("set", setting.status());
+    }
+    const auto same = [&setting](const Setting& earlier) { return earlier.first == setting->first; };
+    if (std::any_of(settings.begin(), settings.end(), same)) {
+      return BadUsage("set", Status::Error(EINVAL, "'" + setting->first + "' is there twice"));
     }
     settings.push_back(std::move(*setting));
   }

@@ -414,6 +414,9 @@ def case_set_refuses(site):
                           ("pattern=zeros", "pattern"), ("colour=blue", "'colour' is not a setting")):
         refused(site, 2, says, "set", volume.path, "dram-ratio=0.25", setting)
         check(volume.status()["dram_ratio"] == 0.5, f"set dram-ratio=0.25 {setting} did half of it")
+    refused(site, 2, "'dram-ratio' is there twice", "set", volume.path, "dram-ratio=0.25", "dram-ratio=0.3")
+    check(volume.status()["dram_ratio"] == 0.5, "the first of two was set")
+    refused(site, 2, "capacity: '15M': " + RANGE, "set", volume.path, "capacity=15M")
     for arguments, says in ((["--count", "0"], "count"), (["--count", "-1"], "count"), (["--interval", "0"], "interval"),
                             (["--interval", "nan"], "interval"), (["--interval", "x"], "interval")):
         refused(site, 2, says, "stats", volume.path, *arguments)
@@ -429,6 +432,9 @@ def case_mount_refuses(site):
     for option, says in (("wombat", "wombat"), ("threads=0", "threads"), ("threads=x", "threads"),
                          ("timeout=-1", "timeout"), ("bitmap=perhaps", "bitmap"), ("bitmap", "bitmap"), ("ro=1", "ro=1")):
         refused(site, 2, says, "mount", volume.path, empty, "-o", option)
+    for arguments in (["-o", "secret=x"], ["--secret", "x"], ["-o", "rdma=x"]):
+        refused(site, 2, "is for a volume that is served on a network", "mount", volume.path, empty, *arguments)
+    refused(site, 1, "a server on another host is HOST:PORT, such as 127.0.0.1:4794", "mount", "127.0.0.1", empty)
     for address, place, says in ((volume.path, m.path, ("termfs is mounted there", "umount")),
                                  (volume.path, file, "Not a directory"), (volume.path, file + "x", "No such file"),
                                  (volume.path, site.scratch, "empty"), (volume.path, "/proc/self", "empty"),
