@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "base/unique_fd.h"
@@ -68,6 +69,10 @@ Status Unmount(const std::string& mountpoint, bool lazily) {
     return Status::Ok();
   }
   if (errno == EPERM) {
+    ASSIGN_OR_RETURN(const std::optional<uid_t> owner, MountOwner(mountpoint));
+    if (owner.has_value() && *owner != getuid()) {
+      return Status::Error(EPERM, "only root, or who mounted it, may unmount " + mountpoint);
+    }
     return RunFusermount(mountpoint, lazily);
   }
   if (errno == EBUSY) {
@@ -103,6 +108,9 @@ Status UnmountSoon(const std::string& mountpoint, bool lazily) {
 Status Run(const UmountArguments& arguments) {
   ASSIGN_OR_RETURN(const std::string mountpoint, Resolve(arguments.mountpoint));
   ASSIGN_OR_RETURN(const std::string type, MountType(mountpoint));
+  if (type.empty() && access(mountpoint.c_str(), F_OK) != 0) {
+    return ErrnoStatus(mountpoint);
+  }
   if (type != "fuse.termfs") {
     return Status::Error(EINVAL, type.empty() ? "nothing is mounted on " + mountpoint
                                               : "what is mounted on " + mountpoint + " is no termfs but " + type);

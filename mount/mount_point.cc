@@ -134,6 +134,9 @@ class Question {
     if (error == EOPNOTSUPP || error == ENODATA) {
       return Status::Error(EINVAL, path_ + " is not the mount point of a termfs");
     }
+    if (error == ENOTCONN) {
+      return Status::Error(error, path_ + ": a dead mount is there, end it with termfs umount");
+    }
     if (error != 0) {
       errno = error;
       return ErrnoStatus(path_);
@@ -201,6 +204,22 @@ Result<std::vector<std::pair<std::string, MountDescription>>> DescribeMountsOf(c
     }
   }
   return found;
+}
+
+Result<std::optional<uid_t>> MountOwner(const std::string& path) {
+  constexpr char kOption[] = "user_id";
+  std::optional<uid_t> owner;
+  RETURN_IF_ERROR(ForEachMount([&](const mntent& entry) {
+    if (path == entry.mnt_dir) {
+      const char* const option = hasmntopt(&entry, kOption);
+      uid_t id = 0;
+      const bool valued = option != nullptr && option[sizeof(kOption) - 1] == '=';
+      const char* const digits = valued ? option + sizeof(kOption) : "";
+      owner = std::from_chars(digits, digits + std::strlen(digits), id).ec == std::errc() ? std::optional(id)
+                                                                                          : std::nullopt;
+    }
+  }));
+  return owner;
 }
 
 Result<std::string> MountType(const std::string& path) {

@@ -3,9 +3,12 @@
 // What another process can learn of a mount by its mount point, without the server: FrontEnd::Describe.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +36,8 @@ Result<MountDescription> DescribeMount(const std::string& path);
 // `patience` are left out.
 Result<std::vector<std::pair<std::string, MountDescription>>> DescribeMountsOf(const std::string& address,
                                                                                std::chrono::milliseconds patience);
+// Who mounted what is mounted on `path` (its last entry) by FUSE; none: nobody.
+Result<std::optional<uid_t>> MountOwner(const std::string& path);
 // The type that the mount table gives for `path` (its last entry), "" when nothing is mounted there.
 Result<std::string> MountType(const std::string& path);
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 
 from cases_posix import MIB, read_file, write_file
 from volume import check, ended, eventually, need, run
@@ -442,7 +443,7 @@ def case_mount_refuses(site):
                                  (file, empty, "a volume is a directory"), (file + "x", empty, "No such file")):
         refused(site, 1, says, "mount", address, place)
     for place, says in ((empty, "nothing is mounted"), (file, "nothing is mounted"), ("/proc", "no termfs"),
-                        (file + "x", "nothing is mounted"), (os.path.join(m.path, "x"), "nothing is mounted")):
+                        (file + "x", "filex: No such file"), (os.path.join(m.path, "x"), "/x: No such file")):
         refused(site, 1, says, "umount", place)
     refused(site, 1, "No such file", "mount", volume.path, empty, "--log", "/nonexistent/log")
     check(not os.path.ismount(empty), "a mount that was refused is there")
@@ -453,6 +454,53 @@ def case_mount_refuses(site):
     os.rmdir(empty)
     os.unlink(file)
     volume.serve()
+
+
+def case_only_root_or_its_owner_unmounts(site):
+    need("setpriv")
+    volume = site.volume("16M")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # that others may look into
+        os.chmod(place, 0o755)
+        path = os.path.join(place, "m")
+        os.mkdir(path)
+        termfs = shutil.copy(site.termfs, place)
+        run(site.termfs, "mount", volume.path, path, "-o", f"fuse={site.fuse}")
+        m = volume.mounted(path)
+        try:
+            for lazily in ([], ["--lazy"]):
+                done = subprocess.run(["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", termfs, "umount", path,
+                                       *lazily], capture_output=True, text=True, timeout=60, check=False)
+                check(done.returncode == 1 and "only root, or who mounted it, may unmount" in done.stderr and
+                      "busy" not in done.stderr, f"{lazily}: {done.returncode}: {done.stderr}")
+        finally:
+            volume.umount(m)
+
+
+def case_dead_mounts_are_named(site):
+    volume = site.volume("16M")
+    m = volume.mount()
+    os.kill(m.pid, signal.SIGKILL)
+    eventually(lambda: ended(m.pid), "the mount is dead")
+    for command in (["status"], ["stats"], ["set", "dram-ratio=0.5"]):
+        refused(site, 1, "a dead mount is there, end it with termfs umount", command[0], m.path, *command[1:])
+    run(site.termfs, "umount", m.path)
+    volume.abandon(m)
+
+
+def case_demo_looks_at_its_options_first(site):
+    """In a folder where nothing could be built."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    copy = os.path.join(site.scratch, "tree")
+    os.mkdir(copy)
+    shutil.copy(os.path.join(root, "dev"), copy)
+    shutil.copytree(os.path.join(root, "tools"), os.path.join(copy, "tools"), ignore=shutil.ignore_patterns("__pycache__"))
+    for arguments, says in ((["--seconds", "0"], "'0' is no number"), (["--bogus"], "usage: ./dev demo"),
+                            (["--dir", "/nonexistent"], "no directory '/nonexistent'")):
+        done = subprocess.run([os.path.join(copy, "dev"), "demo", *arguments], capture_output=True, text=True, timeout=60,
+                              check=False)
+        check(done.returncode == 2 and says in done.stderr and "building" not in done.stderr,
+              f"{arguments}: {done.returncode}: {done.stderr}")
+    shutil.rmtree(copy)
 
 
 def case_service_without_resources(site):
