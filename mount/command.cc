@@ -63,7 +63,7 @@ Result<std::string> VolumePath(const std::string& address) {
       return Status::Error(
           EINVAL, address + " is where the volume " + mount->address + " is mounted; name the volume's own directory");
     }
-    return Status::Error(EUCLEAN, address + " is not a termfs volume (no file 'lock' in it); termfs format makes one");
+    return Status::Error(EUCLEAN, address + " is not a termfs volume (no file 'lock' in it), nor is one mounted there");
   }
   return std::string(path.get());
 }

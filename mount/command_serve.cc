@@ -2,6 +2,8 @@
 #include <poll.h>
 #include <sys/signalfd.h>
 
+#include <filesystem>
+
 #include "base/log.h"
 #include "fs/server/settings.h"
 #include "fs/server/volume.h"
@@ -69,12 +71,20 @@ Status Serve(const Program& program, const std::string& directory, const fs::ser
   return Status::Ok();
 }
 
+bool IsEmpty(const std::string& directory) {
+  std::error_code error;
+  return std::filesystem::is_directory(directory, error) && std::filesystem::is_empty(directory, error);
+}
+
 }  // namespace
 
 int RunServe(const Program& program, const ServeArguments& arguments) {
   const Result<std::string> directory = VolumePath(arguments.directory);
   if (!directory.ok()) {
-    return Failed(directory.status());
+    return Failed(
+        IsEmpty(arguments.directory)
+            ? Status::Error(EUCLEAN, arguments.directory + " is empty, not a termfs volume; termfs format makes one")
+            : directory.status());
   }
   Result<fs::server::VolumeSettings> settings = fs::server::LoadSettings(*directory);
   if (!settings.ok()) {

@@ -395,7 +395,9 @@ def case_serve_refuses(site):
     write_file(file, b"")
     for command in (["serve"], ["fsck"], ["status"], ["stats"], ["set", "dram-ratio=0.5"]):
         name, settings = command[0], command[1:]
-        refused(site, 1, "not a termfs volume", name, empty, *settings)
+        advice = "; termfs format makes one" if name == "serve" else "(no file 'lock' in it), nor is one mounted there"
+        refused(site, 1, ("not a termfs volume", advice), name, empty, *settings)
+        refused(site, 1, "(no file 'lock' in it), nor is one mounted there", name, site.scratch, *settings)
         refused(site, 1, "a volume is a directory", name, file, *settings)
         refused(site, 1, "No such file", name, file + "x", *settings)
     check(os.listdir(empty) == [], "a directory that is no volume was changed")
