@@ -32,8 +32,10 @@ keep=
 network=
 seconds=15
 parent=/var/tmp
+only_options= # they are looked at, and that is all; ./dev asks for it before it builds
 while [[ $# -gt 0 ]]; do
   case $1 in
+    --only-options) only_options=yes; shift ;;
     --keep) keep=yes; shift ;;
     --network) network=yes; shift ;;
     --seconds) seconds=${2:-}; shift 2 || { usage >&2; exit 2; } ;;
@@ -46,6 +48,7 @@ done
 [[ -d $parent ]] || { echo "demo: --dir: there is no directory '$parent'" >&2; exit 2; }
 free_mib=$(df -Pm "$parent" | awk 'NR == 2 {print $4}')
 [[ $free_mib -ge 3072 ]] || fail "$parent has $free_mib MiB free, 3072 are needed; --dir names another directory"
+[[ -z $only_options ]] || exit 0
 
 work=$(mktemp -d "$(readlink -f "$parent")/termfs-demo.XXXXXX")
 volume=$work/volume
