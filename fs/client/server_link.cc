@@ -513,7 +513,7 @@ Status ServerLink::Resume(const SessionPtr& session, uint64_t generation, uint64
     resumed_.files_lost += resumption.files_lost;
     changed_.NotifyAll();
   }
-  LOG_INFO("reconnected to the server after {} s; {} files reopened, {} lost", seconds, resumption.files_reopened,
+  LOG_INFO("reconnected to the server after {} s; files reopened: {}, lost: {}", seconds, resumption.files_reopened,
            resumption.files_lost);
   listener_.Resumed(*channel, generation);
   return Status::Ok();

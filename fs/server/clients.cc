@@ -81,7 +81,7 @@ Status Clients::Load() {
     entries_[record.client] = std::move(entry);
   }
   if (const size_t expected = away(); expected > 0) {
-    LOG_INFO("{} clients of the last start are expected back; files they may have open are kept", expected);
+    LOG_INFO("clients of the last start that are expected back: {}; files they may have open are kept", expected);
   }
   return Status::Ok();
 }

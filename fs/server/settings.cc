@@ -13,6 +13,7 @@
 #include <toml++/toml.h>
 
 #include <array>
+#include <charconv>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -177,6 +178,13 @@ std::string WrongInLine(std::string_view text, size_t number) {
   return std::string("no setting") + kLineHint;
 }
 
+// As short as it can be and be read back the same.
+std::string Shortest(double value) {
+  std::array<char, 32> text;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value);
+  return std::string(text.data(), end.ptr);
+}
+
 std::string Quoted(const std::string& text) {
   std::ostringstream out;
   out << toml::value<std::string>(text);
@@ -253,10 +261,9 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
 
 std::string FormatSettings(const VolumeSettings& s) {
   std::ostringstream out;
-  out.precision(17);
   out << "# Settings of a termfs volume. Bytes, milliseconds. The server writes what is changed while it runs.\n"
       << "capacity = " << s.capacity_bytes << "\n"
-      << "dram-ratio = " << toml::value<double>(s.dram_ratio) << "\n"
+      << "dram-ratio = " << Shortest(s.dram_ratio) << "\n"
       << "device = " << Quoted(s.device) << "  # empty: the file region\n"
       << "kind = " << Quoted(s.kind) << "\n"
       << "promoter = " << Quoted(s.promoter) << "\n"

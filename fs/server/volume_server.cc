@@ -186,7 +186,7 @@ Status ServedVolume::Recover() {
   // Orphans are the reclaimer's, in its own time.
   ASSIGN_OR_RETURN(const metadata::Namespace::Recovered done, names_->Recover(/*orphans=*/false));
   if (done.truncations + done.trimmed > 0) {
-    LOG_INFO("recovered: {} unfinished truncations ended, space allocated ahead of {} files given back",
+    LOG_INFO("recovered; unfinished truncations ended: {}, files whose space allocated ahead was given back: {}",
              done.truncations, done.trimmed);
   }
   return ZeroFreePages();

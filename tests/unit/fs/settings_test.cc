@@ -75,4 +75,18 @@ TEST(Settings, Parse_SaysWhatToDo) {
             "t.toml line 4: the key 'workers' is in line 1 already; remove one of the two");
 }
 
+TEST(Settings, RatioIsWrittenAsShortAsItCanBe) {
+  VolumeSettings s;
+  s.capacity_bytes = uint64_t{64} << 20;
+  for (const auto& [ratio, text] :
+       {std::pair(0.2, "0.2"), std::pair(1.0, "1"), std::pair(1.0 / 3, "0.3333333333333333")}) {
+    s.dram_ratio = ratio;
+    const std::string written = FormatSettings(s);
+    EXPECT_NE(written.find(std::string("\ndram-ratio = ") + text + "\n"), std::string::npos) << written;
+    const auto read = ParseSettings(written, "t.toml");
+    ASSERT_TRUE(read.ok()) << read.status().ToString();
+    EXPECT_EQ(read->dram_ratio, ratio);
+  }
+}
+
 }  // namespace termfs::fs::server
