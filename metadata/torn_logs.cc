@@ -134,15 +134,20 @@ Status SetAside(const std::string& path, std::span<const unsigned char> bytes) {
   }
   while (!bytes.empty()) {
     const ssize_t put = write(fd.get(), bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) {
+      continue;
+    }
     if (put < 0) {
       return ErrnoStatus("write " + aside);
     }
     bytes = bytes.subspan(static_cast<size_t>(put));
   }
-  return fsync(fd.get()) == 0 ? Status::Ok() : ErrnoStatus("sync " + aside);
+  const std::string folder = std::filesystem::path(path).parent_path();
+  const UniqueFd name(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return fsync(fd.get()) == 0 && name.valid() && fsync(name.get()) == 0 ? Status::Ok() : ErrnoStatus("sync " + aside);
 }
 
-// `drop`: all of it. True: something was cut off.
+// `drop`: all of it, and what there is is kept aside. True: something was cut off.
 Result<bool> CutOne(const std::string& path, bool drop) {
   ASSIGN_OR_RETURN(const UniqueFd fd, OpenLog(path, O_RDWR));
   ASSIGN_OR_RETURN(const std::vector<unsigned char> bytes, ReadFile(fd.get(), path));
@@ -150,9 +155,10 @@ Result<bool> CutOne(const std::string& path, bool drop) {
   const bool cut = records.has_value() && records->end < bytes.size();
   if (cut) {
     const std::span<const unsigned char> behind = std::span(bytes).subspan(records->end);
-    if (records->damaged) {
+    if (drop || records->damaged) {
       RETURN_IF_ERROR(SetAside(path, behind));
-      LOG_WARNING("{}: {} bytes behind a damage are cut off, and kept in {}.cut-off", path, behind.size(), path);
+      LOG_WARNING("{}: {} bytes behind records that are lost are cut off, and kept in {}.cut-off", path, behind.size(),
+                  path);
     } else {
       LOG_INFO("{}: the last {} bytes are no whole record, or follow one, and are cut off", path, behind.size());
     }

@@ -26,7 +26,8 @@ constexpr milliseconds kFirstPause{10};  // between attempts to connect; doubled
 constexpr milliseconds kLongestPause{1000};
 constexpr milliseconds kLook{50};  // at the interruption of a caller that waits
 constexpr milliseconds kGoodbyePatience{2000};
-constexpr milliseconds kPatienceByMap{500};  // of a lane that waits for nobody
+constexpr milliseconds kPatienceByMap{500};     // of a lane that waits for nobody
+constexpr milliseconds kPatienceToJoin{10000};  // with a session whose server lets a step of it time out
 constexpr uint16_t kMostSlots = 1024;
 
 uint64_t SecondsSince(steady_clock::time_point begin) {
@@ -311,12 +312,14 @@ Status ServerLink::Rejoin(VolumeLane& lane, const Status& why) {
   if (lane.channel_ != nullptr) {
     ReportLost(lane.generation_, why);
   }
+  const auto until = steady_clock::now() + kPatienceToJoin;
   Status last;
   for (int attempt = 0; attempt < kMostLosses; ++attempt) {
     ASSIGN_OR_RETURN(const auto current, AwaitSession(lane));
     const auto& [session, generation] = current;
     last = Join(lane, session, generation);
-    if (last.code() == ETIMEDOUT) {  // of a step of it, which is shorter than a request's time; who is busy or is dying
+    // Of a step of it that is shorter than a request's time: the server is busy, or dying.
+    if (last.code() == ETIMEDOUT && steady_clock::now() < until && !lane.interruption_->requested()) {
       continue;
     }
     if (last.ok() || !(IsLoss(last) || IsUnreachable(last))) {

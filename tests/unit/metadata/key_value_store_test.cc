@@ -328,6 +328,16 @@ TEST_F(RocksDbLog, DamagedBeforeWholeRecords_IsSetAsideOnDemand) {
   EXPECT_EQ(RecordsOf({}), left);
 }
 
+TEST_F(RocksDbLog, WhatFollowsATornLog_IsKeptAside) {
+  const std::string log = Read(log_);
+  const std::string next = path() + "/999999.log";
+  Write(next, log);
+  Write(log_, log.substr(0, log.size() - 100));
+  EXPECT_GE(*CutTornLogs(path(), Damage::kRefuse), 2u);
+  EXPECT_EQ(Read(next), "");
+  EXPECT_EQ(Read(next + ".cut-off"), log);
+}
+
 TEST_F(RocksDbLog, ReadOnly_ChangesNothing) {
   const auto before = Everything();
   EXPECT_EQ(RecordsOf({.read_only = true}), size_t{kRecords});
