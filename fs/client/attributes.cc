@@ -57,7 +57,11 @@ Result<Attributes> VolumeClient::GetAttributes(Lane& lane, uint64_t ino) {
   if (const auto brought = changes_.Take(ino); brought.has_value() && Of(lane).grants().MayAnswer(*brought)) {
     return brought->attributes;
   }
-  return CallForAttributes(lane, kFsGetAttributes, EncodeInode(ino));
+  auto attributes = CallForAttributes(lane, kFsGetAttributes, EncodeInode(ino));
+  if (const auto end = Of(lane).grants().AttributesEnd(); attributes.ok() && end.has_value()) {
+    known_names_.Renewed(ino, *end);
+  }
+  return attributes;
 }
 
 Result<Attributes> VolumeClient::Set(Lane& lane, uint64_t ino, const SetAttributes& what, OpenFile* file) {

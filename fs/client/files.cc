@@ -78,6 +78,7 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   body.umask = who.umask;
   body.flags = flags;
   DirectoryChanges::Change change(changes_, parent);
+  known_names_.WillAdd(parent, name);
   const auto reply = Call(lane, kFsCreate, Encode<wire::Make>(body), {}, {}, kOnce);
   if (!reply.ok()) {
     AfterFailedOpen(lane, reply.status(), nullptr, [this, parent, made = std::string(name)] {
@@ -90,6 +91,7 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   ASSIGN_OR_RETURN(const auto opened, DecodeOpened(reply->body));
   Of(lane).grants().Granted(opened.entry_ms, opened.attributes_ms);
   Of(lane).grants().Bring(change, opened.directory.get(), opened.directory_ms);
+  RenewNames(lane, parent, opened.directory_ms);
   // A map in the reply (of a file that was there) is not used: its revocation would not have found the inode.
   return TakeMade(lane, FromWire(*opened.attributes), flags);
 }

@@ -67,6 +67,13 @@ void LaneGrants::Bring(DirectoryChanges::Change& change, const wire::Attributes*
   }
 }
 
+std::optional<BootTime> LaneGrants::End(uint32_t granted_ms) const {
+  if (granted_ms == 0 || Recalled()) {
+    return std::nullopt;
+  }
+  return sent_ + std::chrono::milliseconds(granted_ms);
+}
+
 Keep LaneGrants::keep(const Attributes* attributes) const {
   if ((entry_ms_ | attributes_ms_) == 0 || Recalled()) {
     return {};

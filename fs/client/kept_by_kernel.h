@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
@@ -71,6 +72,11 @@ class LaneGrants {
   }
   // What the reply says of the directory that was changed.
   void Bring(DirectoryChanges::Change& change, const wire::Attributes* directory, uint32_t granted_ms) const;
+  // When a grant of the reply for so long ends; nothing, when there is none, or anything was recalled since the request
+  // was sent.
+  std::optional<BootTime> End(uint32_t granted_ms) const;
+  // The same for the attributes that the reply grants.
+  std::optional<BootTime> AttributesEnd() const { return End(attributes_ms_); }
   // Whether what has been brought along can answer instead of a request: its time is not over, and nothing was recalled
   // since.
   bool MayAnswer(const DirectoryChanges::Brought& brought);

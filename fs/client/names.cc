@@ -36,13 +36,27 @@ Status CheckName(std::string_view name) {
 
 Result<Attributes> VolumeClient::Lookup(Lane& lane, uint64_t parent, std::string_view name) {
   RETURN_IF_ERROR(CheckName(name));
+  if (name != "." && name != ".." && known_names_.Lacks(parent, name)) {
+    known_absent_.Add();
+    Of(lane).grants().BeginRequest();  // nothing is granted
+    return Status::Error(ENOENT, "no such name");
+  }
   return CallForAttributes(lane, kFsLookup, EncodeName(parent, name));
 }
 
 Result<Attributes> VolumeClient::MakeDirectory(Lane& lane, Caller who, uint64_t parent, std::string_view name,
                                                uint32_t mode) {
   RETURN_IF_ERROR(CheckName(name));
-  return CallForMade(lane, kFsMake, parent, name, EncodeMake(who, parent, name, S_IFDIR | (mode & 07777), 0));
+  auto made = CallForMade(lane, kFsMake, parent, name, EncodeMake(who, parent, name, S_IFDIR | (mode & 07777), 0));
+  const auto end = Of(lane).grants().AttributesEnd();
+  // Before it was granted others may have found it, and made something there: then it has changed since its birth.
+  if (made.ok() && end.has_value() && made->mtime == made->btime) {
+    known_names_.Made(made->ino, *end);
+    if (!Of(lane).grants().AttributesEnd().has_value()) {  // recalled meanwhile, maybe this
+      known_names_.Forget(made->ino);
+    }
+  }
+  return made;
 }
 
 Result<Attributes> VolumeClient::MakeNode(Lane& lane, Caller who, uint64_t parent, std::string_view name, uint32_t mode,
@@ -111,6 +125,8 @@ Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, 
   body.flags = flags;
   const DirectoryChanges::Change from(changes_, parent);
   const DirectoryChanges::Change to(changes_, new_parent);
+  known_names_.WillAdd(parent, name);
+  known_names_.WillAdd(new_parent, new_name);
   Status renamed = Call(lane, kFsRename, Encode<wire::Rename>(body), {}, {}, kOnce).status();
   changes_.ForgetOthers(parent);
   kept_.NoteOwnChange();  // of what was moved

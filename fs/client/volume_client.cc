@@ -44,6 +44,7 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       copies_(metrics_.counter("fs_copies_total")),
       copied_bytes_(metrics_.counter("fs_copied_bytes_total")),
       metadata_(metrics_.counter("fs_metadata_total")),
+      known_absent_(metrics_.counter("fs_known_absent_total")),
       revocations_(metrics_.counter("fs_revocations_total")),
       kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
@@ -146,6 +147,9 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
       ASSIGN_OR_RETURN(wire::RecallT recall, Decode<wire::Recall>(body));
       kept_.NoteRecall();
       kernel_recalls_.Add();
+      for (const uint64_t ino : recall.inodes) {
+        known_names_.Forget(ino);
+      }
       MutexLock lock(invalidator_mutex_);
       if (names_ == nullptr) {
         return Status::Error(ENOTCONN, "the mount is ending");
@@ -187,6 +191,7 @@ void VolumeClient::BeginGeneration(uint64_t generation) {
 
 void VolumeClient::DropGranted() {
   const std::vector<uint64_t> inodes = kept_.Void();
+  known_names_.ForgetAll();
   if (kernel_cache_ == nullptr) {
     return;
   }
@@ -289,18 +294,19 @@ Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, st
 Result<Attributes> VolumeClient::CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,
                                                    std::span<std::byte> in, bool once) {
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, opcode, body, in, {}, once));
-  return TakeAttributes(lane, opcode, reply.body, nullptr);
+  return TakeAttributes(lane, opcode, reply.body, nullptr, 0);
 }
 
 Result<Attributes> VolumeClient::CallForMade(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
                                              std::span<const std::byte> body, std::span<std::byte> in) {
   DirectoryChanges::Change change(changes_, directory);
+  known_names_.WillAdd(directory, name);
   const auto reply = Call(lane, opcode, body, in, {}, kOnce);
   if (!reply.ok()) {
     AfterFailedChange(lane, reply.status(), directory, name);
     return reply.status();
   }
-  return TakeAttributes(lane, opcode, reply->body, &change);
+  return TakeAttributes(lane, opcode, reply->body, &change, directory);
 }
 
 Status VolumeClient::CallToRemove(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
@@ -313,11 +319,12 @@ Status VolumeClient::CallToRemove(Lane& lane, Opcode opcode, uint64_t directory,
   }
   ASSIGN_OR_RETURN(const auto decoded, Decode<wire::AttributesReply>(reply->body));
   Of(lane).grants().Bring(change, decoded.directory.get(), decoded.directory_ms);
+  RenewNames(lane, directory, decoded.directory_ms);
   return Status::Ok();
 }
 
 Result<Attributes> VolumeClient::TakeAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> reply,
-                                                DirectoryChanges::Change* change) {
+                                                DirectoryChanges::Change* change, uint64_t directory) {
   ASSIGN_OR_RETURN(const auto decoded, Decode<wire::AttributesReply>(reply));
   if (decoded.attributes == nullptr && opcode != kFsLookup) {
     return Status::Error(EBADMSG, "a reply without attributes");
@@ -325,11 +332,18 @@ Result<Attributes> VolumeClient::TakeAttributes(Lane& lane, Opcode opcode, std::
   Of(lane).grants().Granted(decoded.entry_ms, decoded.attributes_ms);
   if (change != nullptr) {
     Of(lane).grants().Bring(*change, decoded.directory.get(), decoded.directory_ms);
+    RenewNames(lane, directory, decoded.directory_ms);
   }
   if (decoded.attributes == nullptr) {
     return Status::Error(ENOENT, "no such name");
   }
   return FromWire(*decoded.attributes);
+}
+
+void VolumeClient::RenewNames(Lane& lane, uint64_t directory, uint32_t granted_ms) {
+  if (const auto end = Of(lane).grants().End(granted_ms)) {
+    known_names_.Renewed(directory, *end);
+  }
 }
 
 Result<std::span<std::byte>> VolumeClient::ToBuffer(Lane& lane, std::span<const std::byte> value) {

@@ -23,6 +23,7 @@
 #include "fs/client/inode_cache.h"
 #include "fs/client/invalidator.h"
 #include "fs/client/kept_by_kernel.h"
+#include "fs/client/known_names.h"
 #include "fs/client/known_pages.h"
 #include "fs/client/server_link.h"
 #include "fs/proto/opcodes.h"
@@ -156,6 +157,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   // A metadata call: counted and without bulk bytes, or with some. `once`: its effect must not happen twice.
   Result<CallReply> Call(Lane& lane, Opcode opcode, std::span<const std::byte> body, std::span<std::byte> in = {},
                          std::span<std::byte> out = {}, bool once = false);
+  // The reply to the lane's last request has granted attributes of the directory for so long.
+  void RenewNames(Lane& lane, uint64_t directory, uint32_t granted_ms);
   // What changes `directory` and returns what it made there.
   Result<Attributes> CallForMade(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
                                  std::span<const std::byte> body, std::span<std::byte> in = {});
@@ -167,8 +170,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   void DropOwn(uint64_t directory, const std::string& name) EXCLUDES(invalidator_mutex_);
   // The work of having the kernel drop what is recalled; true: it has.
   std::function<bool()> DropOf(std::shared_ptr<const wire::RecallT> recalled);
-  static Result<Attributes> TakeAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> reply,
-                                           DirectoryChanges::Change* change);
+  Result<Attributes> TakeAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> reply,
+                                    DirectoryChanges::Change* change, uint64_t directory);
   // ENOENT, too, can come with a grant.
   Result<Attributes> CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,
                                        std::span<std::byte> in = {}, bool once = false);
@@ -261,12 +264,14 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Counter& copies_;
   Counter& copied_bytes_;
   Counter& metadata_;
+  Counter& known_absent_;
   Counter& revocations_;
   Counter& kernel_recalls_;
   Histogram& read_time_;  // of a sample
   Histogram& write_time_;
   InodeCacheTable inodes_;
   KnownPages known_pages_;
+  KnownNames known_names_;
   KeptByKernel kept_;
   DirectoryChanges& changes_ = kept_.changes();
   std::vector<InodeCacheTable::OpenInode> to_reopen_;  // the link's thread only

@@ -136,6 +136,22 @@ def case_grants_cost_no_requests(site):
     check(int(none.describe()["fs_metadata_total"]) - before >= 20, "cache=none asks each time")
 
 
+def case_names_of_a_new_directory_are_known(site):
+    """A file in a directory that this mount has made costs a create and a release, and no look-up before."""
+    m = site.mounted()
+    other = site.volumes[0].mount()
+    os.mkdir(m / "d")
+    before = int(m.describe()["fs_metadata_total"])
+    for i in range(200):
+        os.close(os.open(m / f"d/f{i}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    asked = int(m.describe()["fs_metadata_total"]) - before
+    check(asked < 450, f"200 files took {asked} requests")
+    check(len(os.listdir(other / "d")) == 200, "another mount sees all")
+    check(not os.path.exists(m / "d/new"), "not there yet")
+    write_file(other / "d/new", b"x")
+    check(read_file(m / "d/new") == b"x", "what another mount has made")
+
+
 def facts(path):
     s = os.lstat(path)
     return (s.st_mode, s.st_nlink, s.st_uid, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_blocks)
