@@ -35,12 +35,8 @@ void KnownNames::Renewed(uint64_t directory, BootTime end) {
 
 void KnownNames::WillAdd(uint64_t directory, std::string_view name) {
   MutexLock lock(mutex_);
-  const auto known = directories_.find(directory);
-  if (known == directories_.end()) {
-    return;
-  }
-  if (known->second.names.insert(HashOf(name)).second && ++names_ > kMostNames) {
-    Erase(known);
+  if (const auto known = directories_.find(directory); known != directories_.end()) {
+    Add(known, name);
   }
 }
 
@@ -54,7 +50,7 @@ bool KnownNames::Lacks(uint64_t directory, std::string_view name) {
     Erase(known);
     return false;
   }
-  return !known->second.names.contains(HashOf(name));
+  return Add(known, name);
 }
 
 void KnownNames::Forget(uint64_t directory) {
@@ -68,6 +64,14 @@ void KnownNames::ForgetAll() {
   MutexLock lock(mutex_);
   directories_.clear();
   names_ = 0;
+}
+
+bool KnownNames::Add(Directories::iterator directory, std::string_view name) {
+  const bool is_new = directory->second.names.insert(HashOf(name)).second;
+  if (is_new && ++names_ > kMostNames) {
+    Erase(directory);
+  }
+  return is_new;
 }
 
 void KnownNames::Erase(Directories::iterator directory) {

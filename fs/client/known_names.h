@@ -30,7 +30,8 @@ class KnownNames {
   void Renewed(uint64_t directory, BootTime end) EXCLUDES(mutex_);
   // Before the request that may put the name there.
   void WillAdd(uint64_t directory, std::string_view name) EXCLUDES(mutex_);
-  // The name is in no case there.
+  // The name is in no case there. Said once for each name: where it is looked up again, the kernel had better keep the
+  // answer, and only the server can grant that.
   bool Lacks(uint64_t directory, std::string_view name) EXCLUDES(mutex_);
   // Before a recall of its attributes is answered.
   void Forget(uint64_t directory) EXCLUDES(mutex_);
@@ -44,6 +45,8 @@ class KnownNames {
     std::unordered_set<size_t> names;  // by their hashes: of two with the same one, either may be there
   };
   using Directories = std::unordered_map<uint64_t, Directory>;
+  // False: it was there. If there are too many, the directory is forgotten.
+  bool Add(Directories::iterator directory, std::string_view name) REQUIRES(mutex_);
   void Erase(Directories::iterator directory) REQUIRES(mutex_);
   void EraseEnded(BootTime now) REQUIRES(mutex_);
 

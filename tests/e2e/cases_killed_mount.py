@@ -48,7 +48,7 @@ def stick(site, a, b, number):
     behalf of a thread of the mount. Returns the processes that wait."""
     server = site.volumes[0].server
     folder = f"d{number}"
-    os.mkdir(a / folder)
+    os.mkdir(b / folder)  # in one of its own making the mount would need no server
     write_file(a / folder + "/x", b"x")
     os.stat(a / folder + "/x")
     stop(a.pid)

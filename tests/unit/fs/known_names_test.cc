@@ -48,13 +48,13 @@ TEST(KnownNames, Lacks_WhatWasNotAddedSinceItWasMade) {
   KnownNames names;
   EXPECT_FALSE(names.Lacks(kKnown, "a")) << "nothing is known of it";
   names.Made(kKnown, In(seconds(60)));
-  EXPECT_TRUE(names.Lacks(kKnown, "a"));
   names.WillAdd(kKnown, "a");
   EXPECT_FALSE(names.Lacks(kKnown, "a"));
   EXPECT_TRUE(names.Lacks(kKnown, "b"));
+  EXPECT_FALSE(names.Lacks(kKnown, "b")) << "the second time a kernel should get to keep it";
   EXPECT_FALSE(names.Lacks(kKnown + 1, "b"));
   names.Forget(kKnown);
-  EXPECT_FALSE(names.Lacks(kKnown, "b"));
+  EXPECT_FALSE(names.Lacks(kKnown, "c"));
 }
 
 TEST(KnownNames, Grant_ThatHasEndedTellsNothingAndIsNotRenewed) {
@@ -74,7 +74,7 @@ TEST(KnownNames, TooManyNames_ItIsForgotten) {
   for (int i = 0; i < (1 << 17); ++i) {
     names.WillAdd(kKnown, std::to_string(i));
   }
-  EXPECT_TRUE(names.Lacks(kKnown, "a"));
+  EXPECT_FALSE(names.Lacks(kKnown, "0"));
   names.WillAdd(kKnown, "one more");
   EXPECT_FALSE(names.Lacks(kKnown, "a"));
   EXPECT_TRUE(names.Lacks(kKnown + 1, "a"));
@@ -91,8 +91,10 @@ TEST(KnownNames, NewDirectory_ItsMountNeedsNotAskWhatIsNotThere) {
   mounts.one.Close(mounts.one.Create("a", O_RDWR | O_EXCL, mounts.directory));
   EXPECT_TRUE(mounts.AsksFor("a", true));
   EXPECT_FALSE(mounts.AsksFor("b", false));
-  EXPECT_TRUE(mounts.AsksFor(".", true));
   EXPECT_EQ(mounts.one.lane->keep(nullptr).entry, 0.0);
+  EXPECT_TRUE(mounts.AsksFor("b", false));
+  EXPECT_GT(mounts.one.lane->keep(nullptr).entry, 0.0) << "it is looked up again and again";
+  EXPECT_TRUE(mounts.AsksFor(".", true));
   EXPECT_EQ(mounts.one.Metric("fs_known_absent_total"), 2u);
   const uint64_t calls = mounts.other.Metric("fs_metadata_total");
   EXPECT_EQ(mounts.other.InodeOf("b", mounts.directory), 0u);
