@@ -13,11 +13,12 @@ namespace termfs::fs::client {
 
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};  // a new DRAM ratio is in force only when pages have moved
+constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::seconds kPatienceToChange{60};  // a new DRAM ratio is in force only when pages have moved
 
 Result<std::vector<std::byte>> Ask(const tlib::ServerAddress& address, Opcode opcode, std::span<const std::byte> body) {
   ASSIGN_OR_RETURN(const auto control, tlib::client::ControlClient::Connect(address));
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + (opcode == kAdminSet ? kPatienceToChange : kPatience);
   tlib::wire::HelloT hello;
   hello.version = tlib::kControlVersion;
   hello.program = kAdministrator;

@@ -77,6 +77,8 @@ class LaneGrants {
   std::optional<BootTime> End(uint32_t granted_ms) const;
   // The same for the attributes that the reply grants.
   std::optional<BootTime> AttributesEnd() const { return End(attributes_ms_); }
+  // Not before the last request was sent.
+  BootTime asked() const { return asked_; }
   // Whether what has been brought along can answer instead of a request: its time is not over, and nothing was recalled
   // since.
   bool MayAnswer(const DirectoryChanges::Brought& brought);

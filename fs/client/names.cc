@@ -52,7 +52,8 @@ Result<Attributes> VolumeClient::MakeDirectory(Lane& lane, Caller who, uint64_t 
   // Before it was granted others may have found it, and made something there: then it has changed since its birth.
   if (made.ok() && end.has_value() && made->mtime == made->btime) {
     known_names_.Made(made->ino, *end);
-    if (!Of(lane).grants().AttributesEnd().has_value()) {  // recalled meanwhile, maybe this
+    // Meanwhile it may have been recalled, or another lane has found it, and is making something there.
+    if (!Of(lane).grants().AttributesEnd().has_value() || !changes_.Settled(made->ino, Of(lane).grants().asked())) {
       known_names_.Forget(made->ino);
     }
   }

@@ -7,9 +7,10 @@ import signal
 import struct
 import subprocess
 import tempfile
+import time
 
 from cases_posix import MIB, read_file, write_file
-from volume import check, ended, eventually, need, run
+from volume import check, ended, eventually, need, run, stop
 
 
 def refused(site, code, says, *arguments):
@@ -375,6 +376,20 @@ def case_a_region_of_another_volume_is_refused(site):
     refused(site, 1, "another volume", "serve", one.path)
     os.replace(region + ".own", region)
     one.serve()
+
+
+def case_status_of_a_stopped_server(site):
+    """It says so before whoever asks thinks that it hangs itself."""
+    volume = site.volume("16M")
+    stop(volume.server)
+    try:
+        for command in (["status"], ["stats", "--count", "1"]):
+            began = time.monotonic()
+            refused(site, 1, "does not answer", command[0], volume.path, *command[1:])
+            check(time.monotonic() - began < 40, f"{command[0]} took {time.monotonic() - began:.0f} s")
+    finally:
+        os.kill(volume.server, signal.SIGCONT)
+    check("1 inode" in run(site.termfs, "status", volume.path), "it goes on")
 
 
 def case_serve_refuses(site):

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/unit/fs/memory_volume.h"
 
@@ -124,6 +126,36 @@ TEST(KnownNames, EveryWayToMakeAName_IsNoted) {
     EXPECT_NE(mounts.one.InodeOf(name, d), 0u) << name;
   }
   EXPECT_FALSE(mounts.AsksFor("other", false)) << "all of it was this mount's own";
+}
+
+// It finds the directory before the one that makes it has heard that it is there.
+TEST(KnownNames, WhatAnotherLaneMakes_IsFound) {
+  TwoMounts mounts;
+  client::FileSystem& fs = *mounts.one.fs;
+  auto lane = fs.OpenLane();
+  ASSERT_TRUE(lane.ok());
+  constexpr int kDirectories = 2000;
+  std::thread maker([&] {
+    for (int i = 0; i < kDirectories; ++i) {
+      const std::string name = "d" + std::to_string(i);
+      auto found = fs.Lookup(**lane, mounts.directory, name);
+      while (!found.ok()) {
+        found = fs.Lookup(**lane, mounts.directory, name);
+      }
+      const auto made = fs.MakeDirectory(**lane, {0, 0}, found->ino, "x", 0755);
+      EXPECT_TRUE(made.ok()) << made.status().ToString();
+    }
+  });
+  std::vector<uint64_t> directories;
+  for (int i = 0; i < kDirectories; ++i) {
+    const auto made = fs.MakeDirectory(*mounts.one.lane, {0, 0}, mounts.directory, "d" + std::to_string(i), 0755);
+    ASSERT_TRUE(made.ok());
+    directories.push_back(made->ino);
+  }
+  maker.join();
+  for (const uint64_t directory : directories) {
+    EXPECT_NE(mounts.one.InodeOf("x", directory), 0u);
+  }
 }
 
 TEST(KnownNames, WhatAnotherMountMakes_IsFound) {
