@@ -322,17 +322,17 @@ QUICK_BUDGET = 300
 FULL = [
     ("gcc", "gcc build, unit tests", 900, gcc),
     ("e2e", "end to end on a real mount", 720, end_to_end()),
+    ("property", "property tests and simulations, fixed seeds", 240, properties),
     ("vm", "kernel driver and RDMA devices, in virtual machines", 600, virtual_machines),
     ("asan", "unit tests, address and undefined-behaviour sanitizers", 840, sanitized("asan", ASAN)),
     ("tsan", "unit tests, thread sanitizer", 840, sanitized("tsan", TSAN)),
-    ("property", "property tests and simulations, fixed seeds", 240, properties),
     ("fuzz", "fuzzers, a short while each", 120, fuzz),
     ("fallback", "Debian's libfuse over /dev/fuse: front end, end to end in short", 240, fallback),
     ("lint", "form, layers, batches, words, clang-tidy with clang's warnings and lock annotations", 600, lint()),
 ]
 # Tiers that leave CPUs idle, and what can be done meanwhile for which others. Virtual machines leave none: they are
 # emulated.
-WAITING = ("e2e",)
+WAITING = ("e2e", "property")
 MEANWHILE = {
     "asan": "tools/configure.sh asan && ninja -C build/asan tests_unit tests_fuzz",
     "tsan": "tools/configure.sh tsan && ninja -C build/tsan tests_unit",
