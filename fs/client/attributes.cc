@@ -71,6 +71,7 @@ Result<Attributes> VolumeClient::Set(Lane& lane, uint64_t ino, const SetAttribut
   if (what.size.has_value() && cache != nullptr) {
     body.dropped = cache->Drop();
   }
+  body.first = static_cast<uint8_t>(first_writes_.Forgo(ino));
   const DirectoryChanges::Change change(changes_, ino);
   auto attributes = CallForAttributes(lane, kFsSet, Encode<wire::Set>(body), {}, kOnce);
   if (!attributes.ok()) {

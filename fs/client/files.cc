@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include "base/log.h"
 #include "fs/client/volume_client.h"
@@ -77,6 +78,8 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   body.gid = who.gid;
   body.umask = who.umask;
   body.flags = flags;
+  body.posts_first = MayPostFirst(flags);
+  const uint64_t asked = first_writes_.BeginMaking();
   DirectoryChanges::Change change(changes_, parent);
   known_names_.WillAdd(parent, name);
   const auto reply = Call(lane, kFsCreate, Encode<wire::Make>(body), {}, {}, kOnce);
@@ -89,11 +92,17 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
     return reply.status();
   }
   ASSIGN_OR_RETURN(const auto opened, DecodeOpened(reply->body));
+  const uint64_t generation = Of(lane).generation();
   Of(lane).grants().Granted(opened.entry_ms, opened.attributes_ms);
   Of(lane).grants().Bring(change, opened.directory.get(), opened.directory_ms);
   RenewNames(lane, parent, opened.directory_ms);
   // A map in the reply (of a file that was there) is not used: its revocation would not have found the inode.
-  return TakeMade(lane, FromWire(*opened.attributes), flags);
+  auto made = TakeMade(lane, FromWire(*opened.attributes), flags);
+  // Of set-id bits, which writes may clear, it has none then.
+  if (opened.posts_first && made.ok() && (made->first.mode & (S_ISUID | S_ISGID)) == 0) {
+    first_writes_.Made(made->first.ino, asked, generation);
+  }
+  return made;
 }
 
 Result<std::pair<Attributes, OpenFile*>> VolumeClient::CreateUnnamed(Lane& lane, Caller who, uint64_t parent,
@@ -193,6 +202,7 @@ void VolumeClient::Release(Lane& lane, OpenFile* file, std::optional<uint64_t> f
   TakeOwners(*file, flock_owner, closed);
   const InodeCacheTable::Closing closing = inodes_.Closed(file->ino, file->cache);
   if (closing.counted) {
+    closed.first = first_writes_.Forgo(file->ino);
     closed.dropped = closing.last ? file->cache->Drop() : 0;
     closed.generation = closing.generation;
     PostRelease(lane, closed);
@@ -207,6 +217,7 @@ std::vector<std::byte> VolumeClient::EncodeRelease(const Closed& closed) {
   body.dropped = closed.dropped;
   body.record_owners = closed.record_owners;
   body.flock_owners = closed.flock_owners;
+  body.first = static_cast<uint8_t>(closed.first);
   return Encode<wire::Release>(body);
 }
 

@@ -67,8 +67,38 @@ class WaitTold {
 
 VolumeLane::~VolumeLane() {
   link_.Remove(*this);
+  const auto is_taken = [](const Post& post) { return post.taken; };
+  if (std::any_of(posts_.begin(), posts_.end(), is_taken)) {
+    if (const Status answered = channel_->AwaitPosted(); !answered.ok()) {
+      LOG_DEBUG("what was posted is not answered: {}", answered.ToString());
+    }
+  }
+  for (const Post& post : posts_) {
+    if (post.slot.has_value() && !post.taken) {  // else its mark is still to be asked for
+      link_.ReturnSlot(*post.slot);
+    }
+  }
   channel_.reset();
   link_.ReturnSlot(slot_);
+}
+
+std::optional<VolumeLane::PostPlace> VolumeLane::TakePostPlace(uint64_t generation) {
+  const SpinHold hold(in_use_);
+  if (generation_ != generation || by_map_) {
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < posts_.size(); ++i) {
+    Post& post = posts_[i];
+    if (post.taken) {
+      continue;
+    }
+    if (!post.slot.has_value() && !(post.slot = link_.TakeSlot()).has_value()) {
+      return std::nullopt;
+    }
+    post.taken = true;
+    return PostPlace{.index = i, .mark = {.sequence = ++post.slot->sequence, .slot = post.slot->number}};
+  }
+  return std::nullopt;
 }
 
 // Answers for the session of one generation.
@@ -145,20 +175,12 @@ ServerLink::~ServerLink() {
 
 Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes, size_t place_bytes, bool by_map) {
   ASSIGN_OR_RETURN(auto interruption, Interruption::Create());
-  std::unique_ptr<VolumeLane> lane(
-      new VolumeLane(*this, kept_, std::move(interruption), buffer_bytes, place_bytes, by_map));
-  {
-    MutexLock lock(mutex_);
-    if (free_slots_.empty() && slots_ >= kMostSlots) {
-      return Status::Error(EUSERS, "too many lanes");
-    }
-    if (free_slots_.empty()) {
-      lane->slot_.number = slots_++;
-    } else {
-      lane->slot_ = free_slots_.back();
-      free_slots_.pop_back();
-    }
+  const auto slot = TakeSlot();
+  if (!slot.has_value()) {
+    return Status::Error(EUSERS, "too many lanes");
   }
+  std::unique_ptr<VolumeLane> lane(
+      new VolumeLane(*this, kept_, std::move(interruption), *slot, buffer_bytes, place_bytes, by_map));
   RETURN_IF_ERROR(by_map ? JoinNow(*lane) : OpenInSession(*lane));
   MutexLock lock(mutex_);
   lanes_.push_back(lane.get());
@@ -172,8 +194,8 @@ Status ServerLink::OpenInSession(VolumeLane& lane) {
     return joined;
   }
   ReportLost(now, joined);
-  ASSIGN_OR_RETURN(lane.channel_, LostChannel::Create(Status::Error(ENOTCONN, joined.ToString()),
-                                                      lane.buffer_bytes_ + lane.place_bytes_));
+  ASSIGN_OR_RETURN(lane.channel_,
+                   LostChannel::Create(Status::Error(ENOTCONN, joined.ToString()), lane.channel_bytes()));
   return Status::Ok();
 }
 
@@ -193,6 +215,16 @@ void ServerLink::DetachIdle(uint64_t generation) {
     }
     lane->in_use_.Unlock();
   }
+}
+
+std::optional<VolumeLane::Slot> ServerLink::TakeSlot() {
+  MutexLock lock(mutex_);
+  if (!free_slots_.empty()) {
+    const VolumeLane::Slot slot = free_slots_.back();
+    free_slots_.pop_back();
+    return slot;
+  }
+  return slots_ < kMostSlots ? std::optional(VolumeLane::Slot{.number = slots_++}) : std::nullopt;
 }
 
 void ServerLink::ReturnSlot(VolumeLane::Slot slot) {
@@ -258,6 +290,23 @@ Status ServerLink::PostIn(uint64_t generation, VolumeLane& lane, const CallReque
   const SpinHold in_use(lane.in_use_);
   RETURN_IF_ERROR(JoinIn(generation, lane, Phase::kResumed));
   return lane.channel_->Post(request);
+}
+
+Status ServerLink::PostOnce(VolumeLane& lane, const VolumeLane::PostPlace& place, CallRequest request,
+                            std::span<const std::byte> bytes, tlib::client::LateReply late) {
+  const SpinHold in_use(lane.in_use_);
+  request.in = lane.post_bytes(place.index).first(bytes.size());
+  std::memcpy(request.in.data(), bytes.data(), bytes.size());
+  request.mark = place.mark;
+  VolumeLane::Post& post = lane.posts_[place.index];
+  // Whoever calls it has the lane in use.
+  Status posted =
+      lane.channel_->Post(request, [&post, late = std::move(late)](const Result<std::span<const std::byte>>& reply) {
+        post.taken = false;
+        late(reply);
+      });
+  post.taken = post.taken && posted.ok();
+  return posted;
 }
 
 Status ServerLink::JoinIn(uint64_t generation, VolumeLane& lane, Phase from) {
@@ -357,7 +406,7 @@ Result<std::pair<ServerLink::SessionPtr, uint64_t>> ServerLink::AwaitSession(Vol
 }
 
 Status ServerLink::Join(VolumeLane& lane, const SessionPtr& session, uint64_t generation) {
-  ASSIGN_OR_RETURN(auto channel, session->OpenChannel({.buffer_bytes = lane.buffer_bytes_ + lane.place_bytes_,
+  ASSIGN_OR_RETURN(auto channel, session->OpenChannel({.buffer_bytes = lane.channel_bytes(),
                                                        .interruption = lane.interruption_.get(),
                                                        .patience = lane.by_map_ ? kPatienceByMap : milliseconds(0)}));
   if (lane.channel_ != nullptr) {
@@ -486,7 +535,7 @@ Status ServerLink::Attempt(uint64_t generation) {
 }
 
 Status ServerLink::Resume(const SessionPtr& session, uint64_t generation, uint64_t last_start) {
-  ASSIGN_OR_RETURN(const auto channel, session->OpenChannel({.buffer_bytes = kPageSize}));
+  ASSIGN_OR_RETURN(const auto channel, session->OpenChannel({.buffer_bytes = kMaxFirstWrite}));
   ASSIGN_OR_RETURN(const Resumption resumption, listener_.Resume(*channel, generation));
   wire::ResumedT resumed;
   resumed.start = last_start;

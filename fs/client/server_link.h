@@ -24,6 +24,7 @@
 //                interruption was requested; ENOTCONN: Abandon; ETIMEDOUT and others: of the request itself.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -42,6 +43,7 @@
 #include "fs/client/inode_cache.h"
 #include "fs/client/kept_by_kernel.h"
 #include "fs/client/reads_under_way.h"
+#include "fs/proto/data.h"
 #include "tlib/client/session.h"
 
 namespace termfs::fs::client {
@@ -92,11 +94,22 @@ class VolumeLane final : public Lane {
     return former_voids_ + channel_->voids();
   }
   ReadsUnderWay& reads_under_way() { return reads_under_way_; }
+  // A place from which one request with up to kMaxFirstWrite bytes can be posted.
+  struct PostPlace {
+    size_t index = 0;
+    tlib::RequestMark mark{};
+  };
+  // One in the session of that generation; none: all are in use, or the lane is of another session.
+  std::optional<PostPlace> TakePostPlace(uint64_t generation) EXCLUDES(in_use_);
+  void ReturnPostPlace(const PostPlace& place) EXCLUDES(in_use_) {
+    const SpinHold hold(in_use_);
+    posts_[place.index].taken = false;
+  }
   void AfterGivenUp(tlib::client::LateReply late) EXCLUDES(in_use_) {
     const SpinHold hold(in_use_);
     channel_->AfterGivenUp(std::move(late));
   }
-  std::span<std::byte> buffer() override { return channel_->buffer(); }
+  std::span<std::byte> buffer() override { return channel_->buffer().first(buffer_bytes_ + place_bytes_); }
   // What every operation but reads under way may use.
   std::span<std::byte> before_places() { return channel_->buffer().first(buffer_bytes_); }
   std::span<std::byte> places() override { return channel_->buffer().subspan(buffer_bytes_, place_bytes_); }
@@ -133,14 +146,27 @@ class VolumeLane final : public Lane {
     uint16_t number = 0;
     uint64_t sequence = 0;  // of the last request
   };
-  VolumeLane(class ServerLink& link, KeptByKernel& kept, std::unique_ptr<Interruption> interruption,
+  VolumeLane(class ServerLink& link, KeptByKernel& kept, std::unique_ptr<Interruption> interruption, Slot slot,
              size_t buffer_bytes, size_t place_bytes, bool by_map)
       : link_(link),
         interruption_(std::move(interruption)),
         buffer_bytes_(buffer_bytes),
         place_bytes_(place_bytes),
         by_map_(by_map),
-        grants_(kept) {}
+        grants_(kept),
+        slot_(slot) {}
+
+  static constexpr size_t kPosts = 4;
+  static constexpr size_t kPostBytes = kPosts * kMaxFirstWrite;
+  struct Post {
+    std::optional<Slot> slot{};  // of its own: a mark has to be known until it is answered
+    bool taken = false;          // until it is answered
+  };
+  // Of a channel; the last part is where requests are posted from.
+  size_t channel_bytes() const { return buffer_bytes_ + place_bytes_ + (by_map_ ? 0 : kPostBytes); }
+  std::span<std::byte> post_bytes(size_t index) {
+    return channel_->buffer().subspan(buffer_bytes_ + place_bytes_ + index * kMaxFirstWrite, kMaxFirstWrite);
+  }
 
   ServerLink& link_;
   const std::unique_ptr<Interruption> interruption_;
@@ -150,6 +176,7 @@ class VolumeLane final : public Lane {
   LaneGrants grants_;
   ServerWait* wait_ = nullptr;
   Slot slot_;
+  std::array<Post, kPosts> posts_{};
   SpinLock in_use_;  // by its thread, for as long as a request takes; or by the link, which only tries
   std::unique_ptr<tlib::client::Channel> channel_;
   uint64_t generation_ = 0;
@@ -214,6 +241,11 @@ class ServerLink {
   // As Channel::Post, in one session only: ENOTCONN when it is gone, EAGAIN also when it is not there yet.
   Status PostIn(uint64_t generation, VolumeLane& lane, const tlib::client::CallRequest& request);
 
+  // Posts a request with bytes, whose effect must not happen twice, from a place that was taken for it in that
+  // generation, and returned if this fails. `late`: as Channel::Post's.
+  Status PostOnce(VolumeLane& lane, const VolumeLane::PostPlace& place, tlib::client::CallRequest request,
+                  std::span<const std::byte> bytes, tlib::client::LateReply late);
+
   // Moves a lane by maps, whose session is lost, to the next one if that is there already. What is under way in it
   // becomes void.
   bool RejoinAtOnce(VolumeLane& lane, const Status& why) EXCLUDES(mutex_);
@@ -260,6 +292,7 @@ class ServerLink {
   // Lanes that are not in use and still of a session before that generation.
   void DetachIdle(uint64_t generation) EXCLUDES(mutex_);
   void Remove(VolumeLane& lane) EXCLUDES(mutex_);
+  std::optional<VolumeLane::Slot> TakeSlot() EXCLUDES(mutex_);  // none: too many
   void ReturnSlot(VolumeLane::Slot slot) EXCLUDES(mutex_);
   Status GivenUpStatus() const;
 

@@ -45,6 +45,7 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       copied_bytes_(metrics_.counter("fs_copied_bytes_total")),
       metadata_(metrics_.counter("fs_metadata_total")),
       known_absent_(metrics_.counter("fs_known_absent_total")),
+      writes_posted_(metrics_.counter("fs_writes_posted_total")),
       revocations_(metrics_.counter("fs_revocations_total")),
       kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
@@ -158,6 +159,18 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
       names_->Push(ticket, generation, DropOf(std::make_shared<wire::RecallT>(std::move(recall))));
       return std::vector<std::byte>{};
     }
+    case kFsFirstWrite: {
+      ASSIGN_OR_RETURN(const FirstWriteBody asked, DecodeFixed<FirstWriteBody>(body));
+      FirstWriteReply reply;
+      if (asked.failed != 0) {
+        first_writes_.Failed(asked.ino);
+      } else {
+        reply.first =
+            static_cast<uint32_t>(first_writes_.Asked(asked.ino) ? FirstWrite::kPosted : FirstWrite::kForgone);
+      }
+      const auto bytes = AsBytes(reply);
+      return std::vector<std::byte>(bytes.begin(), bytes.end());
+    }
     case kFsLockGranted: {
       ASSIGN_OR_RETURN(const auto granted, Decode<wire::Ticket>(body));
       LockGranted(granted.ticket);
@@ -186,6 +199,7 @@ std::function<bool()> VolumeClient::DropOf(std::shared_ptr<const wire::RecallT> 
 void VolumeClient::BeginGeneration(uint64_t generation) {
   begun_.store(generation);  // before ReclaimLocks: see AskForLock
   to_reopen_ = inodes_.BeginGeneration(generation);
+  first_writes_.BeginGeneration();
   DropGranted();
 }
 
@@ -232,6 +246,7 @@ Result<ServerLink::Resumption> VolumeClient::Resume(tlib::client::Channel& chann
       held_locks_.ForgetFile(open.ino);
     }
   }
+  RETURN_IF_ERROR(ResendFirst(channel));
   return done;
 }
 
@@ -274,6 +289,7 @@ void VolumeClient::Resumed(tlib::client::Channel& channel, uint64_t generation) 
 uint64_t VolumeClient::GiveUp() {
   to_reopen_.clear();
   held_locks_.ForgetAll();
+  first_writes_.LoseAll();
   return inodes_.LoseAll();
 }
 

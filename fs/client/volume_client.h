@@ -19,6 +19,7 @@
 #include "base/metrics.h"
 #include "fs/client/directory_changes.h"
 #include "fs/client/file_system.h"
+#include "fs/client/first_writes.h"
 #include "fs/client/held_locks.h"
 #include "fs/client/inode_cache.h"
 #include "fs/client/invalidator.h"
@@ -176,6 +177,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<Attributes> CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,
                                        std::span<std::byte> in = {}, bool once = false);
   bool CountsAsAccess(const OpenFile& file) const { return options_.access_times && (file.flags & O_NOATIME) == 0; }
+  bool MayPostFirst(int flags) const { return caches() && (flags & (O_APPEND | O_DIRECT | O_SYNC | O_DSYNC)) == 0; }
   bool caches() const { return kernel_cache_ != nullptr && options_.grants; }
   static VolumeLane& Of(Lane& lane) { return static_cast<VolumeLane&>(lane); }
   // EIO when the file was lost with its session.
@@ -210,6 +212,11 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Status EndReads(Lane& lane, std::vector<ReadDone>& done, bool wait);
   // Ends the read of that index.
   void EndRead(VolumeLane& lane, size_t index, Result<Bytes> result, std::vector<ReadDone>& done);
+  // Answers a write before the server has it, if that may be: see first_writes.h.
+  bool PostFirst(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, const WriteFlags& how);
+  // What was posted and not answered, in the session that is being resumed.
+  Status ResendFirst(tlib::client::Channel& channel);
+  Status ResendOne(tlib::client::Channel& channel, const FirstWrites::Unanswered& write);
   Status WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, uint32_t flags);
   struct CopiedPart {
     uint64_t bytes = 0;
@@ -232,6 +239,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
     // Whose locks end with it.
     std::vector<uint64_t> record_owners{};
     std::vector<uint64_t> flock_owners{};
+    FirstWrite first = FirstWrite::kUnsaid;
   };
   void PostRelease(Lane& lane, const Closed& closed);
   static std::vector<std::byte> EncodeRelease(const Closed& closed);
@@ -265,6 +273,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Counter& copied_bytes_;
   Counter& metadata_;
   Counter& known_absent_;
+  Counter& writes_posted_;
   Counter& revocations_;
   Counter& kernel_recalls_;
   Histogram& read_time_;  // of a sample
@@ -272,6 +281,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   InodeCacheTable inodes_;
   KnownPages known_pages_;
   KnownNames known_names_;
+  FirstWrites first_writes_;
   KeptByKernel kept_;
   DirectoryChanges& changes_ = kept_.changes();
   std::vector<InodeCacheTable::OpenInode> to_reopen_;  // the link's thread only

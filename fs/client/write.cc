@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "fs/client/volume_client.h"
+#include "fs/proto/codec.h"
 
 namespace termfs::fs::client {
 
@@ -38,7 +40,8 @@ Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::spa
   if (how.cached) {
     RETURN_IF_ERROR(CachePages(lane, file));
   }
-  for (size_t done = 0; done < data.size();) {
+  const bool posted = PostFirst(lane, file, offset, data, how);
+  for (size_t done = 0; done < data.size() && !posted;) {
     const size_t length = std::min(data.size() - done, size_t{options_.max_io_bytes});
     RETURN_IF_ERROR(WriteChunk(lane, file, offset + done, data.subspan(done, length), flags));
     done += length;
@@ -47,6 +50,76 @@ Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::spa
   write_bytes_.Add(data.size());
   write_time_.Record(static_cast<uint64_t>(Nanoseconds(steady_clock::now() - begin).count()));
   return Status::Ok();
+}
+
+bool VolumeClient::PostFirst(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
+                             const WriteFlags& how) {
+  const uint64_t generation = Of(lane).generation();
+  if (offset != 0 || data.empty() || data.size() > kMaxFirstWrite || how.append.value_or(false) || how.cached ||
+      !MayPostFirst(file->flags) || !first_writes_.MayPost(file->ino, generation)) {
+    return false;
+  }
+  const auto place = Of(lane).TakePostPlace(generation);
+  if (!place.has_value()) {
+    return false;
+  }
+  const uint64_t ino = file->ino;
+  const uint64_t sequence = place->mark.sequence;
+  if (!first_writes_.Take(ino, generation, place->mark, data, file->cache)) {
+    Of(lane).ReturnPostPlace(*place);
+    return false;
+  }
+  const WriteBody body{
+      .ino = ino, .offset = 0, .version = 0, .length = static_cast<uint32_t>(data.size()), .flags = kWriteFirst};
+  file->cache->writes().Wrote(generation);
+  const Status posted =
+      link_->PostOnce(Of(lane), *place, {.opcode = kFsWrite, .body = AsBytes(body), .in = {}, .out = {}}, data,
+                      [this, ino, sequence](const Result<std::span<const std::byte>>& reply) {
+                        first_writes_.Answered(ino, sequence, reply.status());
+                      });
+  if (!posted.ok() && first_writes_.Withdraw(ino, sequence)) {
+    return false;
+  }
+  writes_posted_.Add();
+  return true;
+}
+
+// Whether it was carried out before is found by its mark.
+Status VolumeClient::ResendFirst(tlib::client::Channel& channel) {
+  for (const FirstWrites::Unanswered& write : first_writes_.BeginResending()) {
+    const Status sent = ResendOne(channel, write);
+    first_writes_.Resent(write.ino, write.mark.sequence, sent);
+    RETURN_IF_ERROR(sent.code() == ENOTCONN ? sent : Status::Ok());
+  }
+  return Status::Ok();
+}
+
+Status VolumeClient::ResendOne(tlib::client::Channel& channel, const FirstWrites::Unanswered& write) {
+  wire::ReopenT open;  // it may be closed by now
+  open.ino = write.ino;
+  open.count = 1;
+  const auto opening = Encode<wire::Reopen>(open);
+  const Status opened = channel.Call({.opcode = kFsReopen, .body = opening, .in = {}, .out = {}}).status();
+  if (opened.code() == ENOENT || opened.code() == ESTALE) {
+    return Status::Ok();  // so is it removed
+  }
+  if (!opened.ok()) {
+    return GivenUp(opened) ? Status::Error(ENOTCONN, opened.ToString()) : opened;
+  }
+  const std::span<std::byte> in = channel.buffer().first(write.bytes.size());
+  std::copy(write.bytes.begin(), write.bytes.end(), in.begin());
+  const WriteBody body{
+      .ino = write.ino, .offset = 0, .version = 0, .length = static_cast<uint32_t>(in.size()), .flags = kWriteFirst};
+  tlib::RequestMark mark = write.mark;
+  mark.sent_before = true;
+  const Status written =
+      channel.Call({.opcode = kFsWrite, .body = AsBytes(body), .in = in, .out = {}, .mark = mark}).status();
+  if (GivenUp(written)) {
+    return Status::Error(ENOTCONN, written.ToString());
+  }
+  const auto closing = EncodeRelease({.ino = write.ino});
+  const Status closed = channel.Call({.opcode = kFsRelease, .body = closing, .in = {}, .out = {}}).status();
+  return written.ok() && closed.code() == ENOTCONN ? closed : written;
 }
 
 Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
@@ -60,11 +133,12 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
     std::memcpy(buffer.data(), data.data(), data.size());
     in = buffer.first(data.size());
   }
+  const uint32_t forgoes = first_writes_.Forgo(file->ino) == FirstWrite::kForgone ? uint32_t{kWriteForgoesFirst} : 0;
   const WriteBody body{.ino = file->ino,
                        .offset = offset,
                        .version = file->cache->version(),
                        .length = static_cast<uint32_t>(in.size()),
-                       .flags = flags};
+                       .flags = flags | forgoes};
   const InodeCache::Change change(*file->cache);
   const auto reply = link_->Call(Of(lane), {.opcode = kFsWrite, .body = AsBytes(body), .in = in, .out = {}},
                                  (flags & kWriteAppend) != 0);

@@ -31,6 +31,11 @@ void WriteHistory::Lose(uint64_t generation) {
   }
 }
 
+void WriteHistory::LoseOne() {
+  MutexLock lock(mutex_);
+  AddLoss();
+}
+
 void WriteHistory::AddLoss() {
   synced_ = written_;
   ++losses_;

@@ -22,6 +22,8 @@ class WriteHistory {
   void Synced(uint64_t mark) EXCLUDES(mutex_);
   // What sessions before that generation wrote, and nobody has synced, is gone.
   void Lose(uint64_t generation) EXCLUDES(mutex_);
+  // A write that had returned could not be carried out.
+  void LoseOne() EXCLUDES(mutex_);
 
   // The losses that a file which is opened now need not be told of.
   uint32_t Told() const EXCLUDES(mutex_);

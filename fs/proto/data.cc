@@ -41,6 +41,8 @@ Result<std::pair<Body, std::span<const std::byte>>> DecodePrefix(std::span<const
 template Result<ReadBody> DecodeFixed(std::span<const std::byte>);
 template Result<WriteBody> DecodeFixed(std::span<const std::byte>);
 template Result<RevokeBody> DecodeFixed(std::span<const std::byte>);
+template Result<FirstWriteBody> DecodeFixed(std::span<const std::byte>);
+template Result<FirstWriteReply> DecodeFixed(std::span<const std::byte>);
 template Result<InvalidateBody> DecodeFixed(std::span<const std::byte>);
 template Result<std::pair<ReadReply, std::span<const std::byte>>> DecodePrefix(std::span<const std::byte>);
 template Result<std::pair<WriteReply, std::span<const std::byte>>> DecodePrefix(std::span<const std::byte>);

@@ -35,9 +35,21 @@ struct ReadReply {
   uint32_t reserved = 0;
 };
 
+// What a request about an inode says of its first write, which the client may post if it has made the file just now.
+enum class FirstWrite : uint8_t {
+  kUnsaid = 0,
+  kForgone = 1,  // it will not post one
+  kPosted = 2,   // it has; what is asked here comes after it
+};
+
+// The longest that may be posted.
+inline constexpr uint32_t kMaxFirstWrite = 16384;
+
 enum WriteFlag : uint32_t {
   kWriteAppend = 1,
   kWriteClearsPrivileges = 2,  // the writer may not keep the file's set-id bits
+  kWriteFirst = 4,             // a posted first write: at 0, no longer than kMaxFirstWrite, with a mark
+  kWriteForgoesFirst = 8,      // FirstWrite::kForgone
 };
 
 struct WriteBody {
@@ -57,6 +69,15 @@ struct WriteReply {
 struct RevokeBody {
   uint64_t ino = 0;
   uint64_t version = 0;  // maps up to this one are void
+};
+
+struct FirstWriteBody {
+  uint64_t ino = 0;
+  uint32_t failed = 0;  // 0: was one posted? else: that could not be carried out
+  uint32_t reserved = 0;
+};
+struct FirstWriteReply {
+  uint32_t first = 0;  // FirstWrite: forgone or posted
 };
 
 struct InvalidateBody {

@@ -3,10 +3,10 @@
 // The operations between client and server. A request's body is the table of fs/proto/fs.fbs named here, its reply's
 // body the one after the arrow; kFsRead and kFsWrite, which are hot, are fixed structs of fs/proto/data.h.
 //
-// Requests whose effect must not happen twice carry a mark (tlib::RequestMark): kFsWrite that appends, kFsSet, kFsMake,
-// kFsLink, kFsUnlink, kFsRemoveDirectory, kFsRename, kFsOpen with O_TRUNC, kFsCreate, kFsSetXattr, kFsRemoveXattr,
-// kFsCopy. The server keeps a receipt of the last one of each slot, stored together with the effect, and answers by
-// it when the same request comes again in another session of the client.
+// Requests whose effect must not happen twice carry a mark (tlib::RequestMark): kFsWrite that appends or is a first
+// one, kFsSet, kFsMake, kFsLink, kFsUnlink, kFsRemoveDirectory, kFsRename, kFsOpen with O_TRUNC, kFsCreate,
+// kFsSetXattr, kFsRemoveXattr, kFsCopy. The server keeps a receipt of the last one of each slot, stored together with
+// the effect, and answers by it when the same request comes again in another session of the client.
 #pragma once
 
 #include <cstdint>
@@ -57,6 +57,7 @@ enum Opcode : uint16_t {
   kFsRevoke = 128,  // RevokeBody ->
   kFsInvalidate,    // InvalidateBody -> ; kFsInvalidated follows when the kernel has dropped what it cached
   kFsRecall,        // Recall (of fs.fbs) -> ; the same for attributes and directory entries
+  kFsFirstWrite,    // FirstWriteBody -> FirstWriteReply; from then on none will be posted
   kFsLockGranted,   // Ticket (of fs.fbs) -> ; what waited is to be asked for again
 
   // Over the control channel.

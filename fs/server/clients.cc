@@ -173,6 +173,12 @@ bool Clients::AnyHolds() {
   return false;
 }
 
+bool Clients::Holds(uint64_t client) const {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(client);
+  return steady_clock::now() < held_until_ && found != entries_.end() && found->second.holds;
+}
+
 bool Clients::AnyLocks() {
   if (!any_locks_.load(std::memory_order_acquire)) {
     return false;
@@ -190,6 +196,12 @@ bool Clients::HasResumed(uint64_t client) const {
   MutexLock lock(mutex_);
   const auto found = entries_.find(client);
   return found != entries_.end() && found->second.resumed;
+}
+
+bool Clients::Expects(uint64_t client) const {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(client);
+  return found != entries_.end() && found->second.session == 0;
 }
 
 bool Clients::WasKept(uint64_t client) const {

@@ -61,6 +61,8 @@ class Clients {
   // meanwhile.
   void Expire(const std::function<void(uint64_t client)>& before) EXCLUDES(mutex_);
   // Of one that has arrived again: what it had was kept until then.
+  // It may come back, expelled or not.
+  bool Expects(uint64_t client) const EXCLUDES(mutex_);
   bool WasKept(uint64_t client) const EXCLUDES(mutex_);
   // It has said everything that it had in sessions before.
   bool HasResumed(uint64_t client) const EXCLUDES(mutex_);
@@ -70,6 +72,8 @@ class Clients {
   bool AnyExpected() const EXCLUDES(mutex_);
   // Some kernel may use what was granted by an earlier start.
   bool AnyHolds() EXCLUDES(mutex_);
+  // The same of this one.
+  bool Holds(uint64_t client) const EXCLUDES(mutex_);
   size_t away() const EXCLUDES(mutex_);
 
  private:

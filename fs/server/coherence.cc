@@ -26,6 +26,7 @@ Coherence::Coherence(SessionTable& sessions, Clients& clients, const Clock& cloc
       invalidations_(metrics.counter("fs_invalidations_total")),
       expulsions_(metrics.counter("fs_expulsions_total")),
       recalls_(metrics.counter("fs_recalls_total")),
+      first_writes_asked_(metrics.counter("fs_first_writes_asked_total")),
       grants_(clock, timeouts.lease + timeouts.drift, kMostGrants) {}
 
 Status Coherence::Revoke(Inode& inode, uint64_t keep) {
@@ -129,22 +130,22 @@ Status Coherence::DropPagesOf(Inode& inode, uint64_t session, const std::vector<
     const auto bytes = AsBytes(body);
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   };
-  const Answer answer = CallAndWait(session, kFsInvalidate, encode, timeouts_.invalidate);
+  const Reply answer = CallAndWait(session, kFsInvalidate, encode, timeouts_.invalidate);
   {
     MutexLock lock(inode.mutex);
     if (const auto opener = inode.opens.find(session); opener != inode.opens.end()) {
       std::erase(opener->second.drops, number);
     }
   }
-  if (answer == Answer::kDone) {
+  if (answer == Reply::kDone) {
     grants_.Remove(attributes);
   }
-  return answer != Answer::kNone ? Status::Ok() : Expel(session, "its kernel did not drop cached pages in time");
+  return answer != Reply::kNone ? Status::Ok() : Expel(session, "its kernel did not drop cached pages in time");
 }
 
-Coherence::Answer Coherence::CallAndWait(uint64_t session, Opcode opcode,
-                                         const std::function<std::vector<std::byte>(uint64_t)>& encode,
-                                         std::chrono::milliseconds timeout) {
+Coherence::Reply Coherence::CallAndWait(uint64_t session, Opcode opcode,
+                                        const std::function<std::vector<std::byte>(uint64_t)>& encode,
+                                        std::chrono::milliseconds timeout) {
   const auto deadline = steady_clock::now() + timeout;
   uint64_t number;
   {
@@ -154,12 +155,37 @@ Coherence::Answer Coherence::CallAndWait(uint64_t session, Opcode opcode,
   }
   const auto reply = server().CallClient({session}, opcode, encode(number), timeout);
   MutexLock lock(mutex_);
-  while (reply.ok() && tickets_[number].answer == Answer::kNone && steady_clock::now() < deadline) {
+  while (reply.ok() && tickets_[number].reply == Reply::kNone && steady_clock::now() < deadline) {
     acknowledged_.WaitUntil(mutex_, deadline);
   }
-  const Answer answer = tickets_[number].answer;
+  const Reply answer = tickets_[number].reply;
   tickets_.erase(number);
   return answer;
+}
+
+Newborns::Sessions::Answer Coherence::AskFirstWrite(uint64_t session, uint64_t ino) {
+  first_writes_asked_.Add();
+  const FirstWriteBody body{.ino = ino};
+  const auto reply = server().CallClient({session}, kFsFirstWrite, AsBytes(body), timeouts_.revoke);
+  const auto decoded = reply.ok() ? DecodeFixed<FirstWriteReply>(*reply) : reply.status();
+  if (decoded.ok()) {
+    return decoded->first == static_cast<uint32_t>(FirstWrite::kPosted) ? Answer::kPosted : Answer::kForgone;
+  }
+  if (const Status gone = Expel(session, "it did not say whether it writes to a file that it has made"); !gone.ok()) {
+    LOG_WARNING("session {}: {}", session, gone.ToDebugString());
+  }
+  return Answer::kGone;
+}
+
+void Coherence::ExpelForFirstWrite(uint64_t session) {
+  if (const Status gone = Expel(session, "a write that it has answered did not come in time"); !gone.ok()) {
+    LOG_WARNING("session {}: {}", session, gone.ToDebugString());
+  }
+}
+
+bool Coherence::TellFailedWrite(uint64_t session, uint64_t ino) {
+  const FirstWriteBody body{.ino = ino, .failed = 1};
+  return server().CallClient({session}, kFsFirstWrite, AsBytes(body), timeouts_.revoke).ok();
 }
 
 Status Coherence::Acknowledge(uint64_t session, uint64_t ticket) {
@@ -168,7 +194,7 @@ Status Coherence::Acknowledge(uint64_t session, uint64_t ticket) {
   if (found == tickets_.end() || found->second.session != session) {
     return Status::Error(ENOENT, "no such ticket");
   }
-  found->second.answer = Answer::kDone;
+  found->second.reply = Reply::kDone;
   acknowledged_.NotifyAll();
   return Status::Ok();
 }

@@ -36,6 +36,7 @@
 #include "fs/server/clients.h"
 #include "fs/server/grants.h"
 #include "fs/server/inode.h"
+#include "fs/server/newborns.h"
 #include "fs/server/sessions.h"
 #include "tlib/server/server.h"
 
@@ -60,7 +61,7 @@ struct CoherenceTimeouts {
   std::chrono::milliseconds drift{2000};
 };
 
-class Coherence {
+class Coherence final : public Newborns::Sessions {
  public:
   Coherence(SessionTable& sessions, Clients& clients, const Clock& clock, const CoherenceTimeouts& timeouts,
             MetricsRegistry& metrics);
@@ -82,8 +83,11 @@ class Coherence {
     uint64_t parent;
     std::string_view name;
   };
-  // Waits first until no client of an earlier start may hold anything: what they hold is not known.
+  // Waits first as AwaitEarlier does.
   void Recall(uint64_t keep, std::initializer_list<uint64_t> inodes, std::initializer_list<EntryName> entries);
+  // Until no client of an earlier start may hold anything: what they hold is not known.
+  void AwaitEarlier();
+  bool AnyEarlier() { return clients_.AnyHolds(); }
   // For a change that nobody waits for: of those of an earlier start each sees it when its time is over.
   void RecallWithoutWait(uint64_t keep, std::initializer_list<uint64_t> inodes,
                          std::initializer_list<EntryName> entries);
@@ -92,6 +96,12 @@ class Coherence {
   void CountAllAsHolders(uint64_t ino);
   GrantTable& grants() { return grants_; }
   std::chrono::milliseconds longest_grant() const { return timeouts_.lease + timeouts_.drift; }
+
+  // As Newborns::Sessions.
+  Answer AskFirstWrite(uint64_t session, uint64_t ino) override;
+  void ExpelForFirstWrite(uint64_t session) override;
+  // What the session has posted could not be carried out. False: it cannot be told.
+  bool TellFailedWrite(uint64_t session, uint64_t ino);
 
   // kFsInvalidated came from `session`. ENOENT: it had no such ticket.
   Status Acknowledge(uint64_t session, uint64_t ticket);
@@ -105,10 +115,10 @@ class Coherence {
   void Expire();
 
  private:
-  enum class Answer { kNone, kDone, kGone };  // kGone: the session has ended
+  enum class Reply { kNone, kDone, kGone };  // kGone: the session has ended
   struct Ticket {
     uint64_t session;
-    Answer answer = Answer::kNone;
+    Reply reply = Reply::kNone;
   };
   Status RevokeOne(uint64_t session, const RevokeBody& body);
   Status DropPagesOf(Inode& inode, uint64_t session, const std::vector<GrantTable::Holder>& attributes);
@@ -118,8 +128,8 @@ class Coherence {
   };
   void RecallOne(uint64_t session, Recalled& recalled);
   // Calls the session with a message that holds a ticket, and waits until it has acknowledged that.
-  Answer CallAndWait(uint64_t session, Opcode opcode, const std::function<std::vector<std::byte>(uint64_t)>& encode,
-                     std::chrono::milliseconds timeout);
+  Reply CallAndWait(uint64_t session, Opcode opcode, const std::function<std::vector<std::byte>(uint64_t)>& encode,
+                    std::chrono::milliseconds timeout);
   bool ProcessIsGone(uint64_t session) EXCLUDES(mutex_);
   Status Expel(uint64_t session, const char* why);
   // Calls `one` for each session, side by side; the first error.
@@ -133,6 +143,7 @@ class Coherence {
   Counter& invalidations_;
   Counter& expulsions_;
   Counter& recalls_;
+  Counter& first_writes_asked_;
   GrantTable grants_;
   std::atomic<tlib::server::Server*> server_{nullptr};
 

@@ -81,9 +81,16 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
   }
   bool any = false;
   if (room && body.plus) {
-    ASSIGN_OR_RETURN(const auto entries,
+    const bool first_may_come = FirstMayCome();
+    ASSIGN_OR_RETURN(auto entries,
                      request.Blocking([&] { return names_.ReadDirPlus(body.ino, body.cursor, batch.Limit()); }));
     any = !entries.empty();
+    for (auto& entry : entries) {
+      if (AwaitFirst(first_may_come, entry.attributes)) {
+        const auto again = request.Blocking([&] { return names_.GetAttr(entry.attributes.ino); });
+        entry.attributes = again.ok() ? *again : entry.attributes;  // else it has just been removed
+      }
+    }
     // All or nothing: nobody knows which of them changed while they were read.
     bool granted = granting.caches();
     for (size_t i = 0; granted && i < entries.size(); ++i) {

@@ -19,6 +19,20 @@ constexpr uint64_t kMaxOpensPerSession = uint64_t{1} << 20;  // of one inode; ke
 }  // namespace
 
 Result<InodeRef> FileService::FindOpen(const Request& request, uint64_t ino) {
+  AwaitFirst(ino);
+  ASSIGN_OR_RETURN(InodeRef inode, FindOpenNow(request, ino));
+  const bool is_empty = [&] {
+    MutexLock lock(inode->mutex);
+    return inode->size == 0;
+  }();
+  if (is_empty && coherence_.AnyEarlier()) {
+    coherence_.AwaitEarlier();
+    AwaitFirst(ino);
+  }
+  return inode;
+}
+
+Result<InodeRef> FileService::FindOpenNow(const Request& request, uint64_t ino) {
   InodeRef inode = inodes_.Find(ino);
   if (inode) {
     MutexLock lock(inode->mutex);
@@ -45,6 +59,8 @@ Result<Bytes> FileService::Open(const Request& request) {
 }
 
 Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int flags, bool caches) {
+  AwaitFirst(ino);
+  const bool may_come = FirstMayCome();
   const InodeRef inode = inodes_.Get(ino);
   bool ending;
   {
@@ -64,6 +80,9 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
     }
     return OnlyHolds(flags) ? LoadHeld(request, names_, *inode) : LoadOpened(request, *inode, flags);
   }();
+  if (attributes.ok() && AwaitFirst(may_come, *attributes)) {
+    attributes = request.Blocking([&] { return names_.GetAttr(ino); });
+  }
   if (attributes.ok() && (flags & O_TRUNC) != 0 && !OnlyHolds(flags)) {  // O_RDONLY as well: the kernel has checked
     const Status truncated = [&]() -> Status {
       ASSIGN_OR_RETURN(GateHold hold, EnterToChange(request, *inode, GateMode::kExclusive));
@@ -157,12 +176,16 @@ Result<metadata::Attributes> FileService::CreateOpen(const Request& request, con
   return request.Blocking([&]() -> Result<metadata::Attributes> {
     metadata::NewInode wanted{.mode = S_IFREG | (body.mode & 07777), .rdev = 0, .symlink_target = {}};
     ASSIGN_OR_RETURN(wanted.ino, names_.NextInode());
+    const bool posts_first = body.posts_first && ExpectFirst(request, wanted.ino);
     const InodeRef inode = inodes_.Get(wanted.ino);
     {
       MutexLock lock(inode->mutex);
       inode->opens[request.session.id] = {.count = 1};
     }
     auto made = make(wanted);
+    if (posts_first && (!made.ok() || HasQuota(wanted.ino))) {
+      newborns_.Forgo(wanted.ino, request.session.id);
+    }
     MutexLock lock(inode->mutex);
     if (!made.ok()) {
       inode->CloseAll(request.session.id);
@@ -183,6 +206,7 @@ Result<Bytes> FileService::DescribeOpened(const Request& request, const metadata
   reply.attributes = std::make_unique<wire::Attributes>(ToWire(Report(granted)));
   reply.entry_ms = Milliseconds(granting.entry());
   reply.attributes_ms = Milliseconds(granting.attributes());
+  reply.posts_first = newborns_.Has(granted.ino);
   BringDirectory(request, parent, reply);
   // No map: the client could not know yet which inode a revocation that overtakes this reply would mean.
   return Encode<wire::Opened>(reply);
@@ -241,6 +265,7 @@ Result<Bytes> FileService::Resumed(const Request& request) {
   BeginLockSession(request);
   clients_.Resumed(request.session.client);
   coherence_.ClientDropped(request.session.client);
+  newborns_.ClientSettled(request.session.client, request.session.id);
   reclaimer_.Kick();
   wire::MemoryT reply;
   reply.kept = body.start >= kept_since_;
@@ -261,6 +286,8 @@ Result<Bytes> FileService::Release(const Request& request) {
     }
     inode->Drop(request.session.id, body.dropped);
   }
+  const auto first = static_cast<FirstWrite>(body.first);
+  HearOfFirst(request, body.ino, first == FirstWrite::kPosted ? first : FirstWrite::kForgone);
   RETURN_IF_ERROR(ReleaseOwners(request.session, body));
   RETURN_IF_ERROR(CloseOne(request, *inode));
   return Bytes{};

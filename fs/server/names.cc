@@ -70,6 +70,7 @@ Result<Bytes> FileService::Lookup(const Request& request) {
   if (body.name != "." && body.name != "..") {  // whose meaning changes with other names
     granting.Entry(body.parent, body.name);
   }
+  const bool first_may_come = FirstMayCome();
   // See "What is in memory needs no thread".
   auto found = names_.LookupInMemory(body.parent, body.name);
   if (found.status().code() == EAGAIN) {
@@ -81,6 +82,9 @@ Result<Bytes> FileService::Lookup(const Request& request) {
     return Encode<wire::AttributesReply>(reply);
   }
   RETURN_IF_ERROR(found.status());
+  if (AwaitFirst(first_may_come, *found)) {
+    ASSIGN_OR_RETURN(*found, request.Blocking([&] { return names_.GetAttr(found->ino); }));
+  }
   return ReplyAttributes(GrantAttributes(granting, *found), granting);
 }
 
@@ -203,6 +207,7 @@ Result<Bytes> FileService::ReadLink(const Request& request) {
 
 Result<Bytes> FileService::Link(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Link>(request.call.body()));
+  AwaitFirst(body.ino);
   const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
   // No attributes: the kernel would take them also when they have been recalled, which it keeps note of for replies
   // that make no inode only.

@@ -29,10 +29,14 @@ bool Ended(const UniqueFd& process) {
 
 void Coherence::Recall(uint64_t keep, std::initializer_list<uint64_t> inodes,
                        std::initializer_list<EntryName> entries) {
+  AwaitEarlier();
+  RecallWithoutWait(keep, inodes, entries);
+}
+
+void Coherence::AwaitEarlier() {
   while (clients_.AnyHolds()) {
     tlib::server::Task::ParkUntil(steady_clock::now() + kLook);
   }
-  RecallWithoutWait(keep, inodes, entries);
 }
 
 void Coherence::RecallWithoutWait(uint64_t keep, std::initializer_list<uint64_t> inodes,
@@ -90,7 +94,7 @@ void Coherence::RecallOne(uint64_t session, Recalled& recalled) {
     return Encode<wire::Recall>(recalled.message);
   };
   const bool done =
-      sessions_.Find(session) != nullptr && CallAndWait(session, kFsRecall, encode, timeouts_.recall) == Answer::kDone;
+      sessions_.Find(session) != nullptr && CallAndWait(session, kFsRecall, encode, timeouts_.recall) == Reply::kDone;
   if (!done && grants_.LastsAny(recalled.grants)) {
     const Status gone = Expel(session, "its kernel did not drop cached attributes or names in time");
     if (!gone.ok()) {
@@ -152,8 +156,8 @@ void Coherence::SessionClosed(uint64_t session, uint64_t client, bool caches) {
   }
   MutexLock lock(mutex_);
   for (auto& [number, ticket] : tickets_) {
-    if (ticket.session == session && ticket.answer == Answer::kNone) {
-      ticket.answer = Answer::kGone;
+    if (ticket.session == session && ticket.reply == Reply::kNone) {
+      ticket.reply = Reply::kGone;
     }
   }
   acknowledged_.NotifyAll();

@@ -22,10 +22,14 @@ FileService::FileService(metadata::Namespace& names, const ServiceOptions& optio
       options_(options),
       clients_(names, options.timeouts.lease + options.timeouts.drift),
       coherence_(sessions_, clients_, options.clock, options.timeouts, metrics_),
+      newborns_(coherence_, options.timeouts.revoke, options.timeouts.lease + options.timeouts.drift),
       reclaimer_(
           names, inodes_, clients_, [this](uint64_t ino) { RecallLater(ino); },
           [this] {
-            clients_.Expire([this](uint64_t client) { DropLocks({.client = client}); });
+            clients_.Expire([this](uint64_t client) {
+              DropLocks({.client = client});
+              newborns_.ClientSettled(client, 0);
+            });
             coherence_.Expire();
           }),
       versions_(options.start << kVersionBits),
@@ -159,7 +163,9 @@ void FileService::SessionClosed(tlib::server::SessionId session, const tlib::ser
   }
   coherence_.SessionClosed(session.value, known->client, known->caches.load(std::memory_order_relaxed));
   // Before its files are closed: they are kept for a client that may come back.
-  EndLockSession(*known, clients_.Ended(known->client, session.value, end));
+  const bool kept = clients_.Ended(known->client, session.value, end);
+  EndLockSession(*known, kept);
+  newborns_.SessionClosed(session.value, known->client != 0 && clients_.Expects(known->client));
   for (const InodeRef& inode : inodes_.All()) {
     bool last;
     bool unlinked;

@@ -18,7 +18,8 @@
 // A read that needs the server (read.cc) enters no gate: it reads, then looks whether pages left the file meanwhile.
 //
 //   service.cc dispatch, sessions      names.cc lookup to rename        directories.cc readdir
-//   files.cc open, create, release     attributes.cc getattr, set       xattr.cc
+//   files.cc open, create, release     first_writes.cc those that clients answer
+//                                      attributes.cc getattr, set       xattr.cc
 //   read.cc  write.cc  truncate.cc     space.cc extents, allocation     fallocate.cc  sync.cc  copy.cc
 //   coherence.h revocation             reclaimer.h what follows later   gate.h, inode.h the state of an inode
 //   evacuation.h when the region gets smaller                       locking.cc, locks.h
@@ -42,6 +43,7 @@
 #include "fs/server/inode_table.h"
 #include "fs/server/locks.h"
 #include "fs/server/name_locks.h"
+#include "fs/server/newborns.h"
 #include "fs/server/reclaimer.h"
 #include "fs/server/request.h"
 #include "fs/types.h"
@@ -171,12 +173,37 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> Resumed(const Request& request);
   // The inode, when the session has it open; EBADF.
   Result<InodeRef> FindOpen(const Request& request, uint64_t ino);
+  // The same, but nobody waits for its first write.
+  Result<InodeRef> FindOpenNow(const Request& request, uint64_t ino);
+  // first_writes.cc: see newborns.h.
+  // The session may post one to the inode, which is about to be made.
+  bool ExpectFirst(const Request& request, uint64_t ino);
+  bool HasQuota(uint64_t ino);
+  // Before anybody looks at the size or the bytes.
+  void AwaitFirst(uint64_t ino) {
+    if (newborns_.any()) {
+      newborns_.Settle(ino);
+    }
+  }
+  // What the session says of its own, before a request of it about the inode.
+  void HearOfFirst(const Request& request, uint64_t ino, FirstWrite first);
+  // For who does not know the inode yet. Before it is read: whether one may come at all; also clients of an earlier
+  // start may have posted some. Afterwards, true: it has waited, and the attributes are to be read again.
+  bool FirstMayCome() { return newborns_.any() || coherence_.AnyEarlier(); }
+  bool AwaitFirst(bool may_come, const metadata::Attributes& read);
+  // Before so many pages are given to an inode whose first write was not promised any.
+  void KeepPromisedSpace(Inode& inode, uint64_t pages);
+  // Whether it may be carried out: it is expected, or has been before.
+  Status TakeFirst(const Request& request, uint64_t ino);
+  void EndFirst(const Request& request, uint64_t ino, bool written);
   // read.cc, write.cc
   Result<Bytes> Read(const Request& request);
   Status Deliver(const Request& request, uint64_t offset, uint64_t length, const std::vector<Segment>& segments);
   Result<Bytes> Write(const Request& request);
   struct WriteWork;
   Result<Bytes> WriteAs(const Request& request, const WriteBody& body, WriteWork work);
+  Result<Bytes> WriteFirst(const Request& request, const WriteBody& body);
+  Result<Bytes> WriteOpen(const Request& request, Inode& inode, const WriteBody& body, WriteWork work);
   Status WriteInGate(const Request& request, Inode& inode, WriteWork& work);
   bool OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length);
   // The set-id bits, if that is wanted. `cleared` is set when there were any.
@@ -298,6 +325,7 @@ class FileService final : public tlib::server::Service {
   InodeTable inodes_;
   NameLocks name_locks_;
   Coherence coherence_;
+  Newborns newborns_;
   Reclaimer reclaimer_;
   std::atomic<tlib::server::Server*> server_{nullptr};
   uint64_t kept_since_ = 0;  // set before server_

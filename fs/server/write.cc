@@ -19,8 +19,14 @@ struct FileService::WriteWork {
 Result<Bytes> FileService::Write(const Request& request) {
   ASSIGN_OR_RETURN(const WriteBody body, DecodeFixed<WriteBody>(request.call.body()));
   if (body.length == 0 || body.length != request.call.in().length || body.length > tlib::kMaxTransfer ||
-      (body.flags & ~uint32_t{kWriteAppend | kWriteClearsPrivileges}) != 0) {
+      (body.flags & ~uint32_t{kWriteAppend | kWriteClearsPrivileges | kWriteFirst | kWriteForgoesFirst}) != 0) {
     return Status::Error(EINVAL, "bad write request");
+  }
+  if ((body.flags & kWriteFirst) != 0) {
+    return WriteFirst(request, body);
+  }
+  if ((body.flags & kWriteForgoesFirst) != 0) {
+    HearOfFirst(request, body.ino, FirstWrite::kForgone);
   }
   WriteWork work{.offset = body.offset,
                  .length = body.length,
@@ -41,22 +47,45 @@ Result<Bytes> FileService::Write(const Request& request) {
 
 Result<Bytes> FileService::WriteAs(const Request& request, const WriteBody& body, WriteWork work) {
   ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
-  const Status written = WriteInGate(request, *inode, work);
+  return WriteOpen(request, *inode, body, work);
+}
+
+Result<Bytes> FileService::WriteOpen(const Request& request, Inode& inode, const WriteBody& body, WriteWork work) {
+  const bool first = (body.flags & kWriteFirst) != 0;
+  const Status written = WriteInGate(request, inode, work);
   // Also when it failed: part of it may be there. The writer's kernel knows of size and times, of the mode it does not.
-  coherence_.Recall(work.cleared ? 0 : request.session.id, {inode->ino}, {});
+  // Of a first write nobody of an earlier start can know anything, and its client may be one of them.
+  if (first) {
+    coherence_.RecallWithoutWait(request.session.id, {inode.ino}, {});
+  } else {
+    coherence_.Recall(work.cleared ? 0 : request.session.id, {inode.ino}, {});
+  }
   RETURN_IF_ERROR(written);
-  coherence_.DropPages(*inode, request.session.id);
+  coherence_.DropPages(inode, request.session.id);
   writes_.Add();
   write_bytes_.Add(work.length);
   Bytes reply;
-  MutexLock lock(inode->mutex);
-  const WriteReply head{.offset = work.offset, .size = inode->size, .mtime = inode->mtime.count()};
+  MutexLock lock(inode.mutex);
+  const WriteReply head{.offset = work.offset, .size = inode.size, .mtime = inode.mtime.count()};
   const auto bytes = AsBytes(head);
   reply.assign(bytes.begin(), bytes.end());
-  if (body.version != inode->version) {
-    EncodeMap(inode->Grant(request.session.id, work.first_page(), versions_), reply);
+  if (body.version != inode.version && !first) {  // to that, nobody listens
+    EncodeMap(inode.Grant(request.session.id, work.first_page(), versions_), reply);
   }
   return reply;
+}
+
+Result<Bytes> FileService::WriteFirst(const Request& request, const WriteBody& body) {
+  if (body.flags != kWriteFirst || body.offset != 0 || body.length > kMaxFirstWrite || request.stamp == nullptr) {
+    return Status::Error(EINVAL, "bad first write");
+  }
+  RETURN_IF_ERROR(TakeFirst(request, body.ino));
+  const auto written = [&]() -> Result<Bytes> {
+    ASSIGN_OR_RETURN(const InodeRef inode, FindOpenNow(request, body.ino));
+    return WriteOpen(request, *inode, body, {.offset = 0, .length = body.length});
+  }();
+  EndFirst(request, body.ino, written.ok());
+  return written;
 }
 
 Status FileService::WriteInGate(const Request& request, Inode& inode, WriteWork& work) {

@@ -5,7 +5,7 @@ import signal
 import time
 
 from coherence import CALLS, Episodes, Violation, pause, seconds_of
-from coherence_calls import FAULTY, MAPPINGS
+from coherence_calls import BIRTHS, FAULTY, MAPPINGS
 from volume import check, ended, eventually
 
 OPTIONS = ("", "bitmap=pulled", "")  # of the mounts
@@ -37,7 +37,7 @@ def case_coherence_killed_mount(site):
     seed, seconds, left_out = begin(site, "coherence_killed_mount", 0.25)
     volume = site.volume("256M")
     mounts = [volume.mount(options) for options in OPTIONS]
-    with Episodes(mounts, seed, left_out) as episodes:
+    with Episodes(mounts, seed, (*left_out, *BIRTHS)) as episodes:
         for _ in seconds_of(seconds):
             lost = mounts[-1]
 

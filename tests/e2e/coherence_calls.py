@@ -9,7 +9,7 @@ import os
 import random
 import time
 
-from coherence_models import Attributes, Names, Page, Size, Small, Stored
+from coherence_models import Attributes, Born, Names, Page, Size, Small, Stored
 from linearize import Call, Failed
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -20,6 +20,8 @@ PAGE = 4096
 PAGES = 3  # of the file "data", and of "stored"
 CUTS = (0, 777, 2049, 3001)  # where the parts of a page begin, in each of which there is one value
 NAMES = [f"{directory}/{name}" for directory in ("d", "e") for name in "xyz"]
+BORN = 100  # files that are made in an episode
+BORN_TIME = 4_000_000  # ns for each: all look at it while it is made
 DUE = {errno.ENOENT, errno.EEXIST}
 
 # How often; the names of methods of Caller.
@@ -28,8 +30,11 @@ WEIGHTS = {"write": 14, "read": 14, "zero": 2, "load": 5, "store": 4, "write_wor
            "extend": 5, "cut_big": 2, "put_big": 3, "big_size": 8,
            "set_time": 3, "set_mode": 3, "set_label": 3, "get_attributes": 5, "get_label": 3,
            "create": 8, "open_there": 4, "unlink": 8, "rename": 8, "exchange": 3, "link": 5, "look": 12, "listing": 8,
+           "bear": 8, "weigh": 12, "taste": 6,
            "open_again": 2}
 MAPPINGS = ("load", "store")
+# A mount that is killed has answered what it may not have sent: see "The first write does not wait".
+BIRTHS = ("bear", "weigh", "taste")
 # Left out unless they are asked for: the kernel of a mount that zeroes a range also zeroes what it caches of the two pages
 # at its ends, after the reply. What another mount has written there since is not seen through mappings on that mount.
 # Exchanges make frequent that a change which has not returned is seen on one mount, and on another later not yet.
@@ -41,7 +46,7 @@ Run = collections.namedtuple("Run", ("calls", "stopped"))
 
 def prepare(root):
     """The objects of an episode: {name: model}. All values are 0 at first."""
-    for directory in ("d", "e"):
+    for directory in ("d", "e", "born"):
         os.mkdir(os.path.join(root, directory))
     for name, size in (("data", PAGES * PAGE), ("stored", PAGES * PAGE), ("small", 0), ("big", 0), ("facts", 0)):
         with open(os.path.join(root, name), "xb", buffering=0) as file:
@@ -55,6 +60,7 @@ def prepare(root):
     for page in range(PAGES):
         models[f"data {page}"] = Page([0] * len(CUTS))
         models[f"stored {page}"] = Stored([0])
+    models.update((f"born/{number}", Born()) for number in range(BORN))
     return models
 
 
@@ -288,6 +294,36 @@ class Caller:
 
     def big_size(self):
         self.ask_size("big")
+
+    # --- new files ---
+
+    @staticmethod
+    def born():
+        return f"born/{time.monotonic_ns() // BORN_TIME % BORN}"
+
+    def bear(self):
+        name = self.born()
+        flags = os.O_CREAT | os.O_EXCL | self.random.choice((os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND))
+        fd = self.make([(name, "make", (), lambda _: None)], os.open, self.path(name), flags, 0o600)
+        if fd is not None:
+            data = pattern(self.value(), self.random.choice((8, 800, PAGE, 3 * PAGE)))
+            self.make([(name, "fill", (data,), None)], os.write, fd, data)
+            os.close(fd)
+
+    def weigh(self):
+        name = self.born()
+        self.make([(name, "size", (), lambda st: st.st_size)], os.stat, self.path(name))
+
+    def taste(self):
+        def content(path):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                return os.read(fd, 4 * PAGE)
+            finally:
+                os.close(fd)
+
+        name = self.born()
+        self.make([(name, "content", (), lambda data: data)], content, self.path(name))
 
     # --- attributes ---
 

@@ -100,6 +100,22 @@ class Small(Model):
         return after[:len(state)] if call.name == "put_inside" else after
 
 
+class Born(Model):
+    """A file that is made once, and written once by who has made it: make() -> None or EEXIST; fill(bytes) -> None;
+    content() -> bytes or ENOENT; size() -> bytes' number or ENOENT."""
+    READS, CACHED = ("content", "size"), ("size",)
+    initial = None
+
+    def step(self, state, call):
+        if call.name == "make":
+            return (b"" if state is None else state) if call.ended is None or (
+                call.result == (None if state is None else Failed("EEXIST"))) else REFUSED
+        if call.name == "fill":
+            return call.arguments[0] if state == b"" else REFUSED
+        there = Failed("ENOENT") if state is None else state if call.name == "content" else len(state)
+        return state if call.result == there else REFUSED
+
+
 class Size(Model):
     """A file's size: append(length), cut(size), put(offset, length) -> None; size() -> size."""
     READS = CACHED = ("size",)

@@ -159,10 +159,28 @@ class MemoryCall final : public tlib::server::Call {
   RemoteBuffer out_;
 };
 
+struct MemoryPost {
+  std::shared_ptr<MemorySession> session;
+  tlib::client::CallRequest request;
+  std::vector<std::byte> body;
+  tlib::client::LateReply late;
+  std::optional<Result<std::vector<std::byte>>> reply;  // set before `answered`
+  std::atomic<bool> answered{false};
+
+  void Tell() {
+    if (const auto told = std::exchange(late, nullptr)) {
+      told(!reply.has_value() ? Result<std::span<const std::byte>>(Status::Error(ENOTCONN, "no reply will come"))
+           : reply->ok()      ? Result<std::span<const std::byte>>(**reply)
+                              : reply->status());
+    }
+  }
+};
+
 class MemoryChannel final : public tlib::client::Channel {
  public:
   MemoryChannel(MemoryServer& server, std::shared_ptr<MemorySession> session, size_t bytes)
       : server_(server), session_(std::move(session)), buffer_(bytes) {}
+  ~MemoryChannel() override { Drop(); }
 
   std::span<std::byte> buffer() override { return buffer_; }
 
@@ -234,7 +252,27 @@ class MemoryChannel final : public tlib::client::Channel {
     return tlib::kChannelCredits - std::min<size_t>(under_way_.size(), tlib::kChannelCredits);
   }
   uint64_t voids() const override { return voids_; }
-  Status Post(const tlib::client::CallRequest& request) override { return Call(request).status(); }
+  Status Post(const tlib::client::CallRequest& request, tlib::client::LateReply late) override {
+    if (session_->closing || session_->lost) {
+      return Status::Error(ENOTCONN, "the session is lost");
+    }
+    auto posted = std::make_shared<MemoryPost>();
+    posted->session = session_;
+    posted->request = request;
+    posted->body.assign(request.body.begin(), request.body.end());
+    posted->request.body = posted->body;
+    posted->late = std::move(late);
+    posted_.push_back(posted);
+    server_.Deliver(std::move(posted));
+    return Status::Ok();
+  }
+  Status AwaitPosted() override {
+    while (!posted_.empty() && !session_->lost) {
+      TakeAnswers();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return session_->lost ? Status::Error(ENOTCONN, "the session is lost") : Status::Ok();
+  }
   void AfterGivenUp(tlib::client::LateReply late) override {
     if (!late_.has_value()) {
       return late(Status::Error(ENOTCONN, "nothing is given up here"));
@@ -245,33 +283,24 @@ class MemoryChannel final : public tlib::client::Channel {
     }
     late(std::span<const std::byte>(*reply));
   }
-  void Detach() override { server_.detached_ += std::exchange(detached_, true) ? 0U : 1U; }
+  // Nobody delivers what was not: its bytes are gone.
+  void Drop() {
+    TakeAnswers();
+    for (const auto& posted : std::exchange(posted_, {})) {
+      server_.Withdraw(posted);
+      posted->Tell();
+    }
+  }
+  void Detach() override {
+    Drop();
+    server_.detached_ += std::exchange(detached_, true) ? 0U : 1U;
+  }
   Status Write(RegionOffset, std::span<const std::byte>) override { return Status::Error(EACCES, "not allowed"); }
 
   Result<tlib::client::CallReply> Call(const tlib::client::CallRequest& request) override {
-    TERMFS_CHECK(request.body.size() <= tlib::kMaxMessage - sizeof(tlib::RequestHeader));
-    Mutex mutex;
-    CondVar ended;
-    std::optional<Result<std::vector<std::byte>>> result;
-    MemoryCall call(*session_, request);
-    session_->BeginRequest();
-    if (session_->closing || session_->lost) {
-      session_->EndRequest();
-      return Status::Error(ENOTCONN, "the session is lost");
-    }
-    server_.worker_->Spawn([&] {
-      auto reply = server_.service_.load()->Handle(call);
-      MutexLock lock(mutex);
-      result.emplace(std::move(reply));
-      ended.NotifyAll();
-    });
-    {
-      MutexLock lock(mutex);
-      while (!result.has_value()) {
-        ended.WaitFor(mutex, std::chrono::seconds(1));
-      }
-    }
-    session_->EndRequest();
+    TakeAnswers();
+    uint32_t out_bytes = 0;
+    auto result = std::optional(server_.Carry(*session_, request, out_bytes));
     if (const auto delay = server_.Take(&MemoryServer::delay_, request.opcode)) {
       delay();
     }
@@ -290,10 +319,20 @@ class MemoryChannel final : public tlib::client::Channel {
     RETURN_IF_ERROR(result->status());
     reply_ = std::move(*result).value();
     TERMFS_CHECK(reply_.size() <= tlib::kMaxMessage - sizeof(tlib::ReplyHeader));
-    return tlib::client::CallReply{.body = reply_, .out_bytes = call.out_bytes};
+    return tlib::client::CallReply{.body = reply_, .out_bytes = out_bytes};
   }
 
  private:
+  // As a channel does that is used again.
+  void TakeAnswers() {
+    std::erase_if(posted_, [](const std::shared_ptr<MemoryPost>& posted) {
+      if (!posted->answered) {
+        return false;
+      }
+      posted->Tell();
+      return true;
+    });
+  }
   bool HasNews() const { return !server_.holding_ || session_->lost || server_.reads_failure_ != 0; }
   void VoidUnderWay() {
     if (!under_way_.empty()) {
@@ -312,6 +351,7 @@ class MemoryChannel final : public tlib::client::Channel {
   uint64_t voids_ = 0;
   bool detached_ = false;
   std::optional<Result<std::vector<std::byte>>> late_;
+  std::vector<std::shared_ptr<MemoryPost>> posted_;
 };
 
 namespace {
@@ -372,6 +412,80 @@ MemoryServer::MemoryServer(uint64_t pages) : bytes_(pages << kPageBits), flushed
   TERMFS_CHECK(worker.ok());
   worker_ = std::move(worker).value();
   worker_->Start();
+}
+
+Result<std::vector<std::byte>> MemoryServer::Carry(MemorySession& session, const tlib::client::CallRequest& request,
+                                                   uint32_t& out_bytes) {
+  TERMFS_CHECK(request.body.size() <= tlib::kMaxMessage - sizeof(tlib::RequestHeader));
+  Mutex mutex;
+  CondVar ended;
+  std::optional<Result<std::vector<std::byte>>> result;
+  MemoryCall call(session, request);
+  session.BeginRequest();
+  if (session.closing || session.lost) {
+    session.EndRequest();
+    return Status::Error(ENOTCONN, "the session is lost");
+  }
+  worker_->Spawn([&] {
+    auto reply = service_.load()->Handle(call);
+    MutexLock lock(mutex);
+    result.emplace(std::move(reply));
+    ended.NotifyAll();
+  });
+  {
+    MutexLock lock(mutex);
+    while (!result.has_value()) {
+      ended.WaitFor(mutex, std::chrono::seconds(1));
+    }
+  }
+  session.EndRequest();
+  out_bytes = call.out_bytes;
+  return *std::move(result);
+}
+
+void MemoryServer::Deliver(std::shared_ptr<MemoryPost> posted) {
+  {
+    MutexLock lock(mutex_);
+    if (holding_posts_) {
+      held_posts_.push_back(std::move(posted));
+      return;
+    }
+  }
+  CarryPost(*posted);
+}
+
+void MemoryServer::CarryPost(MemoryPost& posted) {
+  uint32_t out_bytes = 0;
+  posted.reply = Carry(*posted.session, posted.request, out_bytes);
+  if (const auto loss = Take(&MemoryServer::loss_, posted.request.opcode)) {
+    posted.session->lost = true;
+    posted.reply.reset();
+    loss();
+  }
+  posted.answered = true;
+}
+
+void MemoryServer::Withdraw(const std::shared_ptr<MemoryPost>& posted) {
+  MutexLock lock(mutex_);
+  std::erase(held_posts_, posted);
+}
+
+void MemoryServer::HoldPosts() {
+  MutexLock lock(mutex_);
+  holding_posts_ = true;
+}
+
+size_t MemoryServer::DeliverPosts() {
+  std::vector<std::shared_ptr<MemoryPost>> held;
+  {
+    MutexLock lock(mutex_);
+    holding_posts_ = false;
+    held = std::exchange(held_posts_, {});
+  }
+  for (const auto& posted : held) {
+    CarryPost(*posted);
+  }
+  return held.size();
 }
 
 MemoryServer::~MemoryServer() {

@@ -25,6 +25,7 @@
 namespace termfs {
 
 class MemorySession;
+struct MemoryPost;
 
 class MemoryServer final : public tlib::server::Server, private tlib::server::RegionIo {
  public:
@@ -46,6 +47,9 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   // BeginRead leaves its reads under way until AnswerReads, which reads what is there then.
   void HoldReads() { holding_ = true; }
   void AnswerReads();
+  // What is posted does not arrive until DeliverPosts, which says how much that was, and returns when it is answered.
+  void HoldPosts() EXCLUDES(mutex_);
+  size_t DeliverPosts() EXCLUDES(mutex_);
   // AwaitReads and PollReads of channels with reads under way fail so, once. ETIMEDOUT: the first of them is late.
   void FailReads(int code) { reads_failure_ = code; }
   // Every session is lost, as by the death of the server: the service hears nothing of it, and nobody can connect until
@@ -101,6 +105,11 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   Status Zero(std::span<const tlib::server::PageRange> ranges) override;
   Status Flush(std::span<const tlib::server::PageRange> ranges) override;
 
+  Result<std::vector<std::byte>> Carry(MemorySession& session, const tlib::client::CallRequest& request,
+                                       uint32_t& out_bytes);
+  void Deliver(std::shared_ptr<MemoryPost> posted) EXCLUDES(mutex_);
+  void CarryPost(MemoryPost& posted);
+  void Withdraw(const std::shared_ptr<MemoryPost>& posted) EXCLUDES(mutex_);
   Status Resize(uint64_t pages) EXCLUDES(region_mutex_);
   // Of a page: its bytes, how many were before them, how many they are.
   using PerPage = std::function<Status(std::byte* bytes, uint64_t done, uint64_t part)>;
@@ -135,6 +144,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::string volume_ GUARDED_BY(mutex_) = "memory";
   bool dead_ GUARDED_BY(mutex_) = false;
   uint64_t epoch_ GUARDED_BY(mutex_) = 1;
+  bool holding_posts_ GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<MemoryPost>> held_posts_ GUARDED_BY(mutex_);
   Strike loss_ GUARDED_BY(mutex_);
   Strike delay_ GUARDED_BY(mutex_);
 };

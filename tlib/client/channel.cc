@@ -498,10 +498,11 @@ Status ChannelImpl::Write(RegionOffset offset, std::span<const std::byte> data) 
       .status();
 }
 
-Status ChannelImpl::Post(const CallRequest& request) {
-  if (request.opcode < kFirstServiceOpcode || !request.in.empty() || !request.out.empty()) {
-    return Status::Error(EINVAL, "a posted request is the service's, and has no bulk bytes");
+Status ChannelImpl::Post(const CallRequest& request, LateReply late) {
+  if (request.opcode < kFirstServiceOpcode || !request.out.empty()) {
+    return Status::Error(EINVAL, "a posted request is the service's, and no bulk bytes come back");
   }
+  ASSIGN_OR_RETURN(const RemoteBuffer in, DescribeBulk(request.in));
   if (port_ == nullptr) {
     return core_->why_lost();
   }
@@ -514,28 +515,44 @@ Status ChannelImpl::Post(const CallRequest& request) {
   }
   counters_->calls.Add();
   Deadline deadline(core_->call_timeout());
-  ASSIGN_OR_RETURN(const RpcPort::Ticket ticket,
-                   port_->Begin({.opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}},
-                                nullptr, deadline));
+  ASSIGN_OR_RETURN(
+      const RpcPort::Ticket ticket,
+      port_->Begin(
+          {.opcode = request.opcode, .head = request.body, .tail = {}, .in = in, .out = {}, .mark = request.mark},
+          request.in.empty() ? nullptr : buffer_, deadline));
   port_->Abandon(ticket);
+  if (late != nullptr) {
+    port_->WhenAnswered(std::move(late));
+  }
   return Status::Ok();
+}
+
+Status ChannelImpl::AwaitPosted() {
+  if (port_ == nullptr) {
+    return core_->why_lost();
+  }
+  Deadline deadline(core_->call_timeout());
+  return port_->AwaitAbandoned(deadline);
+}
+
+Result<RemoteBuffer> ChannelImpl::DescribeBulk(std::span<std::byte> bulk) {
+  if (bulk.empty()) {
+    return RemoteBuffer{};
+  }
+  if (bulk.size() > kMaxTransfer || !buffer_->Contains(bulk.data(), bulk.size())) {
+    return Status::Error(EINVAL, "bulk bytes outside of the channel's buffer");
+  }
+  return buffer_->Describe(bulk.data(), static_cast<uint32_t>(bulk.size()));
 }
 
 Result<CallReply> ChannelImpl::Call(const CallRequest& request) {
   if (request.opcode < kFirstServiceOpcode) {
     return Status::Error(EINVAL, "opcode of tlib's own");
   }
-  RpcPort::Request rpc{
-      .opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}, .mark = request.mark};
-  for (const auto& [bulk, described] : {std::pair(request.in, &rpc.in), std::pair(request.out, &rpc.out)}) {
-    if (bulk.empty()) {
-      continue;
-    }
-    if (bulk.size() > kMaxTransfer || !buffer_->Contains(bulk.data(), bulk.size())) {
-      return Status::Error(EINVAL, "bulk bytes outside of the channel's buffer");
-    }
-    *described = buffer_->Describe(bulk.data(), static_cast<uint32_t>(bulk.size()));
-  }
+  ASSIGN_OR_RETURN(const RemoteBuffer in, DescribeBulk(request.in));
+  ASSIGN_OR_RETURN(const RemoteBuffer out, DescribeBulk(request.out));
+  const RpcPort::Request rpc{
+      .opcode = request.opcode, .head = request.body, .tail = {}, .in = in, .out = out, .mark = request.mark};
   Deadline deadline(request.timeout.count() > 0 ? request.timeout : core_->call_timeout());
   ASSIGN_OR_RETURN(const DecodedReply reply, Exchange(rpc, deadline));
   if (reply.header.out_bytes > request.out.size()) {

@@ -32,7 +32,8 @@ class ChannelImpl final : public Channel {
   uint64_t voids() const override { return voids_; }
   Status Write(RegionOffset offset, std::span<const std::byte> data) override;
   Result<CallReply> Call(const CallRequest& request) override;
-  Status Post(const CallRequest& request) override;
+  Status Post(const CallRequest& request, LateReply late) override;
+  Status AwaitPosted() override;
   void AfterGivenUp(LateReply late) override;
   void Detach() override;
 
@@ -72,6 +73,8 @@ class ChannelImpl final : public Channel {
   Result<RpcPort::Ticket> BeginFetch(const ReadRequest& read, const MissingPages& pages, Deadline& deadline);
   Status EndFetch(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
                   Deadline& deadline);
+  // EINVAL: it is not in the buffer.
+  Result<RemoteBuffer> DescribeBulk(std::span<std::byte> bulk);
   Result<DecodedReply> Exchange(const RpcPort::Request& request, Deadline& deadline);
   // The server may still reach into the buffer: calls with bulk bytes were given up.
   void ReplaceBuffer();

@@ -258,6 +258,20 @@ Status RpcPort::AwaitAny(Deadline& deadline) {
   return answered_ > 0 ? Status::Ok() : why_;
 }
 
+Status RpcPort::AwaitAbandoned(Deadline& deadline) {
+  const auto none = [this] {
+    return std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.state == State::kAbandoned; });
+  };
+  RETURN_IF_ERROR(waiter_.Wait(
+      *recv_queue_,
+      [&] {
+        PollReplies();
+        return broken_ || none();
+      },
+      deadline, /*soon=*/false));
+  return none() ? Status::Ok() : why_;
+}
+
 void RpcPort::Abandon(const Ticket& ticket) {
   if (Forget(ticket)) {
     last_abandoned_ = ticket;

@@ -72,6 +72,8 @@ class RpcPort {
   // Calls `late` with the reply of the call that was abandoned last, when it comes; with ENOTCONN from the destructor,
   // or at once when no call waits for one.
   void WhenAnswered(LateReply late);
+  // Until no call that was abandoned waits for its reply.
+  Status AwaitAbandoned(Deadline& deadline);
   // A Begin would find a slot at once.
   bool has_credit() const { return !free_.empty(); }
   size_t credits() const { return free_.size(); }

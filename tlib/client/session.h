@@ -130,9 +130,12 @@ class Channel {
   // Raw write of bytes in buffer() to the region, where the server's service allows it.
   virtual Status Write(RegionOffset offset, std::span<const std::byte> data) = 0;
   virtual Result<CallReply> Call(const CallRequest& request) = 0;
-  // Sends a request without bulk bytes whose reply is of no interest, and waits for nothing. EAGAIN: as many calls are
-  // unanswered as there are credits.
-  virtual Status Post(const CallRequest& request) = 0;
+  // Sends a request and waits for nothing. It has no bytes that come back; those that go, `in`, stay as they are until
+  // it is answered. `late` (may be null: the reply is of no interest) is called as AfterGivenUp's is. EAGAIN: as many
+  // calls are unanswered as there are credits; `late` is not called then, nor with any other error.
+  virtual Status Post(const CallRequest& request, LateReply late = nullptr) = 0;
+  // Until everything posted is answered. Errors: as Call's.
+  virtual Status AwaitPosted() = 0;
   // The last Call was given up: `late` is called once, on this channel's thread, during one of its next calls or when
   // it is detached or destroyed.
   virtual void AfterGivenUp(LateReply late) = 0;

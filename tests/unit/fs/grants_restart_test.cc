@@ -64,7 +64,9 @@ class Kernel final : public client::KernelCache {
 
 struct Two {
   explicit Two(server::CoherenceTimeouts timeouts) : volume(kVolumeBytes, timeouts) {
-    a.Close(a.Create("f"));
+    client::OpenFile* const file = a.Create("f");
+    EXPECT_TRUE(a.Write(file, 0, "not empty: of empty files a client may have something to say").ok());
+    a.Close(file);
     f = a.InodeOf("f");
     EXPECT_GT(Look(), 0);
   }

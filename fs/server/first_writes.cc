@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// First writes that clients answer before they are here: what the service does for the promise, and how it waits for
+// them (newborns.h). They are carried out in write.cc.
+#include "fs/server/service.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+constexpr uint64_t kPagesPromised = Newborns::kMost * (kMaxFirstWrite >> kPageBits);
+// Pages. Those who take much at the same time may not come near what is promised.
+constexpr uint64_t kScarce = 2 * kPagesPromised;
+constexpr uint64_t kPlenty = 4 * kPagesPromised;
+
+}  // namespace
+
+bool FileService::ExpectFirst(const Request& request, uint64_t ino) {
+  return request.session.caches.load(std::memory_order_relaxed) && request.session.client != 0 &&
+         names_.StatFs().free_pages >= kPlenty && newborns_.Add(ino, request.session.id, request.session.client);
+}
+
+bool FileService::HasQuota(uint64_t ino) {
+  const auto quota = names_.FindQuota(ino);
+  return !quota.ok() || quota->has_value();
+}
+
+void FileService::KeepPromisedSpace(Inode& inode, uint64_t pages) {
+  if (newborns_.any() && names_.StatFs().free_pages < kScarce + pages && !newborns_.Has(inode.ino)) {
+    newborns_.SettleAll();
+  }
+}
+
+void FileService::HearOfFirst(const Request& request, uint64_t ino, FirstWrite first) {
+  if (first == FirstWrite::kForgone) {
+    newborns_.Forgo(ino, request.session.id);
+  } else if (first == FirstWrite::kPosted) {
+    newborns_.AwaitPosted(ino, request.session.id);
+  }
+}
+
+// A newborn is empty. It may have ceased to be one, by a write that had returned before, since it was read.
+bool FileService::AwaitFirst(bool may_come, const metadata::Attributes& read) {
+  if (!may_come || read.type() != metadata::FileType::kRegular || read.size != 0) {
+    return false;
+  }
+  coherence_.AwaitEarlier();
+  AwaitFirst(read.ino);
+  return true;
+}
+
+Status FileService::TakeFirst(const Request& request, uint64_t ino) {
+  const Session& session = request.session;
+  if (newborns_.Arrived(ino, session.id, session.client) || request.receipt != nullptr) {
+    return Status::Ok();
+  }
+  // Of a file that an earlier server knew, which its client may speak of as long as everybody waits for it.
+  if (request.call.mark().sent_before && newborns_.ArrivedLate(ino, session.id, session.client)) {
+    if (clients_.Holds(session.client)) {
+      return Status::Ok();
+    }
+    newborns_.Done(ino, Newborns::Outcome::kSettled);
+  }
+  return Status::Error(ESTALE, "a write that was answered comes too late: others have used the file since");
+}
+
+void FileService::EndFirst(const Request& request, uint64_t ino, bool written) {
+  const bool settled = written || coherence_.TellFailedWrite(request.session.id, ino);
+  newborns_.Done(ino, settled ? Newborns::Outcome::kSettled : Newborns::Outcome::kComesAgain);
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first write of a new file, which does not wait for the server: it is there for everybody all the same."""
+import os
+import signal
+import subprocess
+import sys
+
+from cases_posix import read_file
+from cases_sessions import Stopped
+from volume import check, stop
+
+HANG = 20  # seconds
+
+# Makes files, and when it is told to, writes them and closes them.
+WRITER = """
+import os, sys
+files = [os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY) for name in sys.argv[1:]]
+print("made", flush=True)
+sys.stdin.readline()
+for name, file in zip(sys.argv[1:], files):
+    assert os.write(file, (os.path.basename(name) * 1024).encode()) > 0
+    os.close(file)
+print("closed", flush=True)
+"""
+
+
+def contents(name):
+    return (name * 1024).encode()
+
+
+class Writer:
+    """Has made the files already."""
+
+    def __init__(self, site, mount, *names):
+        self.child = site.start(sys.executable, "-c", WRITER, *(str(mount / name) for name in names),
+                                stdin=subprocess.PIPE)
+        check(self.child.stdout.readline() == "made\n", "the files are made")
+
+    def write(self):
+        """Returns when it has closed them."""
+        self.child.communicate("\n", timeout=HANG)
+        check(self.child.returncode == 0, "written and closed")
+
+
+def case_first_write_costs_no_round_trip(site):
+    """Between the creation of a file and its end the server has nothing to say: it is stopped."""
+    m = site.mounted()
+    other = site.volumes[0].mount()
+    writer = Writer(site, m, "f", "g")
+    with Stopped(site.volumes[0]):
+        writer.write()
+    for name in ("f", "g"):
+        check(read_file(other / name) == contents(name), f"{name} on another mount")
+        check(read_file(m / name) == contents(name), f"{name} on the mount that has written it")
+    posted = int(m.describe()["fs_writes_posted_total"])
+    check(posted == 2, f"{posted} writes were posted")
+    for i in range(100):
+        with open(m / f"small{i}", "wb") as file:
+            file.write(b"x" * 4096)
+        check(os.stat(other / f"small{i}").st_size == 4096, f"small{i} is there for who looks at once")
+    check(int(m.describe()["fs_writes_posted_total"]) > 95, "in the common case")
+
+
+def case_first_write_outlives_the_server(site):
+    """What a server that was killed has not taken from its connections is sent to the next one."""
+    m = site.mounted()
+    volume = site.volumes[0]
+    other = volume.mount()
+    writer = Writer(site, m, "f", "g")
+    stop(volume.server)
+    writer.write()
+    volume.kill()
+    volume.serve()
+    for name in ("f", "g"):
+        check(read_file(other / name) == contents(name), f"{name} on another mount, which may be back first")
+        check(read_file(m / name) == contents(name), f"{name} on the mount that has written it")
+
+
+def case_first_write_and_a_stopped_mount(site):
+    """A mount that does not answer delays who looks at its new file by no more than the time of a lease."""
+    m = site.mounted()
+    other = site.volumes[0].mount()
+    with open(m / "f", "wb") as file:
+        stop(m.pid)
+        try:
+            check(os.stat(other / "f").st_size == 0, "it has written nothing")
+        finally:
+            os.kill(m.pid, signal.SIGCONT)
+        try:
+            file.write(b"late")
+            file.flush()
+        except OSError:
+            pass  # its session was lost for too long
+    check(os.stat(other / "f").st_size == os.stat(m / "f").st_size, "both see the same")
