@@ -330,6 +330,7 @@ class FileSystem {
 
   virtual std::string transport() const = 0;
   // This mount's tlib counters (tlib/client/session.h) and fs_reads_total, fs_read_bytes_total, fs_writes_total,
+  // fs_writes_posted_total (answered before the server had them),
   // fs_write_bytes_total, fs_copies_total, fs_copied_bytes_total, fs_metadata_total, fs_revocations_total; histograms
   // fs_read (of a sample) and fs_write.
   virtual std::vector<MetricValue> Metrics() const = 0;

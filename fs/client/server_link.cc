@@ -293,10 +293,8 @@ Status ServerLink::PostIn(uint64_t generation, VolumeLane& lane, const CallReque
 }
 
 Status ServerLink::PostOnce(VolumeLane& lane, const VolumeLane::PostPlace& place, CallRequest request,
-                            std::span<const std::byte> bytes, tlib::client::LateReply late) {
+                            tlib::client::LateReply late) {
   const SpinHold in_use(lane.in_use_);
-  request.in = lane.post_bytes(place.index).first(bytes.size());
-  std::memcpy(request.in.data(), bytes.data(), bytes.size());
   request.mark = place.mark;
   VolumeLane::Post& post = lane.posts_[place.index];
   // Whoever calls it has the lane in use.
@@ -535,7 +533,7 @@ Status ServerLink::Attempt(uint64_t generation) {
 }
 
 Status ServerLink::Resume(const SessionPtr& session, uint64_t generation, uint64_t last_start) {
-  ASSIGN_OR_RETURN(const auto channel, session->OpenChannel({.buffer_bytes = kMaxFirstWrite}));
+  ASSIGN_OR_RETURN(const auto channel, session->OpenChannel({.buffer_bytes = kPageSize}));
   ASSIGN_OR_RETURN(const Resumption resumption, listener_.Resume(*channel, generation));
   wire::ResumedT resumed;
   resumed.start = last_start;

@@ -94,7 +94,7 @@ class VolumeLane final : public Lane {
     return former_voids_ + channel_->voids();
   }
   ReadsUnderWay& reads_under_way() { return reads_under_way_; }
-  // A place from which one request with up to kMaxFirstWrite bytes can be posted.
+  // What it takes to post a request whose effect must not happen twice.
   struct PostPlace {
     size_t index = 0;
     tlib::RequestMark mark{};
@@ -109,7 +109,7 @@ class VolumeLane final : public Lane {
     const SpinHold hold(in_use_);
     channel_->AfterGivenUp(std::move(late));
   }
-  std::span<std::byte> buffer() override { return channel_->buffer().first(buffer_bytes_ + place_bytes_); }
+  std::span<std::byte> buffer() override { return channel_->buffer(); }
   // What every operation but reads under way may use.
   std::span<std::byte> before_places() { return channel_->buffer().first(buffer_bytes_); }
   std::span<std::byte> places() override { return channel_->buffer().subspan(buffer_bytes_, place_bytes_); }
@@ -157,16 +157,11 @@ class VolumeLane final : public Lane {
         slot_(slot) {}
 
   static constexpr size_t kPosts = 4;
-  static constexpr size_t kPostBytes = kPosts * kMaxFirstWrite;
   struct Post {
     std::optional<Slot> slot{};  // of its own: a mark has to be known until it is answered
     bool taken = false;          // until it is answered
   };
-  // Of a channel; the last part is where requests are posted from.
-  size_t channel_bytes() const { return buffer_bytes_ + place_bytes_ + (by_map_ ? 0 : kPostBytes); }
-  std::span<std::byte> post_bytes(size_t index) {
-    return channel_->buffer().subspan(buffer_bytes_ + place_bytes_ + index * kMaxFirstWrite, kMaxFirstWrite);
-  }
+  size_t channel_bytes() const { return buffer_bytes_ + place_bytes_; }
 
   ServerLink& link_;
   const std::unique_ptr<Interruption> interruption_;
@@ -241,10 +236,9 @@ class ServerLink {
   // As Channel::Post, in one session only: ENOTCONN when it is gone, EAGAIN also when it is not there yet.
   Status PostIn(uint64_t generation, VolumeLane& lane, const tlib::client::CallRequest& request);
 
-  // Posts a request with bytes, whose effect must not happen twice, from a place that was taken for it in that
-  // generation, and returned if this fails. `late`: as Channel::Post's.
+  // As Channel::Post; the place is given back when it is answered, or if this fails.
   Status PostOnce(VolumeLane& lane, const VolumeLane::PostPlace& place, tlib::client::CallRequest request,
-                  std::span<const std::byte> bytes, tlib::client::LateReply late);
+                  tlib::client::LateReply late);
 
   // Moves a lane by maps, whose session is lost, to the next one if that is there already. What is under way in it
   // becomes void.

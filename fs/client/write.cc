@@ -73,7 +73,7 @@ bool VolumeClient::PostFirst(Lane& lane, OpenFile* file, uint64_t offset, std::s
       .ino = ino, .offset = 0, .version = 0, .length = static_cast<uint32_t>(data.size()), .flags = kWriteFirst};
   file->cache->writes().Wrote(generation);
   const Status posted =
-      link_->PostOnce(Of(lane), *place, {.opcode = kFsWrite, .body = AsBytes(body), .in = {}, .out = {}}, data,
+      link_->PostOnce(Of(lane), *place, {.opcode = kFsWrite, .body = AsBytes(body), .in = data, .out = {}},
                       [this, ino, sequence](const Result<std::span<const std::byte>>& reply) {
                         first_writes_.Answered(ino, sequence, reply.status());
                       });

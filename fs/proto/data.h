@@ -14,8 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/page.h"
 #include "base/result.h"
 #include "fs/extent_map.h"
+#include "tlib/rpc/messages.h"
 
 namespace termfs::fs {
 
@@ -42,8 +44,9 @@ enum class FirstWrite : uint8_t {
   kPosted = 2,   // it has; what is asked here comes after it
 };
 
-// The longest that may be posted.
-inline constexpr uint32_t kMaxFirstWrite = 16384;
+// The longest that may be posted: it comes with its request.
+inline constexpr uint32_t kMaxFirstWrite = tlib::kMaxInline;
+static_assert(kMaxFirstWrite == kPageSize);
 
 enum WriteFlag : uint32_t {
   kWriteAppend = 1,

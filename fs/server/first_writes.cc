@@ -9,15 +9,23 @@ namespace termfs::fs::server {
 namespace {
 
 constexpr uint64_t kPagesPromised = Newborns::kMost * (kMaxFirstWrite >> kPageBits);
-// Pages. Those who take much at the same time may not come near what is promised.
+// Pages, beyond those that are about to be given to somebody.
 constexpr uint64_t kScarce = 2 * kPagesPromised;
 constexpr uint64_t kPlenty = 4 * kPagesPromised;
 
 }  // namespace
 
+// Whoever claims space after this looks whether there are newborns.
 bool FileService::ExpectFirst(const Request& request, uint64_t ino) {
-  return request.session.caches.load(std::memory_order_relaxed) && request.session.client != 0 &&
-         names_.StatFs().free_pages >= kPlenty && newborns_.Add(ino, request.session.id, request.session.client);
+  if (!request.session.caches.load(std::memory_order_relaxed) || request.session.client == 0 ||
+      !newborns_.Add(ino, request.session.id, request.session.client)) {
+    return false;
+  }
+  if (names_.StatFs().free_pages < kPlenty + claimed_pages_.load()) {
+    newborns_.Forgo(ino, request.session.id);
+    return false;
+  }
+  return true;
 }
 
 bool FileService::HasQuota(uint64_t ino) {
@@ -25,8 +33,8 @@ bool FileService::HasQuota(uint64_t ino) {
   return !quota.ok() || quota->has_value();
 }
 
-void FileService::KeepPromisedSpace(Inode& inode, uint64_t pages) {
-  if (newborns_.any() && names_.StatFs().free_pages < kScarce + pages && !newborns_.Has(inode.ino)) {
+void FileService::KeepPromisedSpace(Inode& inode) {
+  if (newborns_.any() && names_.StatFs().free_pages < kScarce + claimed_pages_.load() && !newborns_.Has(inode.ino)) {
     newborns_.SettleAll();
   }
 }

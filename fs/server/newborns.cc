@@ -19,13 +19,13 @@ bool Newborns::Add(uint64_t ino, uint64_t session, uint64_t client) {
     return false;
   }
   newborns_[ino] = {.session = session, .client = client};
-  count_.store(newborns_.size(), std::memory_order_release);
+  count_.store(newborns_.size());
   return true;
 }
 
 void Newborns::Erase(Table::iterator newborn) {
   newborns_.erase(newborn);
-  count_.store(newborns_.size(), std::memory_order_release);
+  count_.store(newborns_.size());
   changed_.NotifyAll();
 }
 
@@ -87,7 +87,7 @@ bool Newborns::ArrivedLate(uint64_t ino, uint64_t session, uint64_t client) {
   const auto [added, is_new] = newborns_.try_emplace(ino, Newborn{.session = session, .client = client});
   if (is_new) {
     added->second.state = State::kArrived;
-    count_.store(newborns_.size(), std::memory_order_release);
+    count_.store(newborns_.size());
   }
   return is_new;
 }
@@ -200,7 +200,7 @@ void Newborns::SessionClosed(uint64_t session, bool returns) {
     current->second.away = true;
     current->second.until = steady_clock::now() + absence_;
   }
-  count_.store(newborns_.size(), std::memory_order_release);
+  count_.store(newborns_.size());
   changed_.NotifyAll();
 }
 
@@ -210,7 +210,7 @@ void Newborns::ClientSettled(uint64_t client, uint64_t session) {
     const Newborn& newborn = entry.second;
     return newborn.client == client && newborn.session != session && newborn.state != State::kArrived;
   });
-  count_.store(newborns_.size(), std::memory_order_release);
+  count_.store(newborns_.size());
   changed_.NotifyAll();
 }
 

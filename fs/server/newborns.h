@@ -52,7 +52,7 @@ class Newborns {
 
   // Before the inode has a name. False: there are too many.
   bool Add(uint64_t ino, uint64_t session, uint64_t client) EXCLUDES(mutex_);
-  bool any() const { return count_.load(std::memory_order_acquire) != 0; }
+  bool any() const { return count_.load() != 0; }
   bool Has(uint64_t ino) EXCLUDES(mutex_);
 
   // Its session says that it will post nothing, or that it has: then this waits for it.

@@ -191,8 +191,22 @@ class FileService final : public tlib::server::Service {
   // start may have posted some. Afterwards, true: it has waited, and the attributes are to be read again.
   bool FirstMayCome() { return newborns_.any() || coherence_.AnyEarlier(); }
   bool AwaitFirst(bool may_come, const metadata::Attributes& read);
-  // Before so many pages are given to an inode whose first write was not promised any.
-  void KeepPromisedSpace(Inode& inode, uint64_t pages);
+  // Pages that are about to be given to an inode, until the claim ends. Nobody takes what is promised to first writes:
+  // where space is scarce this waits for those.
+  class SpaceClaim {
+   public:
+    SpaceClaim(std::atomic<uint64_t>& claimed, uint64_t pages) : claimed_(claimed), pages_(pages) {
+      claimed_.fetch_add(pages_);
+    }
+    ~SpaceClaim() { claimed_.fetch_sub(pages_); }
+    SpaceClaim(const SpaceClaim&) = delete;
+    SpaceClaim& operator=(const SpaceClaim&) = delete;
+
+   private:
+    std::atomic<uint64_t>& claimed_;
+    const uint64_t pages_;
+  };
+  void KeepPromisedSpace(Inode& inode);  // after the claim
   // Whether it may be carried out: it is expected, or has been before.
   Status TakeFirst(const Request& request, uint64_t ino);
   void EndFirst(const Request& request, uint64_t ino, bool written);
@@ -326,6 +340,7 @@ class FileService final : public tlib::server::Service {
   NameLocks name_locks_;
   Coherence coherence_;
   Newborns newborns_;
+  std::atomic<uint64_t> claimed_pages_{0};  // sequentially consistent, with newborns_.any()
   Reclaimer reclaimer_;
   std::atomic<tlib::server::Server*> server_{nullptr};
   uint64_t kept_since_ = 0;  // set before server_

@@ -7,7 +7,7 @@ import sys
 
 from cases_posix import read_file
 from cases_sessions import Stopped
-from volume import check, stop
+from volume import check, ended, eventually, stop
 
 HANG = 20  # seconds
 
@@ -74,6 +74,21 @@ def case_first_write_outlives_the_server(site):
     for name in ("f", "g"):
         check(read_file(other / name) == contents(name), f"{name} on another mount, which may be back first")
         check(read_file(m / name) == contents(name), f"{name} on the mount that has written it")
+
+
+def case_first_write_outlives_its_mount(site):
+    """What has returned is kept when the mount is killed, though the server has not begun with it."""
+    m = site.mounted()
+    volume = site.volumes[0]
+    other = volume.mount()
+    writer = Writer(site, m, "f", "g")
+    with Stopped(volume):
+        writer.write()
+        os.kill(m.pid, signal.SIGKILL)
+        eventually(lambda: ended(m.pid), "the mount's process ends")
+    volume.abandon(m)
+    for name in ("f", "g"):
+        check(read_file(other / name) == contents(name), f"{name} on another mount")
 
 
 def case_first_write_and_a_stopped_mount(site):

@@ -163,6 +163,7 @@ struct MemoryPost {
   std::shared_ptr<MemorySession> session;
   tlib::client::CallRequest request;
   std::vector<std::byte> body;
+  std::vector<std::byte> in;
   tlib::client::LateReply late;
   std::optional<Result<std::vector<std::byte>>> reply;  // set before `answered`
   std::atomic<bool> answered{false};
@@ -261,6 +262,8 @@ class MemoryChannel final : public tlib::client::Channel {
     posted->request = request;
     posted->body.assign(request.body.begin(), request.body.end());
     posted->request.body = posted->body;
+    posted->in.assign(request.in.begin(), request.in.end());
+    posted->request.in = posted->in;
     posted->late = std::move(late);
     posted_.push_back(posted);
     server_.Deliver(std::move(posted));

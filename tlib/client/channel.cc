@@ -489,20 +489,16 @@ Status ChannelImpl::Write(RegionOffset offset, std::span<const std::byte> data) 
   const auto length = static_cast<uint32_t>(data.size());
   const WriteBody body{.offset = offset.value, .length = length};
   Deadline deadline(core_->call_timeout());
-  return Exchange({.opcode = kWrite,
-                   .head = std::as_bytes(std::span(&body, 1)),
-                   .tail = {},
-                   .in = buffer_->Describe(data.data(), length),
-                   .out = {}},
-                  deadline)
-      .status();
+  RpcPort::Request request{
+      .opcode = kWrite, .head = std::as_bytes(std::span(&body, 1)), .tail = {}, .in = {}, .out = {}};
+  RETURN_IF_ERROR(Bring(data, request));
+  return Exchange(request, deadline).status();
 }
 
 Status ChannelImpl::Post(const CallRequest& request, LateReply late) {
-  if (request.opcode < kFirstServiceOpcode || !request.out.empty()) {
-    return Status::Error(EINVAL, "a posted request is the service's, and no bulk bytes come back");
+  if (request.opcode < kFirstServiceOpcode || !request.out.empty() || request.in.size() > kMaxInline) {
+    return Status::Error(EINVAL, "a posted request is the service's, few bulk bytes go and none come back");
   }
-  ASSIGN_OR_RETURN(const RemoteBuffer in, DescribeBulk(request.in));
   if (port_ == nullptr) {
     return core_->why_lost();
   }
@@ -515,11 +511,14 @@ Status ChannelImpl::Post(const CallRequest& request, LateReply late) {
   }
   counters_->calls.Add();
   Deadline deadline(core_->call_timeout());
-  ASSIGN_OR_RETURN(
-      const RpcPort::Ticket ticket,
-      port_->Begin(
-          {.opcode = request.opcode, .head = request.body, .tail = {}, .in = in, .out = {}, .mark = request.mark},
-          request.in.empty() ? nullptr : buffer_, deadline));
+  ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, port_->Begin({.opcode = request.opcode,
+                                                               .head = request.body,
+                                                               .tail = {},
+                                                               .in = {},
+                                                               .out = {},
+                                                               .mark = request.mark,
+                                                               .inline_in = request.in},
+                                                              nullptr, deadline));
   port_->Abandon(ticket);
   if (late != nullptr) {
     port_->WhenAnswered(std::move(late));
@@ -535,7 +534,18 @@ Status ChannelImpl::AwaitPosted() {
   return port_->AwaitAbandoned(deadline);
 }
 
-Result<RemoteBuffer> ChannelImpl::DescribeBulk(std::span<std::byte> bulk) {
+Status ChannelImpl::Bring(std::span<const std::byte> bulk, RpcPort::Request& request) {
+  ASSIGN_OR_RETURN(const RemoteBuffer described, DescribeBulk(bulk));
+  const size_t body = sizeof(RequestHeader) + request.head.size();
+  if (bulk.size() <= kMaxInline && body + bulk.size() <= kMaxMessage) {
+    request.inline_in = bulk;
+  } else {
+    request.in = described;
+  }
+  return Status::Ok();
+}
+
+Result<RemoteBuffer> ChannelImpl::DescribeBulk(std::span<const std::byte> bulk) {
   if (bulk.empty()) {
     return RemoteBuffer{};
   }
@@ -549,10 +559,10 @@ Result<CallReply> ChannelImpl::Call(const CallRequest& request) {
   if (request.opcode < kFirstServiceOpcode) {
     return Status::Error(EINVAL, "opcode of tlib's own");
   }
-  ASSIGN_OR_RETURN(const RemoteBuffer in, DescribeBulk(request.in));
-  ASSIGN_OR_RETURN(const RemoteBuffer out, DescribeBulk(request.out));
-  const RpcPort::Request rpc{
-      .opcode = request.opcode, .head = request.body, .tail = {}, .in = in, .out = out, .mark = request.mark};
+  RpcPort::Request rpc{
+      .opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}, .mark = request.mark};
+  RETURN_IF_ERROR(Bring(request.in, rpc));
+  ASSIGN_OR_RETURN(rpc.out, DescribeBulk(request.out));
   Deadline deadline(request.timeout.count() > 0 ? request.timeout : core_->call_timeout());
   ASSIGN_OR_RETURN(const DecodedReply reply, Exchange(rpc, deadline));
   if (reply.header.out_bytes > request.out.size()) {

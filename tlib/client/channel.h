@@ -74,7 +74,9 @@ class ChannelImpl final : public Channel {
   Status EndFetch(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
                   Deadline& deadline);
   // EINVAL: it is not in the buffer.
-  Result<RemoteBuffer> DescribeBulk(std::span<std::byte> bulk);
+  Result<RemoteBuffer> DescribeBulk(std::span<const std::byte> bulk);
+  // Names bytes to the server in a request, or has it bring them along.
+  Status Bring(std::span<const std::byte> bulk, RpcPort::Request& request);
   Result<DecodedReply> Exchange(const RpcPort::Request& request, Deadline& deadline);
   // The server may still reach into the buffer: calls with bulk bytes were given up.
   void ReplaceBuffer();

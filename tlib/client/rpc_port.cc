@@ -182,30 +182,34 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
     return why_;
   }
   const size_t body = request.head.size() + request.tail.size();
-  if (body > kMaxMessage - sizeof(RequestHeader)) {
+  if (body + request.inline_in.size() > kMaxMessage - sizeof(RequestHeader)) {
     return Status::Error(EMSGSIZE, "request too long");
   }
   if (free_.empty()) {
     RETURN_IF_ERROR(WaitForCredit(deadline));
   }
+  const bool brings = !request.inline_in.empty();
   const uint32_t slot = free_.back();
   const uint64_t call = next_call_++ * kChannelCredits + slot;
-  const RequestHeader header{.call = call,
-                             .epoch = core_->epoch(),
-                             .opcode = request.opcode,
-                             .slot = request.mark.slot,
-                             .body_bytes = static_cast<uint32_t>(body),
-                             .mark = request.mark.Packed(),
-                             .in = request.in,
-                             .out = request.out};
+  const RequestHeader header{
+      .call = call,
+      .epoch = core_->epoch(),
+      .opcode = static_cast<uint16_t>(request.opcode | (brings ? kInline : 0)),
+      .slot = request.mark.slot,
+      .body_bytes = static_cast<uint32_t>(body),
+      .mark = request.mark.Packed(),
+      .in = brings ? RemoteBuffer{.length = static_cast<uint32_t>(request.inline_in.size())} : request.in,
+      .out = request.out};
   std::byte* const message = request_bytes(slot);
   std::memcpy(message, &header, sizeof(header));
   std::copy(request.head.begin(), request.head.end(), message + sizeof(header));
   std::copy(request.tail.begin(), request.tail.end(), message + sizeof(header) + request.head.size());
+  std::copy(request.inline_in.begin(), request.inline_in.end(), message + sizeof(header) + body);
   driver::SendWorkRequest send{
       .id = kSendId, .opcode = driver::Opcode::kSend, .signaled = ++unsignaled_ >= kSignalEvery};
-  send.local = {
-      .addr = message, .length = static_cast<uint32_t>(sizeof(header) + body), .lkey = messages_region_->lkey()};
+  send.local = {.addr = message,
+                .length = static_cast<uint32_t>(sizeof(header) + body + request.inline_in.size()),
+                .lkey = messages_region_->lkey()};
   if (send.signaled) {
     unsignaled_ = 0;
   }

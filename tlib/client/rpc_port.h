@@ -42,6 +42,7 @@ class RpcPort {
     RemoteBuffer in;
     RemoteBuffer out;
     RequestMark mark{};
+    std::span<const std::byte> inline_in{};  // in place of `in`; no more than kMaxInline, copied
   };
   struct Ticket {
     uint32_t slot = 0;

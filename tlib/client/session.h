@@ -72,7 +72,7 @@ struct ReadRequest {
 struct CallRequest {
   uint16_t opcode = 0;  // >= kFirstServiceOpcode
   std::span<const std::byte> body;
-  std::span<std::byte> in;               // bulk to the server; within Channel::buffer()
+  std::span<const std::byte> in;         // bulk to the server; within Channel::buffer(), but for Post
   std::span<std::byte> out;              // bulk from the server; within Channel::buffer()
   std::chrono::milliseconds timeout{0};  // 0: the session's
   RequestMark mark{};
@@ -130,9 +130,9 @@ class Channel {
   // Raw write of bytes in buffer() to the region, where the server's service allows it.
   virtual Status Write(RegionOffset offset, std::span<const std::byte> data) = 0;
   virtual Result<CallReply> Call(const CallRequest& request) = 0;
-  // Sends a request and waits for nothing. It has no bytes that come back; those that go, `in`, stay as they are until
-  // it is answered. `late` (may be null: the reply is of no interest) is called as AfterGivenUp's is. EAGAIN: as many
-  // calls are unanswered as there are credits; `late` is not called then, nor with any other error.
+  // Sends a request and waits for nothing. No bulk bytes come back, and no more than kMaxInline go, which are copied.
+  // `late` (may be null: the reply is of no interest) is called as AfterGivenUp's is. EAGAIN: as many calls are
+  // unanswered as there are credits; `late` is not called then, nor with any other error.
   virtual Status Post(const CallRequest& request, LateReply late = nullptr) = 0;
   // Until everything posted is answered. Errors: as Call's.
   virtual Status AwaitPosted() = 0;

@@ -11,18 +11,18 @@ namespace {
 
 Status Bad(const char* what) { return Status::Error(EPROTO, what); }
 
+// `rest`: all behind the header, of which the first bytes are the body.
 template <typename Header>
-Status TakeHeader(std::span<const std::byte> message, Header& header, std::span<const std::byte>& body) {
+Status TakeHeader(std::span<const std::byte> message, Header& header, std::span<const std::byte>& rest) {
   if (message.size() < sizeof(Header)) {
     return Bad("message shorter than its header");
   }
   std::memcpy(&header, message.data(), sizeof(Header));
-  body = message.subspan(sizeof(Header));
-  if (header.body_bytes != body.size()) {
-    return Bad("message's body is not as long as its header says");
-  }
+  rest = message.subspan(sizeof(Header));
   return Status::Ok();
 }
+
+Status BadLength() { return Bad("message's body is not as long as its header says"); }
 
 bool IsRange(uint64_t offset, uint32_t length) {
   return length > 0 && length <= kMaxTransfer && offset <= UINT64_MAX - length;
@@ -49,7 +49,16 @@ uint32_t Encode(const Header& header, std::span<const std::byte> body, std::byte
 
 Result<DecodedRequest> DecodeRequest(std::span<const std::byte> message) {
   DecodedRequest request;
-  RETURN_IF_ERROR(TakeHeader(message, request.header, request.body));
+  std::span<const std::byte> rest;
+  RETURN_IF_ERROR(TakeHeader(message, request.header, rest));
+  request.is_inline = (request.header.opcode & kInline) != 0;
+  request.header.opcode &= static_cast<uint16_t>(~kInline);
+  const uint32_t in_bytes = request.is_inline ? request.header.in.length : 0;
+  if (in_bytes > kMaxInline || rest.size() != uint64_t{request.header.body_bytes} + in_bytes) {
+    return BadLength();
+  }
+  request.body = rest.first(request.header.body_bytes);
+  request.in = rest.subspan(request.header.body_bytes);
   RETURN_IF_ERROR(CheckBuffer(request.header.in));
   RETURN_IF_ERROR(CheckBuffer(request.header.out));
   return request;
@@ -58,6 +67,9 @@ Result<DecodedRequest> DecodeRequest(std::span<const std::byte> message) {
 Result<DecodedReply> DecodeReply(std::span<const std::byte> message) {
   DecodedReply reply;
   RETURN_IF_ERROR(TakeHeader(message, reply.header, reply.body));
+  if (reply.header.body_bytes != reply.body.size()) {
+    return BadLength();
+  }
   if (reply.header.error < 0 || reply.header.error > 4095) {
     return Bad("reply's error is not an errno");
   }

@@ -24,10 +24,12 @@ inline constexpr uint32_t kMaxReadWords = (kMaxReadPages + 63) / 64;
 using ReadBitmap = std::array<uint64_t, kMaxReadWords>;
 
 struct DecodedRequest {
-  RequestHeader header;
+  RequestHeader header;  // opcode without kInline
   std::span<const std::byte> body;
+  bool is_inline = false;
+  std::span<const std::byte> in{};  // those of header.in, if they came along
 };
-// header.in and header.out are at most kMaxTransfer long.
+// header.in and header.out are at most kMaxTransfer long, `in` at most kMaxInline.
 Result<DecodedRequest> DecodeRequest(std::span<const std::byte> message);
 
 struct DecodedReply {

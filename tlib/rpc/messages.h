@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Layout of the requests and replies that travel by SEND and RECV between a client's channel and a server's worker.
-// Little-endian, fixed, versioned by kControlVersion at connection set-up. Bulk bytes do not travel here: a request
-// names buffers of the client, into which the server WRITEs and from which it READs.
+// Little-endian, fixed, versioned by kControlVersion at connection set-up. Bulk bytes do not travel here, but for few
+// that go to the server: a request names buffers of the client, into which the server WRITEs and from which it READs.
 //
-//   request: RequestHeader, body (kRead: ReadBody and bitmap words; kWrite: WriteBody; >= kFirstServiceOpcode: bytes)
+//   request: RequestHeader, body (kRead: ReadBody and bitmap words; kWrite: WriteBody; >= kFirstServiceOpcode: bytes),
+//            with kInline the bulk bytes to the server
 //   reply:   ReplyHeader, body
 //
 // Nothing here is trusted: tlib/rpc/decode.h is the only reader of bytes from a peer, and checks lengths, ranges and
@@ -18,7 +19,7 @@
 
 namespace termfs::tlib {
 
-inline constexpr uint32_t kControlVersion = 8;
+inline constexpr uint32_t kControlVersion = 9;
 
 // Over a network a client pings once in kPingPeriod, and takes its session for lost when kServerSilence has passed
 // since it sent the last ping that was answered. The server takes it for lost after twice that time since the last ping
@@ -27,7 +28,8 @@ inline constexpr uint32_t kControlVersion = 8;
 inline constexpr std::chrono::seconds kPingPeriod{1};
 inline constexpr std::chrono::seconds kServerSilence{5};
 
-inline constexpr uint32_t kMaxMessage = 4096;       // bytes of a SEND, headers included
+inline constexpr uint32_t kMaxInline = 4096;        // bulk bytes that a request may bring along
+inline constexpr uint32_t kMaxMessage = 4608;       // bytes of a SEND, headers included
 inline constexpr uint32_t kMaxTransfer = 4U << 20;  // bytes of one bulk buffer
 inline constexpr uint32_t kChannelCredits = 32;     // requests in flight per queue pair
 
@@ -38,6 +40,9 @@ enum Opcode : uint16_t {
   kRevokeChunks = 4,         // server to client: forget the keys of frames (RevokeChunksBody)
   kFirstServiceOpcode = 64,  // from here on: the service above tlib (fs/proto)
 };
+
+// Of RequestHeader::opcode: the bytes of `in`, of which only the length counts, follow the body.
+inline constexpr uint16_t kInline = 0x8000;
 
 // A buffer of the client, in a memory region of it. length 0: none.
 struct RemoteBuffer {

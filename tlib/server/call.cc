@@ -24,6 +24,10 @@ Status CallImpl::PullBulk(std::span<std::byte> into) {
   if (into.empty()) {
     return Status::Ok();
   }
+  if (request_.is_inline) {
+    std::memcpy(into.data(), request_.in.data(), into.size());
+    return Status::Ok();
+  }
   const BulkPool::Buffer buffer(bulk_);
   for (uint32_t done = 0; done < into.size();) {
     const auto part = static_cast<uint32_t>(std::min<size_t>(into.size() - done, BulkPool::kBufferBytes));

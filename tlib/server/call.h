@@ -42,6 +42,9 @@ class CallImpl final : public Call {
   // Pieces in registered memory, to out() + base + their places. ERANGE: beyond out().
   Status Push(uint32_t base, std::span<const Piece> pieces);
 
+  // All of in(), where they came with the request.
+  std::span<const std::byte> inline_in() const { return request_.in; }
+
   BulkPool& bulk() { return bulk_; }
   uint32_t out_bytes() const { return out_bytes_; }
 

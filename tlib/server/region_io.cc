@@ -55,6 +55,12 @@ CallImpl& ImplOf(Call& call) {
 Status RegionIoImpl::WriteFrom(Call& call, RegionOffset offset, uint32_t in_offset, uint32_t length,
                                const std::function<Status()>& check) {
   CallImpl& impl = ImplOf(call);
+  if (const auto here = impl.inline_in(); !here.empty()) {
+    if (in_offset > here.size() || length > here.size() - in_offset) {
+      return Status::Error(ERANGE, "more bytes than the client offered");
+    }
+    return region_.Write(offset, here.subspan(in_offset, length), check);
+  }
   const BulkPool::Buffer buffer(impl.bulk());
   for (uint32_t done = 0; done < length;) {
     // Parts end at page boundaries, so that no page is written in two steps.

@@ -178,7 +178,12 @@ bool SessionTable::Close(SessionId id, const Status& why, std::function<void()> 
     gone_now = TakeGone(found->second);
   }
   for (const Attached& attached : connections) {
-    attached.unit->worker->Post([connection = attached.connection, why] { connection->Close(why); });
+    attached.unit->worker->Post([unit = attached.unit, connection = attached.connection, why] {
+      // What it had sent before: some of it nobody waits for. Others are heard as well, but not for ever.
+      for (uint32_t polls = 0; polls < kChannelCredits && unit->port->Poll(); ++polls) {
+      }
+      connection->Close(why);
+    });
   }
   if (gone_now) {
     gone_now();

@@ -27,7 +27,7 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr uint64_t kRoomyBytes = uint64_t{80} << 20;  // with less than 64 MiB free none is answered early
+constexpr uint64_t kRoomyBytes = uint64_t{32} << 20;  // with less than 16 MiB free none is answered early
 constexpr server::CoherenceTimeouts kPatient{.lease = seconds(50), .drift = seconds(5)};
 // For those who wait until a client's time is over.
 constexpr server::CoherenceTimeouts kImpatient{
@@ -289,7 +289,7 @@ TEST_F(FirstWriteTest, WhoTakesTheLastSpaceWaitsForIt) {
   a->Close(Post("f", "contents"));
   OpenFile* const large = b->Create("large");
   ExpectWaits(*b,
-              [&](client::Lane& lane) { EXPECT_EQ(b->fs->Allocate(lane, large, 0, 0, uint64_t{70} << 20).code(), 0); });
+              [&](client::Lane& lane) { EXPECT_EQ(b->fs->Allocate(lane, large, 0, 0, uint64_t{28} << 20).code(), 0); });
   EXPECT_EQ(SizeIn(*b, *b->lane, "f"), 8U);
   b->Close(large);
 }
