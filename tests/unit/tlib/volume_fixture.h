@@ -58,6 +58,7 @@ class TestService final : public server::Service {
       case kEcho: {
         std::vector<std::byte> bulk(call.in().length);
         RETURN_IF_ERROR(call.PullBulk(bulk));
+        ++echoes;
         RETURN_IF_ERROR(call.PushBulk(bulk));
         return body;
       }
@@ -118,6 +119,7 @@ class TestService final : public server::Service {
   std::atomic<bool> allow_writes{true};
   std::atomic<bool> withheld{true};
   std::atomic<int> withholding{0};
+  std::atomic<uint64_t> echoes{0};  // that have their bytes
   std::atomic<int> opened{0};
   std::atomic<int> closed{0};
 };

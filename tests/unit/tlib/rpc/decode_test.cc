@@ -59,6 +59,29 @@ TEST(Decode, Request_EveryCutIsRefused) {
   }
 }
 
+TEST(Decode, Request_BringsBytesAlong) {
+  std::vector<std::byte> message = Message(
+      RequestHeader{.opcode = 70, .body_bytes = 3, .in = {.length = 2}, .out = {}}, std::vector<std::byte>(3));
+  message.push_back(std::byte{8});
+  message.push_back(std::byte{9});
+  EXPECT_EQ(DecodeRequest(message).status().code(), EPROTO) << "bytes that nobody has announced";
+  const uint16_t opcode = 70 | kInline;
+  std::memcpy(message.data() + offsetof(RequestHeader, opcode), &opcode, sizeof(opcode));
+  const auto request = DecodeRequest(message);
+  ASSERT_TRUE(request.ok());
+  EXPECT_EQ(request->header.opcode, 70);
+  EXPECT_EQ(request->body.size(), 3U);
+  ASSERT_EQ(request->in.size(), 2U);
+  EXPECT_EQ(request->in[1], std::byte{9});
+  for (size_t length = 0; length < message.size(); length++) {
+    EXPECT_EQ(DecodeRequest(std::span(message).first(length)).status().code(), EPROTO) << length;
+  }
+  for (const uint32_t lie : {uint32_t{1}, uint32_t{3}, kMaxInline + 1, UINT32_MAX}) {
+    std::memcpy(message.data() + offsetof(RequestHeader, in) + offsetof(RemoteBuffer, length), &lie, sizeof(lie));
+    EXPECT_EQ(DecodeRequest(message).status().code(), EPROTO) << lie;
+  }
+}
+
 TEST(Decode, Request_BulkOutOfRangeIsRefused) {
   const RemoteBuffer large{.offset = 0, .rkey = 1, .length = kMaxTransfer + 1};
   const RemoteBuffer wrapping{.offset = UINT64_MAX, .rkey = 1, .length = 1};

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <future>
 #include <mutex>
 
@@ -176,6 +177,59 @@ TEST_F(ServerTest, Call_CarriesBodyAndBulk) {
   EXPECT_TRUE(std::equal(body.begin(), body.end(), reply->body.begin(), reply->body.end()));
   EXPECT_EQ(reply->out_bytes, bulk.size());
   EXPECT_EQ(std::memcmp(buffer.data() + bulk.size(), bulk.data(), bulk.size()), 0);
+}
+
+TEST_F(ServerTest, Call_CarriesFewBytesToo) {
+  TestClient client;
+  ASSERT_TRUE(client.Connect(volume_.path()).ok());
+  const auto buffer = client.channel->buffer();
+  for (const size_t size : {size_t{1}, size_t{kMaxInline} - 1, size_t{kMaxInline}, size_t{kMaxInline} + 1}) {
+    for (const size_t body_size : {size_t{0}, size_t{100}, size_t{kMaxMessage} - sizeof(RequestHeader)}) {
+      const auto bulk = RandomBytes(size, size);
+      std::memcpy(buffer.data(), bulk.data(), size);
+      const auto body = RandomBytes(body_size, 4);
+      const auto reply = client.channel->Call(
+          {.opcode = kEcho, .body = body, .in = buffer.first(size), .out = buffer.subspan(2 * kMaxInline, size)});
+      ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+      EXPECT_TRUE(std::equal(body.begin(), body.end(), reply->body.begin(), reply->body.end()));
+      EXPECT_EQ(std::memcmp(buffer.data() + 2 * kMaxInline, bulk.data(), size), 0) << size << " " << body_size;
+    }
+  }
+}
+
+TEST_F(ServerTest, Post_IsAnsweredLater) {
+  TestClient client;
+  ASSERT_TRUE(client.Connect(volume_.path()).ok());
+  const auto body = RandomBytes(100, 4);
+  const auto bytes = RandomBytes(kMaxInline, 5);  // not in the channel's buffer
+  int good = 0;
+  int refused = 0;
+  EXPECT_TRUE(client.channel
+                  ->Post({.opcode = kEcho, .body = body, .in = {}, .out = {}},
+                         [&](const auto& reply) { good += reply.ok() && std::ranges::equal(*reply, body) ? 1 : 0; })
+                  .ok());
+  EXPECT_TRUE(client.channel
+                  ->Post({.opcode = kEcho, .body = body, .in = bytes, .out = {}},
+                         [&](const auto& reply) { refused += reply.status().code() == ERANGE ? 1 : 0; })
+                  .ok());
+  EXPECT_EQ(good + refused, 0) << "nobody has looked yet";
+  EXPECT_TRUE(client.channel->AwaitPosted().ok());
+  EXPECT_EQ(good, 1);
+  EXPECT_EQ(refused, 1) << "it has its bytes, and nowhere to put them";
+  const auto more = RandomBytes(kMaxInline + 1, 5);
+  EXPECT_EQ(client.channel->Post({.opcode = kEcho, .body = {}, .in = more, .out = {}}).code(), EINVAL);
+}
+
+TEST_F(ServerTest, Post_ThenTheClientEnds_ItIsCarriedOut) {
+  TestClient client;
+  ASSERT_TRUE(client.Connect(volume_.path()).ok());
+  volume_.service().withheld = false;
+  const uint64_t echoes = volume_.service().echoes;
+  for (uint32_t i = 0; i < kChannelCredits; ++i) {
+    EXPECT_TRUE(client.channel->Post({.opcode = kEcho, .body = {}, .in = {}, .out = {}}).ok());
+  }
+  client.session->Abandon(Status::Error(ENOTCONN, "as the test wants it"));
+  EXPECT_TRUE(Eventually([&] { return volume_.service().echoes == echoes + kChannelCredits; }));
 }
 
 TEST_F(ServerTest, Call_ErrorsArriveWithTheirText) {
