@@ -25,6 +25,9 @@ Result<wire::OpenedT> DecodeOpened(std::span<const std::byte> body) {
 }  // namespace
 
 Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
+  if (OpenFile* const again = OpenIdle(lane, ino, flags); again != nullptr) {
+    return again;
+  }
   // In the table before the request: a revocation may overtake the reply that brings the map.
   const std::shared_ptr<InodeCache> cache = inodes_.Take(ino);
   wire::OpenT body;
@@ -200,15 +203,72 @@ Status VolumeClient::SyncDirectory(Lane& lane, uint64_t) {
 void VolumeClient::Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) {
   Closed closed{.ino = file->ino};
   TakeOwners(*file, flock_owner, closed);
-  const InodeCacheTable::Closing closing = inodes_.Closed(file->ino, file->cache);
-  if (closing.counted) {
+  if (!KeepIdle(*file, closed)) {
     closed.first = first_writes_.Forgo(file->ino);
-    closed.dropped = closing.last ? file->cache->Drop() : 0;
+    CloseOne(lane, std::move(closed), file->cache);
+  }
+  delete file;
+}
+
+void VolumeClient::CloseOne(Lane& lane, Closed closed, const std::shared_ptr<InodeCache>& cache) {
+  const InodeCacheTable::Closing closing = inodes_.Closed(closed.ino, cache);
+  if (closing.counted) {
+    closed.dropped = closing.last ? cache->Drop() : 0;
     closed.generation = closing.generation;
     PostRelease(lane, closed);
   }
-  inodes_.Put(file->ino, file->cache);
-  delete file;
+  inodes_.Put(closed.ino, cache);
+}
+
+bool VolumeClient::KeepIdle(const OpenFile& file, const Closed& closed) {
+  return idle_ != nullptr && file.pages != PageUse::kNone && (file.flags & O_ACCMODE) == O_RDONLY &&
+         closed.record_owners.empty() && closed.flock_owners.empty() && !file.cache->lost() &&
+         file.cache->pages().held() &&
+         idle_->Keep({.ino = file.ino, .flags = file.flags, .cache = file.cache, .written = file.written});
+}
+
+// Nobody else has changed the file while the lease of its pages is held; nor has this client, if it has written
+// nothing.
+OpenFile* VolumeClient::OpenIdle(Lane& lane, uint64_t ino, int flags) {
+  if (idle_ == nullptr) {
+    return nullptr;
+  }
+  const auto idle = idle_->Take(ino);
+  if (!idle.has_value()) {
+    return nullptr;
+  }
+  if (idle->flags == flags && idle->cache->pages().held() && !idle->cache->lost() &&
+      idle->cache->writes().Mark() == idle->written) {
+    opens_again_.Add();
+    return new OpenFile(ino, flags, idle->cache, PageUse::kKept);
+  }
+  CloseOne(lane, {.ino = ino}, idle->cache);
+  return nullptr;
+}
+
+void VolumeClient::CloseIdle(Lane& lane, uint64_t ino) {
+  if (const auto idle = idle_ != nullptr ? idle_->Take(ino) : std::nullopt) {
+    CloseOne(lane, {.ino = ino}, idle->cache);
+  }
+}
+
+void VolumeClient::CloseIdle(Lane& lane, const std::vector<uint64_t>& changed) {
+  for (const uint64_t ino : changed) {
+    CloseIdle(lane, ino);
+  }
+  if (changed.empty() && idle_ != nullptr) {
+    for (const IdleOpens::Idle& idle : idle_->TakeAll()) {
+      CloseOne(lane, {.ino = idle.ino}, idle.cache);
+    }
+  }
+}
+
+void VolumeClient::CloseChanged(Lane& lane, const Result<CallReply>& reply) {
+  if (idle_ == nullptr || (!reply.ok() && !GivenUp(reply.status()))) {
+    return;
+  }
+  const auto decoded = reply.ok() ? Decode<wire::AttributesReply>(reply->body) : reply.status();
+  CloseIdle(lane, decoded.ok() ? decoded->changed : std::vector<uint64_t>());
 }
 
 std::vector<std::byte> VolumeClient::EncodeRelease(const Closed& closed) {
@@ -298,7 +358,7 @@ Status VolumeClient::Allocate(Lane& lane, OpenFile* file, int mode, uint64_t off
   Status allocated = Call(lane, kFsAllocate, Encode<wire::Allocate>(body)).status();
   kept_.NoteOwnChange();
   AfterFailure(lane, allocated, file->cache);
-  if (allocated.ok()) {  // parts of pages may have been zeroed by writing them
+  if (allocated.ok() || GivenUp(allocated)) {  // parts of pages may have been zeroed by writing them
     file->cache->writes().Wrote(Of(lane).generation());
   }
   return allocated;

@@ -99,6 +99,7 @@ Result<Attributes> VolumeClient::Link(Lane& lane, uint64_t ino, uint64_t new_par
   body.ino = ino;
   body.parent = new_parent;
   body.name = new_name;
+  CloseIdle(lane, ino);
   return CallForMade(lane, kFsLink, new_parent, new_name, Encode<wire::Link>(body));
 }
 
@@ -128,7 +129,9 @@ Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, 
   const DirectoryChanges::Change to(changes_, new_parent);
   known_names_.WillAdd(parent, name);
   known_names_.WillAdd(new_parent, new_name);
-  Status renamed = Call(lane, kFsRename, Encode<wire::Rename>(body), {}, {}, kOnce).status();
+  const auto reply = Call(lane, kFsRename, Encode<wire::Rename>(body), {}, {}, kOnce);
+  CloseChanged(lane, reply);
+  Status renamed = reply.status();
   changes_.ForgetOthers(parent);
   kept_.NoteOwnChange();  // of what was moved
   if (GivenUp(renamed) && caches()) {

@@ -46,10 +46,15 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       metadata_(metrics_.counter("fs_metadata_total")),
       known_absent_(metrics_.counter("fs_known_absent_total")),
       writes_posted_(metrics_.counter("fs_writes_posted_total")),
+      opens_again_(metrics_.counter("fs_opens_again_total")),
       revocations_(metrics_.counter("fs_revocations_total")),
       kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
       write_time_(metrics_.histogram("fs_write")),
+      idle_(caches() ? std::make_unique<IdleOpens>([this](const IdleOpens::Idle& idle) {
+        CloseOne(*idle_lane_, {.ino = idle.ino}, idle.cache);
+      })
+                     : nullptr),
       kept_(cache) {}
 
 Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connect, const MountOptions& options,
@@ -70,6 +75,7 @@ Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connec
       RETURN_IF_ERROR(
           client->link_->Call(*client->grants_lane_, {.opcode = kFsGrants, .body = wanted, .in = {}, .out = {}}, false)
               .status());
+      ASSIGN_OR_RETURN(client->idle_lane_, client->link_->OpenLane(kPageSize));
     }
   }
   return std::unique_ptr<FileSystem>(std::move(client));
@@ -86,6 +92,10 @@ VolumeClient::~VolumeClient() {
       LOG_WARNING("giving back what was granted: {}", said.ToDebugString());
     }
     grants_lane_.reset();
+  }
+  if (idle_ != nullptr) {
+    idle_->Stop();
+    idle_lane_.reset();
   }
   std::unique_ptr<Invalidator> pages;
   std::unique_ptr<Invalidator> names;
@@ -142,6 +152,7 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
         }
         return true;
       });
+      EndIdle(invalidate.ino);
       return std::vector<std::byte>{};
     }
     case kFsRecall: {
@@ -150,6 +161,7 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
       kernel_recalls_.Add();
       for (const uint64_t ino : recall.inodes) {
         known_names_.Forget(ino);
+        EndIdle(ino);
       }
       MutexLock lock(invalidator_mutex_);
       if (names_ == nullptr) {
@@ -198,6 +210,12 @@ std::function<bool()> VolumeClient::DropOf(std::shared_ptr<const wire::RecallT> 
 // kernel knows of names and attributes.
 void VolumeClient::BeginGeneration(uint64_t generation) {
   begun_.store(generation);  // before ReclaimLocks: see AskForLock
+  if (idle_ != nullptr) {
+    for (const IdleOpens::Idle& idle : idle_->TakeAll()) {  // the session that had them open is gone
+      inodes_.Closed(idle.ino, idle.cache);
+      inodes_.Put(idle.ino, idle.cache);
+    }
+  }
   to_reopen_ = inodes_.BeginGeneration(generation);
   first_writes_.BeginGeneration();
   DropGranted();
@@ -331,11 +349,13 @@ Status VolumeClient::CallToRemove(Lane& lane, Opcode opcode, uint64_t directory,
   const auto reply = Call(lane, opcode, body, {}, {}, kOnce);
   if (!reply.ok()) {
     AfterFailedChange(lane, reply.status(), directory, name);
+    CloseChanged(lane, reply);
     return reply.status();
   }
   ASSIGN_OR_RETURN(const auto decoded, Decode<wire::AttributesReply>(reply->body));
   Of(lane).grants().Bring(change, decoded.directory.get(), decoded.directory_ms);
   RenewNames(lane, directory, decoded.directory_ms);
+  CloseIdle(lane, decoded.changed);
   return Status::Ok();
 }
 

@@ -21,6 +21,7 @@
 #include "fs/client/file_system.h"
 #include "fs/client/first_writes.h"
 #include "fs/client/held_locks.h"
+#include "fs/client/idle_opens.h"
 #include "fs/client/inode_cache.h"
 #include "fs/client/invalidator.h"
 #include "fs/client/kept_by_kernel.h"
@@ -52,7 +53,8 @@ class OpenFile {
   const int flags;
   const PageUse pages;
   const std::shared_ptr<InodeCache> cache;
-  uint32_t told;  // of losses of what was written: WriteHistory's
+  uint32_t told;                                    // of losses of what was written: WriteHistory's
+  const uint64_t written = cache->writes().Mark();  // when it was opened
 
   // Owners that took record locks by this handle, and have not closed it since. Any thread.
   void NoteRecordOwner(uint64_t owner) EXCLUDES(mutex_) {
@@ -242,6 +244,22 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
     FirstWrite first = FirstWrite::kUnsaid;
   };
   void PostRelease(Lane& lane, const Closed& closed);
+  // A handle of the inode ends. Whose locks end with it, and its first write, are in `closed` already.
+  void CloseOne(Lane& lane, Closed closed, const std::shared_ptr<InodeCache>& cache);
+  // Instead of closing it: see idle_opens.h.
+  bool KeepIdle(const OpenFile& file, const Closed& closed);
+  // A handle of what is open at the server still; nothing: the server has to be asked.
+  OpenFile* OpenIdle(Lane& lane, uint64_t ino, int flags);
+  void CloseIdle(Lane& lane, uint64_t ino);
+  // Those that a change of names has changed; of none it is not known which.
+  void CloseIdle(Lane& lane, const std::vector<uint64_t>& changed);
+  // The same by the reply to such a change, if that was made or may yet be.
+  void CloseChanged(Lane& lane, const Result<CallReply>& reply);
+  void EndIdle(uint64_t ino) {
+    if (idle_ != nullptr) {
+      idle_->End(ino);
+    }
+  }
   static std::vector<std::byte> EncodeRelease(const Closed& closed);
   // locks.cc
   class LockWaiting;
@@ -274,6 +292,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Counter& metadata_;
   Counter& known_absent_;
   Counter& writes_posted_;
+  Counter& opens_again_;
   Counter& revocations_;
   Counter& kernel_recalls_;
   Histogram& read_time_;  // of a sample
@@ -282,6 +301,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   KnownPages known_pages_;
   KnownNames known_names_;
   FirstWrites first_writes_;
+  std::unique_ptr<VolumeLane> idle_lane_;  // of its thread; null, as idle_, where nothing is cached
+  std::unique_ptr<IdleOpens> idle_;
   KeptByKernel kept_;
   DirectoryChanges& changes_ = kept_.changes();
   std::vector<InodeCacheTable::OpenInode> to_reopen_;  // the link's thread only

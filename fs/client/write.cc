@@ -151,6 +151,7 @@ Status VolumeClient::WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std
     AfterFailure(lane, reply.status(), file->cache);
     return reply.status();
   }
+  file->cache->writes().Wrote(Of(lane).generation());  // it may be
   // The map of a late answer counts: it is newer than those of reads that the write has overtaken.
   file->cache->BeginDoubt();
   Of(lane).AfterGivenUp([cache = file->cache, pages = link_->max_pages(),

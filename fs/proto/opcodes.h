@@ -26,7 +26,7 @@ enum Opcode : uint16_t {
   kFsLink,                              // Link -> AttributesReply
   kFsUnlink,                            // Name -> AttributesReply, of the directory only
   kFsRemoveDirectory,                   // Name -> the same
-  kFsRename,                            // Rename ->
+  kFsRename,                            // Rename -> AttributesReply, without attributes
   kFsReadDirectory,                     // ReadDirectory -> Directory by `out`
   kFsOpen,                              // Open -> Opened
   kFsCreate,                            // Make -> Opened

@@ -256,6 +256,9 @@ Result<metadata::Attributes> FileService::AddLink(const Request& request, const 
 Result<Bytes> FileService::ReplyRemoved(const Request& request, uint64_t parent, std::string_view name, uint64_t ino) {
   coherence_.Recall(request.session.id, {ino, parent}, {{parent, name}});
   wire::AttributesReplyT reply;
+  if (ino != 0) {
+    reply.changed.push_back(ino);
+  }
   BringDirectory(request, parent, reply);
   return Encode<wire::AttributesReply>(reply);
 }
@@ -312,7 +315,7 @@ Result<Bytes> FileService::Rename(const Request& request) {
   if (request.receipt != nullptr) {
     coherence_.Recall(request.session.id, {body.parent, body.new_parent},
                       {{body.parent, body.name}, {body.new_parent, body.new_name}});
-    return Bytes{};
+    return Encode<wire::AttributesReply>({});
   }
   const NameLocks::Hold changing(
       name_locks_, {GrantKey::Entry(body.parent, body.name), GrantKey::Entry(body.new_parent, body.new_name)});
@@ -329,8 +332,10 @@ Result<Bytes> FileService::Rename(const Request& request) {
     ending.Committed(done.replaced);
     return done;
   }));
+  wire::AttributesReplyT reply;
+  reply.changed = {renamed.ino, renamed.replaced.ino, renamed.exchanged};
   if (renamed.ino == 0) {
-    return Bytes{};
+    return Encode<wire::AttributesReply>(reply);
   }
   NoteChanged(renamed.ino, now);
   NoteChanged(renamed.exchanged, now);
@@ -338,7 +343,7 @@ Result<Bytes> FileService::Rename(const Request& request) {
   coherence_.Recall(request.session.id,
                     {renamed.ino, renamed.replaced.ino, renamed.exchanged, body.parent, body.new_parent},
                     {{body.parent, body.name}, {body.new_parent, body.new_name}});
-  return Bytes{};
+  return Encode<wire::AttributesReply>(reply);
 }
 
 void FileService::AfterRemoval(const Removed& removed, Nanoseconds now) {

@@ -60,8 +60,8 @@ TEST(Decode, Request_EveryCutIsRefused) {
 }
 
 TEST(Decode, Request_BringsBytesAlong) {
-  std::vector<std::byte> message = Message(
-      RequestHeader{.opcode = 70, .body_bytes = 3, .in = {.length = 2}, .out = {}}, std::vector<std::byte>(3));
+  std::vector<std::byte> message =
+      Message(RequestHeader{.opcode = 70, .body_bytes = 3, .in = {.length = 2}, .out = {}}, std::vector<std::byte>(3));
   message.push_back(std::byte{8});
   message.push_back(std::byte{9});
   EXPECT_EQ(DecodeRequest(message).status().code(), EPROTO) << "bytes that nobody has announced";

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files that stay open for a while after they were closed, to be opened again without a request.
+#include "fs/client/idle_opens.h"
+
+#include <fcntl.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "fs/client/volume_client.h"
+#include "tests/unit/eventually.h"
+#include "tests/unit/fs/memory_volume.h"
+
+namespace termfs::fs {
+
+using client::IdleOpens;
+using client::OpenFile;
+using client::PageUse;
+
+namespace {
+
+class IdleOpensTest : public testing::Test {
+ protected:
+  IdleOpensTest() {
+    OpenFile* const file = a.Create("f");
+    EXPECT_TRUE(a.Write(file, 0, "contents").ok());
+    a.Close(file);
+    ino = a.InodeOf("f");
+  }
+  OpenFile* Open(int flags = O_RDONLY) {
+    const auto opened = a.fs->Open(*a.lane, ino, flags);
+    EXPECT_TRUE(opened.ok()) << opened.status().ToString();
+    return opened.ok() ? *opened : nullptr;
+  }
+  // Whether an open, a read and a close went without a request, as far as the open is concerned.
+  bool OpensAgain(int flags = O_RDONLY) {
+    const uint64_t before = a.Metric("fs_opens_again_total");
+    OpenFile* const file = Open(flags);
+    const bool again = a.Metric("fs_opens_again_total") != before;
+    EXPECT_TRUE(!again || a.fs->pages(file) == PageUse::kKept);
+    a.Close(file);
+    return again;
+  }
+  void OpenTwice() {
+    EXPECT_FALSE(OpensAgain());
+    EXPECT_TRUE(OpensAgain());
+  }
+  void ExpectAskedAfter(const char* what, const std::function<void()>& change) {
+    OpensAgain();
+    EXPECT_TRUE(OpensAgain()) << what;
+    change();
+    EXPECT_FALSE(OpensAgain()) << what;
+  }
+  // Until the server has nothing open of f.
+  bool IsClosed() {
+    return Eventually([&] { return volume.names().StatFs().inodes == inodes - 1; });
+  }
+
+  MemoryVolume volume{uint64_t{16} << 20};
+  SilentCache a_cache;
+  SilentCache b_cache;
+  Mount a{volume, &a_cache};
+  Mount b{volume, &b_cache};
+  uint64_t ino = 0;
+  uint64_t inodes = 0;
+};
+
+}  // namespace
+
+TEST_F(IdleOpensTest, ARepeatedOpenAndItsClose_CostNoRequest) {
+  OpenTwice();
+  const uint64_t requests = a.Metric("fs_metadata_total");
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(OpensAgain());
+  }
+  EXPECT_EQ(a.Metric("fs_metadata_total"), requests);
+}
+
+TEST_F(IdleOpensTest, OfTwoAtATime_OneIsAsked) {
+  OpenTwice();
+  OpenFile* const one = Open();
+  OpenFile* const two = Open();
+  EXPECT_EQ(a.Metric("fs_opens_again_total"), 2U);
+  EXPECT_EQ(a.Read(one, 0, 100), "contents");
+  EXPECT_EQ(a.Read(two, 0, 100), "contents");
+  a.Close(one);
+  a.Close(two);
+  EXPECT_TRUE(OpensAgain());
+}
+
+TEST_F(IdleOpensTest, AnotherKindOfOpen_IsAsked) {
+  OpenTwice();
+  EXPECT_FALSE(OpensAgain(O_RDONLY | O_NOATIME));
+  OpenTwice();
+  EXPECT_FALSE(OpensAgain(O_RDWR));
+  EXPECT_FALSE(OpensAgain(O_RDWR)) << "who writes";
+}
+
+TEST_F(IdleOpensTest, WhatThisMountChanges_IsAsked) {
+  client::SetAttributes mode;
+  mode.mode = 0600;
+  client::SetAttributes atime;
+  atime.atime = 5;
+  ExpectAskedAfter("size", [&] { EXPECT_TRUE(a.Resize(ino, 3).ok()); });
+  for (const client::SetAttributes& what : {mode, atime}) {
+    ExpectAskedAfter("mode, access time", [&] { EXPECT_TRUE(a.fs->Set(*a.lane, ino, what, nullptr).ok()); });
+  }
+  ExpectAskedAfter("attribute", [&] {
+    EXPECT_TRUE(a.fs->SetXattr(*a.lane, ino, "user.x", std::as_bytes(std::span("x", 1)), 0, false).ok());
+  });
+  ExpectAskedAfter("link", [&] { EXPECT_TRUE(a.fs->Link(*a.lane, ino, kRootInode, "g").ok()); });
+  ExpectAskedAfter("unlink of one of two", [&] { EXPECT_TRUE(a.Remove("g").ok()); });
+  ExpectAskedAfter("rename", [&] { EXPECT_TRUE(a.fs->Rename(*a.lane, kRootInode, "f", kRootInode, "h", 0).ok()); });
+  OpenFile* const writer = Open(O_WRONLY);
+  ExpectAskedAfter("write", [&] { EXPECT_TRUE(a.Write(writer, 0, "C").ok()); });
+  ExpectAskedAfter("allocation", [&] { EXPECT_TRUE(a.fs->Allocate(*a.lane, writer, 0, 0, 5000).ok()); });
+  a.Close(writer);
+}
+
+TEST_F(IdleOpensTest, WhatAnotherMountChanges_IsAsked) {
+  OpenFile* const writer = b.Open("f", O_WRONLY);
+  ExpectAskedAfter("write", [&] { EXPECT_TRUE(b.Write(writer, 0, "C").ok()); });
+  b.Close(writer);
+  ExpectAskedAfter("mode", [&] {
+    a.Stat(ino);
+    client::SetAttributes what;
+    what.mode = 0640;
+    EXPECT_TRUE(b.fs->Set(*b.lane, ino, what, nullptr).ok());
+  });
+}
+
+TEST_F(IdleOpensTest, WhatIsRemoved_IsFreed) {
+  inodes = volume.names().StatFs().inodes;
+  OpenTwice();
+  EXPECT_TRUE(a.Remove("f").ok());
+  EXPECT_TRUE(IsClosed()) << "by this mount";
+}
+
+TEST_F(IdleOpensTest, WhatAnotherRemoves_IsFreed) {
+  inodes = volume.names().StatFs().inodes;
+  OpenTwice();
+  a.Stat(ino);
+  EXPECT_TRUE(b.Remove("f").ok());
+  EXPECT_TRUE(IsClosed()) << "by another mount";
+}
+
+TEST_F(IdleOpensTest, WhatIsReplaced_IsFreed) {
+  inodes = volume.names().StatFs().inodes + 1;
+  b.Close(b.Create("other"));
+  OpenTwice();
+  EXPECT_TRUE(a.fs->Rename(*a.lane, kRootInode, "other", kRootInode, "f", 0).ok());
+  EXPECT_TRUE(IsClosed());
+}
+
+TEST_F(IdleOpensTest, TheSessionIsLost_IsAsked) {
+  OpenTwice();
+  volume.KillAndRestart();
+  a.FreeBytes();
+  EXPECT_FALSE(OpensAgain());
+  EXPECT_TRUE(OpensAgain());
+}
+
+TEST_F(IdleOpensTest, AMountThatCachesNothing_Asks) {
+  Mount plain(volume);
+  for (int i = 0; i < 3; ++i) {
+    plain.Close(plain.Open("f", O_RDONLY));
+  }
+  EXPECT_EQ(plain.Metric("fs_opens_again_total"), 0U);
+}
+
+TEST(IdleOpens, SoManyAtMost_AndTheOldestEnds) {
+  std::atomic<uint64_t> closed{0};
+  IdleOpens idle([&](const IdleOpens::Idle& one) {
+    EXPECT_EQ(one.ino, 1U);
+    ++closed;
+  });
+  const auto cache = std::make_shared<client::InodeCache>();
+  for (uint64_t ino = 1; ino <= IdleOpens::kMost + 1; ++ino) {
+    EXPECT_TRUE(idle.Keep({.ino = ino, .cache = cache}));
+  }
+  EXPECT_FALSE(idle.Keep({.ino = 2, .cache = cache})) << "one of each";
+  EXPECT_TRUE(Eventually([&] { return closed == 1; }));
+  EXPECT_FALSE(idle.Take(1).has_value());
+  EXPECT_TRUE(idle.Take(2).has_value());
+  EXPECT_FALSE(idle.Take(2).has_value());
+}
+
+}  // namespace termfs::fs
