@@ -25,6 +25,7 @@ class DiskRoom {
   DiskRoom(std::string path, uint64_t for_growth, uint64_t for_changes)
       : path_(std::move(path)), for_growth_(for_growth), for_changes_(for_changes) {}
 
+  bool is_plentiful() const { return Free() >= 2 * for_growth_; }
   Status CheckGrowth() const { return Check(for_growth_); }   // ENOSPC
   Status CheckChange() const { return Check(for_changes_); }  // ENOSPC
 

@@ -76,6 +76,8 @@ class KeyValueStore {
   // Returns when everything committed before the call survives power loss.
   virtual Status SyncWal() = 0;
 
+  // A good deal more can be added before transactions that do are refused for lack of room.
+  virtual bool IsRoomy() { return true; }
   // Why transactions that write would be refused now; ok: they would not.
   virtual Status Health() { return Status::Ok(); }
 };

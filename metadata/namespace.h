@@ -226,6 +226,8 @@ class Namespace {
   // Up to `limit` runs of free pages that begin at `from` or after it, ascending; empty: there are no more.
   Result<std::vector<RegionRange>> ListFree(PageIndex from, size_t limit);
   SpaceUse StatFs() const;
+  // The store's, see KeyValueStore.
+  bool IsRoomy() { return store_.IsRoomy(); }
   // EINVAL when smaller than now.
   Status Grow(uint64_t new_capacity_pages);
 

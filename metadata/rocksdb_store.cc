@@ -240,6 +240,8 @@ class RocksStore : public KeyValueStore {
     return room_.CheckGrowth();
   }
 
+  bool IsRoomy() override { return room_.is_plentiful(); }
+
  private:
   static constexpr uint64_t kRoomForChanges = uint64_t{8} << 20;
 

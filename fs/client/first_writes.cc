@@ -31,7 +31,8 @@ bool FirstWrites::MayPost(uint64_t ino, uint64_t generation) {
 
 bool FirstWrites::Take(uint64_t ino, uint64_t generation, tlib::RequestMark mark, std::span<const std::byte> bytes,
                        std::shared_ptr<InodeCache> cache) {
-  Posted posted{.mark = mark, .bytes = {bytes.begin(), bytes.end()}, .cache = std::move(cache)};
+  Posted posted{
+      .generation = generation, .mark = mark, .bytes = {bytes.begin(), bytes.end()}, .cache = std::move(cache)};
   MutexLock lock(mutex_);
   const auto allowed = allowed_.find(ino);
   if (allowed == allowed_.end() || allowed->second != generation) {
@@ -54,6 +55,7 @@ bool FirstWrites::Withdraw(uint64_t ino, uint64_t sequence) {
   if (write == posted_.end() || write->second.resending) {
     return false;
   }
+  allowed_[ino] = write->second.generation;  // what the server was told of it meanwhile is taken back by Forgo
   Erase(write);
   return true;
 }

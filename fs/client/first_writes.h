@@ -39,7 +39,7 @@ class FirstWrites {
   // This one is about to be, by that mark. False: not any more.
   bool Take(uint64_t ino, uint64_t generation, tlib::RequestMark mark, std::span<const std::byte> bytes,
             std::shared_ptr<InodeCache> cache) EXCLUDES(mutex_);
-  // It could not be sent. False: it has been sent in the next session, or is about to be.
+  // It could not be sent, and may be posted as before. False: it has been sent in the next session, or is about to be.
   bool Withdraw(uint64_t ino, uint64_t sequence) EXCLUDES(mutex_);
   // The server has carried it out, or not. What was lost is told as a lost write.
   void Answered(uint64_t ino, uint64_t sequence, const Status& status) EXCLUDES(mutex_);
@@ -69,6 +69,7 @@ class FirstWrites {
 
  private:
   struct Posted {
+    uint64_t generation = 0;
     tlib::RequestMark mark{};
     std::vector<std::byte> bytes;
     std::shared_ptr<InodeCache> cache;

@@ -92,7 +92,7 @@ std::optional<VolumeLane::PostPlace> VolumeLane::TakePostPlace(uint64_t generati
     if (post.taken) {
       continue;
     }
-    if (!post.slot.has_value() && !(post.slot = link_.TakeSlot()).has_value()) {
+    if (!post.slot.has_value() && !(post.slot = link_.TakeSlot(ServerLink::kSlotsForLanes)).has_value()) {
       return std::nullopt;
     }
     post.taken = true;
@@ -217,14 +217,17 @@ void ServerLink::DetachIdle(uint64_t generation) {
   }
 }
 
-std::optional<VolumeLane::Slot> ServerLink::TakeSlot() {
+std::optional<VolumeLane::Slot> ServerLink::TakeSlot(size_t reserve) {
   MutexLock lock(mutex_);
+  if (free_slots_.size() + kMostSlots - slots_ <= reserve) {
+    return std::nullopt;
+  }
   if (!free_slots_.empty()) {
     const VolumeLane::Slot slot = free_slots_.back();
     free_slots_.pop_back();
     return slot;
   }
-  return slots_ < kMostSlots ? std::optional(VolumeLane::Slot{.number = slots_++}) : std::nullopt;
+  return VolumeLane::Slot{.number = slots_++};
 }
 
 void ServerLink::ReturnSlot(VolumeLane::Slot slot) {

@@ -286,7 +286,9 @@ class ServerLink {
   // Lanes that are not in use and still of a session before that generation.
   void DetachIdle(uint64_t generation) EXCLUDES(mutex_);
   void Remove(VolumeLane& lane) EXCLUDES(mutex_);
-  std::optional<VolumeLane::Slot> TakeSlot() EXCLUDES(mutex_);  // none: too many
+  // One of those that are left beyond a reserve; none: too many are in use.
+  static constexpr size_t kSlotsForLanes = 512;
+  std::optional<VolumeLane::Slot> TakeSlot(size_t reserve = 0) EXCLUDES(mutex_);
   void ReturnSlot(VolumeLane::Slot slot) EXCLUDES(mutex_);
   Status GivenUpStatus() const;
 

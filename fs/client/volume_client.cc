@@ -107,6 +107,7 @@ VolumeClient::~VolumeClient() {
   pages.reset();
   names.reset();
   link_.reset();
+  first_writes_.LoseAll();
 }
 
 Result<std::unique_ptr<Lane>> VolumeClient::OpenLane(size_t place_bytes) {

@@ -88,7 +88,7 @@ wire::AttributesReplyT FileService::AttributesReply(const metadata::Attributes& 
 
 Result<Bytes> FileService::GetAttributes(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Inode>(request.call.body()));
-  AwaitFirst(body.ino);
+  RETURN_IF_ERROR(AwaitFirst(request, body.ino));
   const bool first_may_come = FirstMayCome();
   Granting granting(coherence_.grants(), request.session);
   if (!IsChanging(body.ino)) {
@@ -100,7 +100,8 @@ Result<Bytes> FileService::GetAttributes(const Request& request) {
     attributes = request.Blocking([&] { return names_.GetAttr(body.ino); });
   }
   RETURN_IF_ERROR(attributes.status());
-  if (AwaitFirst(first_may_come, *attributes)) {
+  ASSIGN_OR_RETURN(const bool waited, AwaitFirst(request, first_may_come, *attributes));
+  if (waited) {
     ASSIGN_OR_RETURN(*attributes, request.Blocking([&] { return names_.GetAttr(body.ino); }));
   }
   return ReplyAttributes(*attributes, granting);
@@ -121,8 +122,8 @@ Result<Bytes> FileService::Set(const Request& request) {
   if (sets_size && body.size > kMaxFileBytes) {
     return Status::Error(EFBIG, "too large a file");
   }
-  HearOfFirst(request, body.ino, static_cast<FirstWrite>(body.first));
-  AwaitFirst(body.ino);
+  RETURN_IF_ERROR(HearOfFirst(request, body.ino, static_cast<FirstWrite>(body.first)));
+  RETURN_IF_ERROR(AwaitFirstToChange(request, body.ino));
   Granting granting(coherence_.grants(), request.session);
   granting.Attributes(body.ino);
   bool has_acl = false;

@@ -198,24 +198,18 @@ bool Clients::HasResumed(uint64_t client) const {
   return found != entries_.end() && found->second.resumed;
 }
 
-bool Clients::Expects(uint64_t client) const {
-  MutexLock lock(mutex_);
-  const auto found = entries_.find(client);
-  return found != entries_.end() && found->second.session == 0;
-}
-
 bool Clients::WasKept(uint64_t client) const {
   MutexLock lock(mutex_);
   const auto found = entries_.find(client);
   return found != entries_.end() && found->second.keeps_files;
 }
 
-bool Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end) {
+Clients::Expected Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end) {
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(client);
     if (found == entries_.end() || found->second.session != session) {
-      return false;
+      return {};
     }
     if (end.how != SessionEnd::How::kGoodbye && !HasEnded(end.process)) {
       Entry& entry = found->second;
@@ -224,11 +218,11 @@ bool Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end) {
       entry.keeps_files =
           end.how != SessionEnd::How::kExpelled;  // one that did not answer must not keep space for long
       entry.process = end.process;
-      return entry.keeps_files;
+      return {.back = true, .keeps_files = entry.keeps_files};
     }
   }
   Forget(client);
-  return false;
+  return {};
 }
 
 void Clients::Expire(const std::function<void(uint64_t)>& before) {

@@ -55,14 +55,15 @@ class Clients {
   Status NoteCaches(uint64_t client) EXCLUDES(mutex_);
   // It has opened again what it had open, and its kernel has dropped what it was granted.
   void Resumed(uint64_t client) EXCLUDES(mutex_);
-  // True: it may come back, and what it had is kept for it.
-  bool Ended(uint64_t client, uint64_t session, const tlib::server::SessionEnd& end) EXCLUDES(mutex_);
+  struct Expected {
+    bool back = false;         // it may come back
+    bool keeps_files = false;  // and what it had is kept for it
+  };
+  Expected Ended(uint64_t client, uint64_t session, const tlib::server::SessionEnd& end) EXCLUDES(mutex_);
   // Forgets those whose time is over or whose process has ended; `before` is called for each, which cannot come back
   // meanwhile.
   void Expire(const std::function<void(uint64_t client)>& before) EXCLUDES(mutex_);
   // Of one that has arrived again: what it had was kept until then.
-  // It may come back, expelled or not.
-  bool Expects(uint64_t client) const EXCLUDES(mutex_);
   bool WasKept(uint64_t client) const EXCLUDES(mutex_);
   // It has said everything that it had in sessions before.
   bool HasResumed(uint64_t client) const EXCLUDES(mutex_);

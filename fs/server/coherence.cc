@@ -163,7 +163,7 @@ Coherence::Reply Coherence::CallAndWait(uint64_t session, Opcode opcode,
   return answer;
 }
 
-Newborns::Sessions::Answer Coherence::AskFirstWrite(uint64_t session, uint64_t ino) {
+Newborns::Sessions::Answer Coherence::AskFirstWrite(uint64_t session, uint64_t ino, bool waits) {
   first_writes_asked_.Add();
   const FirstWriteBody body{.ino = ino};
   const auto reply = server().CallClient({session}, kFsFirstWrite, AsBytes(body), timeouts_.revoke);
@@ -171,21 +171,26 @@ Newborns::Sessions::Answer Coherence::AskFirstWrite(uint64_t session, uint64_t i
   if (decoded.ok()) {
     return decoded->first == static_cast<uint32_t>(FirstWrite::kPosted) ? Answer::kPosted : Answer::kForgone;
   }
-  if (const Status gone = Expel(session, "it did not say whether it writes to a file that it has made"); !gone.ok()) {
-    LOG_WARNING("session {}: {}", session, gone.ToDebugString());
-  }
+  ExpelForFirstWrite(session, waits);
   return Answer::kGone;
 }
 
-void Coherence::ExpelForFirstWrite(uint64_t session) {
-  if (const Status gone = Expel(session, "a write that it has answered did not come in time"); !gone.ok()) {
+void Coherence::ExpelForFirstWrite(uint64_t session, bool waits) {
+  constexpr const char* kWhy = "it did not say in time what it writes to files that it has made";
+  if (!waits) {
+    BeginExpel(session, kWhy);
+  } else if (const Status gone = Expel(session, kWhy); !gone.ok()) {
     LOG_WARNING("session {}: {}", session, gone.ToDebugString());
   }
 }
 
 bool Coherence::TellFailedWrite(uint64_t session, uint64_t ino) {
   const FirstWriteBody body{.ino = ino, .failed = 1};
-  return server().CallClient({session}, kFsFirstWrite, AsBytes(body), timeouts_.revoke).ok();
+  const bool told = server().CallClient({session}, kFsFirstWrite, AsBytes(body), timeouts_.revoke).ok();
+  if (!told) {
+    ExpelForFirstWrite(session, /*waits=*/false);  // the caller is one of its requests
+  }
+  return told;
 }
 
 Status Coherence::Acknowledge(uint64_t session, uint64_t ticket) {
@@ -199,16 +204,23 @@ Status Coherence::Acknowledge(uint64_t session, uint64_t ticket) {
   return Status::Ok();
 }
 
-Status Coherence::Expel(uint64_t session, const char* why) {
-  // Requests of it that wait at a gate give up, or they and this wait would wait for one another.
+bool Coherence::BeginExpel(uint64_t session, const char* why) {
+  // Requests of it that wait at a gate give up, or they and who waits for its end would wait for one another.
   const std::shared_ptr<Session> known = sessions_.Find(session);
   if (known == nullptr) {
-    return Status::Ok();
+    return false;
   }
   if (!known->expelled.exchange(true)) {
     expulsions_.Add();
     LOG_WARNING("session {} is expelled: {}", session, why);
     server().Expel({session}, why);
+  }
+  return true;
+}
+
+Status Coherence::Expel(uint64_t session, const char* why) {
+  if (!BeginExpel(session, why)) {
+    return Status::Ok();
   }
   return sessions_.WaitUntilGone(session, steady_clock::now() + timeouts_.expel);
 }

@@ -98,8 +98,8 @@ class Coherence final : public Newborns::Sessions {
   std::chrono::milliseconds longest_grant() const { return timeouts_.lease + timeouts_.drift; }
 
   // As Newborns::Sessions.
-  Answer AskFirstWrite(uint64_t session, uint64_t ino) override;
-  void ExpelForFirstWrite(uint64_t session) override;
+  Answer AskFirstWrite(uint64_t session, uint64_t ino, bool waits) override;
+  void ExpelForFirstWrite(uint64_t session, bool waits) override;
   // What the session has posted could not be carried out. False: it cannot be told.
   bool TellFailedWrite(uint64_t session, uint64_t ino);
 
@@ -132,6 +132,8 @@ class Coherence final : public Newborns::Sessions {
                     std::chrono::milliseconds timeout);
   bool ProcessIsGone(uint64_t session) EXCLUDES(mutex_);
   Status Expel(uint64_t session, const char* why);
+  // Does not wait for its end. False: there is no such session.
+  bool BeginExpel(uint64_t session, const char* why);
   // Calls `one` for each session, side by side; the first error.
   Status ForEach(const std::vector<uint64_t>& sessions, const std::function<Status(uint64_t)>& one);
   tlib::server::Server& server() { return *server_.load(std::memory_order_acquire); }

@@ -86,7 +86,8 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
                      request.Blocking([&] { return names_.ReadDirPlus(body.ino, body.cursor, batch.Limit()); }));
     any = !entries.empty();
     for (auto& entry : entries) {
-      if (AwaitFirst(first_may_come, entry.attributes)) {
+      ASSIGN_OR_RETURN(const bool waited, AwaitFirst(request, first_may_come, entry.attributes));
+      if (waited) {
         const auto again = request.Blocking([&] { return names_.GetAttr(entry.attributes.ino); });
         entry.attributes = again.ok() ? *again : entry.attributes;  // else it has just been removed
       }

@@ -19,7 +19,7 @@ constexpr uint64_t kMaxOpensPerSession = uint64_t{1} << 20;  // of one inode; ke
 }  // namespace
 
 Result<InodeRef> FileService::FindOpen(const Request& request, uint64_t ino) {
-  AwaitFirst(ino);
+  RETURN_IF_ERROR(AwaitFirst(request, ino));
   ASSIGN_OR_RETURN(InodeRef inode, FindOpenNow(request, ino));
   const bool is_empty = [&] {
     MutexLock lock(inode->mutex);
@@ -27,7 +27,7 @@ Result<InodeRef> FileService::FindOpen(const Request& request, uint64_t ino) {
   }();
   if (is_empty && coherence_.AnyEarlier()) {
     coherence_.AwaitEarlier();
-    AwaitFirst(ino);
+    RETURN_IF_ERROR(AwaitFirst(request, ino));
   }
   return inode;
 }
@@ -59,7 +59,7 @@ Result<Bytes> FileService::Open(const Request& request) {
 }
 
 Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int flags, bool caches) {
-  AwaitFirst(ino);
+  RETURN_IF_ERROR(AwaitFirst(request, ino));
   const bool may_come = FirstMayCome();
   const InodeRef inode = inodes_.Get(ino);
   bool ending;
@@ -80,8 +80,13 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
     }
     return OnlyHolds(flags) ? LoadHeld(request, names_, *inode) : LoadOpened(request, *inode, flags);
   }();
-  if (attributes.ok() && AwaitFirst(may_come, *attributes)) {
-    attributes = request.Blocking([&] { return names_.GetAttr(ino); });
+  if (attributes.ok()) {
+    const auto waited = AwaitFirst(request, may_come, *attributes);
+    if (!waited.ok()) {
+      attributes = waited.status();
+    } else if (*waited) {
+      attributes = request.Blocking([&] { return names_.GetAttr(ino); });
+    }
   }
   if (attributes.ok() && (flags & O_TRUNC) != 0 && !OnlyHolds(flags)) {  // O_RDONLY as well: the kernel has checked
     const Status truncated = [&]() -> Status {
@@ -287,7 +292,7 @@ Result<Bytes> FileService::Release(const Request& request) {
     inode->Drop(request.session.id, body.dropped);
   }
   const auto first = static_cast<FirstWrite>(body.first);
-  HearOfFirst(request, body.ino, first == FirstWrite::kPosted ? first : FirstWrite::kForgone);
+  RETURN_IF_ERROR(HearOfFirst(request, body.ino, first == FirstWrite::kPosted ? first : FirstWrite::kForgone));
   RETURN_IF_ERROR(ReleaseOwners(request.session, body));
   RETURN_IF_ERROR(CloseOne(request, *inode));
   return Bytes{};

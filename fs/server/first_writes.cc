@@ -21,7 +21,7 @@ bool FileService::ExpectFirst(const Request& request, uint64_t ino) {
       !newborns_.Add(ino, request.session.id, request.session.client)) {
     return false;
   }
-  if (names_.StatFs().free_pages < kPlenty + claimed_pages_.load()) {
+  if (no_promises_.load() != 0 || !names_.IsRoomy() || names_.StatFs().free_pages < kPlenty + claimed_pages_.load()) {
     newborns_.Forgo(ino, request.session.id);
     return false;
   }
@@ -33,27 +33,40 @@ bool FileService::HasQuota(uint64_t ino) {
   return !quota.ok() || quota->has_value();
 }
 
-void FileService::KeepPromisedSpace(Inode& inode) {
-  if (newborns_.any() && names_.StatFs().free_pages < kScarce + claimed_pages_.load() && !newborns_.Has(inode.ino)) {
-    newborns_.SettleAll();
-  }
+Status FileService::AwaitAllFirst(const Request& request) {
+  coherence_.AwaitEarlier();
+  return newborns_.any() ? newborns_.SettleAll(AskerOf(request)) : Status::Ok();
 }
 
-void FileService::HearOfFirst(const Request& request, uint64_t ino, FirstWrite first) {
+Status FileService::KeepPromisedSpace(const Request& request, Inode& inode) {
+  if (!FirstMayCome() || names_.StatFs().free_pages >= kScarce + claimed_pages_.load() || newborns_.Has(inode.ino)) {
+    return Status::Ok();
+  }
+  return AwaitAllFirst(request);
+}
+
+Status FileService::HearOfFirst(const Request& request, uint64_t ino, FirstWrite first) {
   if (first == FirstWrite::kForgone) {
     newborns_.Forgo(ino, request.session.id);
-  } else if (first == FirstWrite::kPosted) {
-    newborns_.AwaitPosted(ino, request.session.id);
   }
+  return first == FirstWrite::kPosted ? newborns_.AwaitPosted(ino, AskerOf(request)) : Status::Ok();
+}
+
+Status FileService::AwaitFirstToChange(const Request& request, uint64_t ino) {
+  if (!FirstMayCome()) {
+    return Status::Ok();
+  }
+  const auto now = request.Blocking([&] { return names_.GetAttr(ino); });
+  return now.ok() ? AwaitFirst(request, true, *now).status() : Status::Ok();  // else it is gone
 }
 
 // A newborn is empty. It may have ceased to be one, by a write that had returned before, since it was read.
-bool FileService::AwaitFirst(bool may_come, const metadata::Attributes& read) {
+Result<bool> FileService::AwaitFirst(const Request& request, bool may_come, const metadata::Attributes& read) {
   if (!may_come || read.type() != metadata::FileType::kRegular || read.size != 0) {
     return false;
   }
   coherence_.AwaitEarlier();
-  AwaitFirst(read.ino);
+  RETURN_IF_ERROR(AwaitFirst(request, read.ino));
   return true;
 }
 
@@ -64,12 +77,21 @@ Status FileService::TakeFirst(const Request& request, uint64_t ino) {
   }
   // Of a file that an earlier server knew, which its client may speak of as long as everybody waits for it.
   if (request.call.mark().sent_before && newborns_.ArrivedLate(ino, session.id, session.client)) {
-    if (clients_.Holds(session.client)) {
+    if (!IsLate(request, ino)) {
       return Status::Ok();
     }
     newborns_.Done(ino, Newborns::Outcome::kSettled);
   }
   return Status::Error(ESTALE, "a write that was answered comes too late: others have used the file since");
+}
+
+// Nobody waits at a file that is not empty, whichever server has found its client to be late.
+bool FileService::IsLate(const Request& request, uint64_t ino) {
+  if (!clients_.Holds(request.session.client)) {
+    return true;
+  }
+  const auto now = request.Blocking([&] { return names_.GetAttr(ino); });
+  return !now.ok() || now->size != 0;
 }
 
 void FileService::EndFirst(const Request& request, uint64_t ino, bool written) {

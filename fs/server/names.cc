@@ -82,7 +82,8 @@ Result<Bytes> FileService::Lookup(const Request& request) {
     return Encode<wire::AttributesReply>(reply);
   }
   RETURN_IF_ERROR(found.status());
-  if (AwaitFirst(first_may_come, *found)) {
+  ASSIGN_OR_RETURN(const bool waited, AwaitFirst(request, first_may_come, *found));
+  if (waited) {
     ASSIGN_OR_RETURN(*found, request.Blocking([&] { return names_.GetAttr(found->ino); }));
   }
   return ReplyAttributes(GrantAttributes(granting, *found), granting);
@@ -207,7 +208,7 @@ Result<Bytes> FileService::ReadLink(const Request& request) {
 
 Result<Bytes> FileService::Link(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Link>(request.call.body()));
-  AwaitFirst(body.ino);
+  RETURN_IF_ERROR(AwaitFirstToChange(request, body.ino));
   const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
   // No attributes: the kernel would take them also when they have been recalled, which it keeps note of for replies
   // that make no inode only.

@@ -2,6 +2,7 @@
 #include "fs/server/newborns.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/log.h"
 
@@ -10,7 +11,7 @@ namespace termfs::fs::server {
 using std::chrono::steady_clock;
 
 namespace {
-constexpr std::chrono::seconds kLookAgain{1};  // nothing depends on it
+constexpr std::chrono::milliseconds kLookAgain{100};  // whether it is expelled
 }
 
 bool Newborns::Add(uint64_t ino, uint64_t session, uint64_t client) {
@@ -49,19 +50,19 @@ void Newborns::Forgo(uint64_t ino, uint64_t session) {
   }
 }
 
-void Newborns::AwaitPosted(uint64_t ino, uint64_t session) {
+Status Newborns::AwaitPosted(uint64_t ino, const Asker& asker) {
   if (!any()) {
-    return;
+    return Status::Ok();
   }
   {
     MutexLock lock(mutex_);
     const auto found = newborns_.find(ino);
-    if (found != newborns_.end() && found->second.session == session && found->second.state == State::kFresh) {
+    if (found != newborns_.end() && found->second.session == asker.session && found->second.state == State::kFresh) {
       found->second.state = State::kAwaited;
       found->second.until = steady_clock::now() + post_;
     }
   }
-  Settle(ino);
+  return Settle(ino, asker);
 }
 
 bool Newborns::Arrived(uint64_t ino, uint64_t session, uint64_t client) {
@@ -107,25 +108,49 @@ void Newborns::Done(uint64_t ino, Outcome outcome) {
   changed_.NotifyAll();
 }
 
-void Newborns::Settle(uint64_t ino) {
-  while (Step(ino)) {
+Status Newborns::Settle(uint64_t ino, const Asker& asker) {
+  while (Step(ino, asker)) {
+    if (asker.expelled != nullptr && asker.expelled->load(std::memory_order_relaxed)) {
+      return Status::Error(ECANCELED, "the session is gone");
+    }
   }
+  return Status::Ok();
 }
 
-void Newborns::SettleAll() {
+std::vector<uint64_t> Newborns::OfSession(uint64_t session) {
   std::vector<uint64_t> all;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [ino, newborn] : newborns_) {
+  MutexLock lock(mutex_);
+  for (const auto& [ino, newborn] : newborns_) {
+    if (newborn.session == session) {
       all.push_back(ino);
     }
   }
-  for (const uint64_t ino : all) {
-    Settle(ino);
-  }
+  return all;
 }
 
-bool Newborns::Step(uint64_t ino) {
+Status Newborns::SettleAll(const Asker& asker) {
+  std::set<uint64_t> sessions;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [ino, newborn] : newborns_) {
+      sessions.insert(newborn.session);
+    }
+  }
+  for (const uint64_t session : sessions) {
+    const auto patience = steady_clock::now() + 2 * post_;
+    bool expelled = false;
+    for (const uint64_t ino : OfSession(session)) {
+      if (!expelled && steady_clock::now() >= patience) {
+        expelled = true;
+        sessions_.ExpelForFirstWrite(session, session != asker.session);
+      }
+      RETURN_IF_ERROR(Settle(ino, asker));
+    }
+  }
+  return Status::Ok();
+}
+
+bool Newborns::Step(uint64_t ino, const Asker& asker) {
   uint64_t session = 0;
   bool asks = false;
   {
@@ -157,9 +182,9 @@ bool Newborns::Step(uint64_t ino) {
   }
   Sessions::Answer answer = Sessions::Answer::kGone;
   if (asks) {
-    answer = sessions_.AskFirstWrite(session, ino);
+    answer = sessions_.AskFirstWrite(session, ino, session != asker.session);
   } else {
-    sessions_.ExpelForFirstWrite(session);
+    sessions_.ExpelForFirstWrite(session, session != asker.session);
   }
   MutexLock lock(mutex_);
   const auto found = newborns_.find(ino);
@@ -179,7 +204,7 @@ bool Newborns::Step(uint64_t ino) {
       return true;
     }
     newborn.state = State::kAwaited;
-    newborn.until = steady_clock::now() + post_;
+    newborn.until = newborn.away ? newborn.until : steady_clock::now() + post_;
   }
   changed_.NotifyAll();
   return true;

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/result.h"
 #include "fs/server/task_condition.h"
 
 namespace termfs::fs::server {
@@ -41,9 +42,16 @@ class Newborns {
       kGone,  // the session has ended; also if it did not answer, and was expelled
     };
     virtual ~Sessions() = default;
-    virtual Answer AskFirstWrite(uint64_t session, uint64_t ino) = 0;
+    // `waits`: for the end of a session that is expelled; not for the own one.
+    virtual Answer AskFirstWrite(uint64_t session, uint64_t ino, bool waits) = 0;
     // What it said it had posted has not come. Returns when the session has ended, or later than it may.
-    virtual void ExpelForFirstWrite(uint64_t session) = 0;
+    virtual void ExpelForFirstWrite(uint64_t session, bool waits) = 0;
+  };
+
+  // Who waits. If its session is expelled it gives up: ECANCELED.
+  struct Asker {
+    uint64_t session = 0;
+    const std::atomic<bool>* expelled = nullptr;
   };
 
   // `post`: what was posted arrives within it; `absence`: so long a client may be away.
@@ -57,7 +65,7 @@ class Newborns {
 
   // Its session says that it will post nothing, or that it has: then this waits for it.
   void Forgo(uint64_t ino, uint64_t session) EXCLUDES(mutex_);
-  void AwaitPosted(uint64_t ino, uint64_t session) EXCLUDES(mutex_);
+  Status AwaitPosted(uint64_t ino, const Asker& asker) EXCLUDES(mutex_);
 
   // The first write has come. False: nobody waits for it, any more or at all. Done is to follow.
   bool Arrived(uint64_t ino, uint64_t session, uint64_t client) EXCLUDES(mutex_);
@@ -68,8 +76,9 @@ class Newborns {
   void Done(uint64_t ino, Outcome outcome) EXCLUDES(mutex_);
 
   // Returns when it is no newborn.
-  void Settle(uint64_t ino) EXCLUDES(mutex_);
-  void SettleAll() EXCLUDES(mutex_);
+  Status Settle(uint64_t ino, const Asker& asker) EXCLUDES(mutex_);
+  // A session that takes long with all of its own is expelled.
+  Status SettleAll(const Asker& asker) EXCLUDES(mutex_);
 
   // `returns`: its client may be back, and then says what it had posted.
   void SessionClosed(uint64_t session, bool returns) EXCLUDES(mutex_);
@@ -89,7 +98,8 @@ class Newborns {
   using Table = std::unordered_map<uint64_t, Newborn>;
   void Erase(Table::iterator newborn) REQUIRES(mutex_);
   // One step towards an end; false: there is nothing to wait for.
-  bool Step(uint64_t ino) EXCLUDES(mutex_);
+  bool Step(uint64_t ino, const Asker& asker) EXCLUDES(mutex_);
+  std::vector<uint64_t> OfSession(uint64_t session) EXCLUDES(mutex_);
 
   Sessions& sessions_;
   const std::chrono::milliseconds post_;

@@ -17,7 +17,8 @@ Status FileService::SetQuota(const Request& request, uint64_t ino, std::string_v
   }
   const auto bytes = change->sets_bytes ? std::optional(change->bytes) : std::nullopt;
   const auto inodes = change->sets_inodes ? std::optional(change->inodes) : std::nullopt;
-  newborns_.SettleAll();  // space was promised to them
+  const NoPromises none(no_promises_);  // of space, which a quota may not have
+  RETURN_IF_ERROR(AwaitAllFirst(request));
   return request.Blocking([&] { return names_.SetQuota(ino, bytes, inodes); });
 }
 

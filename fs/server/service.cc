@@ -163,9 +163,13 @@ void FileService::SessionClosed(tlib::server::SessionId session, const tlib::ser
   }
   coherence_.SessionClosed(session.value, known->client, known->caches.load(std::memory_order_relaxed));
   // Before its files are closed: they are kept for a client that may come back.
-  const bool kept = clients_.Ended(known->client, session.value, end);
-  EndLockSession(*known, kept);
-  newborns_.SessionClosed(session.value, known->client != 0 && clients_.Expects(known->client));
+  // Before its client may have another one.
+  newborns_.SessionClosed(session.value, known->client != 0);
+  const Clients::Expected expected = clients_.Ended(known->client, session.value, end);
+  if (!expected.back && known->client != 0) {
+    newborns_.ClientSettled(known->client, 0);
+  }
+  EndLockSession(*known, expected.keeps_files);
   for (const InodeRef& inode : inodes_.All()) {
     bool last;
     bool unlinked;
@@ -214,6 +218,10 @@ FileSystemStatus FileService::Space() const {
 
 // What is free is counted while nothing becomes free.
 Status FileService::Confine(uint64_t pages) {
+  const NoPromises none(no_promises_);
+  if (newborns_.any()) {
+    RETURN_IF_ERROR(server_.load(std::memory_order_acquire)->RunInCoroutine([&] { return newborns_.SettleAll({}); }));
+  }
   return reclaimer_.Run([&]() -> Status {
     if (!reclaimer_.settled()) {
       return Status::Error(EBUSY, "what an earlier server left in memory is not on the SSD");

@@ -179,18 +179,22 @@ class FileService final : public tlib::server::Service {
   // The session may post one to the inode, which is about to be made.
   bool ExpectFirst(const Request& request, uint64_t ino);
   bool HasQuota(uint64_t ino);
-  // Before anybody looks at the size or the bytes.
-  void AwaitFirst(uint64_t ino) {
-    if (newborns_.any()) {
-      newborns_.Settle(ino);
-    }
+  // Before anybody looks at the size or the bytes. ECANCELED: the session is expelled.
+  Status AwaitFirst(const Request& request, uint64_t ino) {
+    return newborns_.any() ? newborns_.Settle(ino, AskerOf(request)) : Status::Ok();
+  }
+  Status AwaitAllFirst(const Request& request);
+  static Newborns::Asker AskerOf(const Request& request) {
+    return {.session = request.session.id, .expelled = &request.session.expelled};
   }
   // What the session says of its own, before a request of it about the inode.
-  void HearOfFirst(const Request& request, uint64_t ino, FirstWrite first);
+  Status HearOfFirst(const Request& request, uint64_t ino, FirstWrite first);
   // For who does not know the inode yet. Before it is read: whether one may come at all; also clients of an earlier
   // start may have posted some. Afterwards, true: it has waited, and the attributes are to be read again.
   bool FirstMayCome() { return newborns_.any() || coherence_.AnyEarlier(); }
-  bool AwaitFirst(bool may_come, const metadata::Attributes& read);
+  // The same for who is about to change the inode.
+  Status AwaitFirstToChange(const Request& request, uint64_t ino);
+  Result<bool> AwaitFirst(const Request& request, bool may_come, const metadata::Attributes& read);
   // Pages that are about to be given to an inode, until the claim ends. Nobody takes what is promised to first writes:
   // where space is scarce this waits for those.
   class SpaceClaim {
@@ -206,9 +210,21 @@ class FileService final : public tlib::server::Service {
     std::atomic<uint64_t>& claimed_;
     const uint64_t pages_;
   };
-  void KeepPromisedSpace(Inode& inode);  // after the claim
+  Status KeepPromisedSpace(const Request& request, Inode& inode);  // after the claim
+  // While one lives no more are promised.
+  class NoPromises {
+   public:
+    explicit NoPromises(std::atomic<uint64_t>& count) : count_(count) { count_.fetch_add(1); }
+    ~NoPromises() { count_.fetch_sub(1); }
+    NoPromises(const NoPromises&) = delete;
+    NoPromises& operator=(const NoPromises&) = delete;
+
+   private:
+    std::atomic<uint64_t>& count_;
+  };
   // Whether it may be carried out: it is expected, or has been before.
   Status TakeFirst(const Request& request, uint64_t ino);
+  bool IsLate(const Request& request, uint64_t ino);
   void EndFirst(const Request& request, uint64_t ino, bool written);
   // read.cc, write.cc
   Result<Bytes> Read(const Request& request);
@@ -341,6 +357,7 @@ class FileService final : public tlib::server::Service {
   Coherence coherence_;
   Newborns newborns_;
   std::atomic<uint64_t> claimed_pages_{0};  // sequentially consistent, with newborns_.any()
+  std::atomic<uint64_t> no_promises_{0};    // likewise
   Reclaimer reclaimer_;
   std::atomic<tlib::server::Server*> server_{nullptr};
   uint64_t kept_since_ = 0;  // set before server_

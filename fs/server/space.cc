@@ -82,7 +82,7 @@ uint64_t FileService::PagesAhead(Inode& inode, uint64_t offset, uint64_t end) co
 
 Status FileService::AllocatePages(const Request& request, Inode& inode, uint64_t page, uint64_t end, uint64_t ahead) {
   const SpaceClaim claim(claimed_pages_, end - page + ahead);
-  KeepPromisedSpace(inode);
+  RETURN_IF_ERROR(KeepPromisedSpace(request, inode));
   uint64_t at = page;
   bool waited = false;
   while (at < end) {

@@ -9,8 +9,6 @@ Result<Bytes> FileService::Sync(const Request& request) {
   if (body.ino != 0) {
     ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
     RETURN_IF_ERROR(SyncInode(request, *inode, body.data_only));
-  } else if (newborns_.any()) {
-    newborns_.SettleAll();
   }
   RETURN_IF_ERROR(request.Blocking([&] { return names_.Sync(); }));
   return Bytes{};

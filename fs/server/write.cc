@@ -26,7 +26,7 @@ Result<Bytes> FileService::Write(const Request& request) {
     return WriteFirst(request, body);
   }
   if ((body.flags & kWriteForgoesFirst) != 0) {
-    HearOfFirst(request, body.ino, FirstWrite::kForgone);
+    RETURN_IF_ERROR(HearOfFirst(request, body.ino, FirstWrite::kForgone));
   }
   WriteWork work{.offset = body.offset,
                  .length = body.length,

@@ -144,11 +144,6 @@ TEST_F(FirstWriteTest, OthersWaitForIt_WhoLink) {
   a->Close(file);
 }
 
-TEST_F(FirstWriteTest, OthersWaitForIt_WhoSyncEverything) {
-  a->Close(Post("f", "contents"));
-  ExpectWaits(*b, [&](client::Lane& lane) { EXPECT_TRUE(b->fs->SyncDirectory(lane, kRootInode).ok()); });
-}
-
 TEST_F(FirstWriteTest, OwnRequestsComeAfterIt) {
   for (const char* const what : {"read", "write", "sync", "attributes", "times"}) {
     volume.tlib().HoldPosts();
@@ -252,6 +247,20 @@ TEST_F(FirstWriteInTime, ItWasCarriedOutAndTheReplyIsLost_NotTwice) {
   a->Close(file);
 }
 
+TEST_F(FirstWriteTest, TheServerDies_AnotherSetsTheSize_AfterIt) {
+  a->Close(Post("f", "contents"));
+  volume.KillAndRestart();
+  std::thread cuts([this] {
+    const auto found = volume.names().Lookup(kRootInode, "f");
+    ASSERT_TRUE(found.ok());
+    EXPECT_TRUE(b->Resize(found->ino, 3).ok());
+  });
+  std::this_thread::sleep_for(milliseconds(50));
+  a->FreeBytes();  // notices
+  cuts.join();
+  EXPECT_EQ(a->Stat(a->InodeOf("f")).size, 3U);
+}
+
 TEST_F(FirstWriteTest, TheFileIsRemovedWhileTheServerIsGone_NothingIsLost) {
   a->Close(Post("f", "contents"));
   volume.Kill();
@@ -320,17 +329,23 @@ namespace {
 // A client that answers what the test wants, and whose session ends when it is expelled.
 class OneClient final : public Newborns::Sessions {
  public:
-  Answer AskFirstWrite(uint64_t, uint64_t) override {
+  Answer AskFirstWrite(uint64_t, uint64_t, bool) override {
     ++asked;
+    std::this_thread::sleep_for(delay);
     return answer;
   }
-  void ExpelForFirstWrite(uint64_t session) override {
+  void ExpelForFirstWrite(uint64_t session, bool waits) override {
     ++expelled;
-    newborns->SessionClosed(session, true);
+    own_expelled = own_expelled || !waits;
+    if (waits) {
+      newborns->SessionClosed(session, true);
+    }
   }
   std::atomic<Answer> answer{Answer::kForgone};
+  milliseconds delay{0};
   std::atomic<int> asked{0};
   std::atomic<int> expelled{0};
+  std::atomic<bool> own_expelled{false};  // begun, by one of its own requests
   Newborns* newborns = nullptr;
 };
 
@@ -338,13 +353,8 @@ class NewbornsTest : public testing::Test {
  protected:
   NewbornsTest() : newborns(client, milliseconds(100), milliseconds(300)) { client.newborns = &newborns; }
   // In a task of a server, as it has to be.
-  void Settle(uint64_t ino) {
-    EXPECT_TRUE(server
-                    .RunInCoroutine([&] {
-                      newborns.Settle(ino);
-                      return Status::Ok();
-                    })
-                    .ok());
+  int Settle(uint64_t ino, const Newborns::Asker& asker = {}) {
+    return server.RunInCoroutine([&] { return newborns.Settle(ino, asker); }).code();
   }
   MemoryServer server{1};
   OneClient client;
@@ -376,6 +386,25 @@ TEST_F(NewbornsTest, WhatDoesNotComeInTime_ExpelsItsSession) {
   EXPECT_FALSE(newborns.Arrived(kIno, kSession + 1, kClient)) << "too late";
   newborns.ClientSettled(kClient, kSession + 1);
   EXPECT_FALSE(newborns.any());
+}
+
+TEST_F(NewbornsTest, WhoWaitsForItsOwn_GivesUpWhenItIsExpelled) {
+  client.answer = Newborns::Sessions::Answer::kPosted;
+  ASSERT_TRUE(newborns.Add(kIno, kSession, kClient));
+  EXPECT_EQ(Settle(kIno, {.session = kSession, .expelled = &client.own_expelled}), ECANCELED);
+  EXPECT_EQ(client.expelled, 1);
+  newborns.SessionClosed(kSession, true);
+  EXPECT_TRUE(newborns.Arrived(kIno, kSession + 1, kClient)) << "in time: it is back at once";
+}
+
+TEST_F(NewbornsTest, AClientThatTakesLongWithAll_IsExpelled) {
+  for (uint64_t ino = 1; ino <= 20; ++ino) {
+    ASSERT_TRUE(newborns.Add(ino, kSession, kClient));
+  }
+  client.delay = milliseconds(60);  // each within its time
+  EXPECT_EQ(server.RunInCoroutine([&] { return newborns.SettleAll({}); }).code(), 0);
+  EXPECT_EQ(client.expelled, 1);
+  EXPECT_LT(client.asked, 10);
 }
 
 TEST_F(NewbornsTest, ItsClientComesBack_AndSendsItAgain) {
@@ -439,6 +468,16 @@ TEST(FirstWritesOfAClient, WhatIsBeingSentAgainCannotBeWithdrawn) {
   EXPECT_EQ(writes.BeginResending().size(), 1U);
   writes.Resent(kIno, 3, Status::Ok());
   EXPECT_FALSE(writes.any());
+}
+
+TEST(FirstWritesOfAClient, WhatIsWithdrawn_IsForgone) {
+  const auto cache = std::make_shared<client::InodeCache>();
+  FirstWrites writes;
+  writes.Made(kIno, writes.BeginMaking(), 1);
+  ASSERT_TRUE(writes.Take(kIno, 1, {.sequence = 3, .slot = 1}, std::as_bytes(std::span("x", 1)), cache));
+  EXPECT_TRUE(writes.Asked(kIno)) << "the server waits for it";
+  EXPECT_TRUE(writes.Withdraw(kIno, 3));
+  EXPECT_EQ(writes.Forgo(kIno), fs::FirstWrite::kForgone) << "and has to be told";
 }
 
 }  // namespace termfs::fs
