@@ -68,7 +68,7 @@ Result<Attributes> VolumeClient::Set(Lane& lane, uint64_t ino, const SetAttribut
   RETURN_IF_ERROR(CheckUsable(file));
   wire::SetT body = ToWire(ino, what);
   std::shared_ptr<InodeCache> cache = file != nullptr ? file->cache : inodes_.Find(ino);
-  CloseIdle(lane, ino);
+  const OwnChange own(*this, lane, ino);
   if (what.size.has_value() && cache != nullptr) {
     body.dropped = cache->Drop();
   }
@@ -87,8 +87,8 @@ Status VolumeClient::SetXattr(Lane& lane, uint64_t ino, std::string_view name, s
   if (value.size() > kMaxXattr) {
     return Status::Error(E2BIG, "attribute value");
   }
+  const OwnChange own(*this, lane, ino);  // before the lane's buffer is used
   ASSIGN_OR_RETURN(const auto in, ToBuffer(lane, value));
-  CloseIdle(lane, ino);
   const DirectoryChanges::Change change(changes_, ino);
   Status set = Call(lane, kFsSetXattr, EncodeXattr(ino, name, flags, outside_group), in, {}, kOnce).status();
   kept_.NoteOwnChange();
@@ -120,7 +120,7 @@ Result<std::vector<std::string>> VolumeClient::ListXattr(Lane& lane, uint64_t in
 
 Status VolumeClient::RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) {
   RETURN_IF_ERROR(CheckXattrName(name));
-  CloseIdle(lane, ino);
+  const OwnChange own(*this, lane, ino);
   const DirectoryChanges::Change change(changes_, ino);
   Status removed = Call(lane, kFsRemoveXattr, EncodeXattr(ino, name, 0), {}, {}, kOnce).status();
   kept_.NoteOwnChange();

@@ -36,6 +36,7 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
   body.dropped = (flags & O_TRUNC) != 0 ? cache->Drop() : 0;
   body.caches = WantsPages(ino, flags);
   const uint64_t drops = cache->pages().drops();
+  const IdleOpens::Since since = SinceNow(*cache);
   PageUse pages = PageUse::kNone;
   const Status opened = [&]() -> Status {
     ASSIGN_OR_RETURN(const CallReply reply,
@@ -59,7 +60,7 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
     inodes_.Put(ino, cache);
     return opened;
   }
-  return new OpenFile(ino, flags, cache, pages);
+  return new OpenFile(ino, flags, cache, pages, since);
 }
 
 // Who writes by direct I/O holds no locks of pages while the server calls his kernel; so only readers keep them.
@@ -210,53 +211,74 @@ void VolumeClient::Release(Lane& lane, OpenFile* file, std::optional<uint64_t> f
   delete file;
 }
 
-void VolumeClient::CloseOne(Lane& lane, Closed closed, const std::shared_ptr<InodeCache>& cache) {
+void VolumeClient::CloseOne(Lane& lane, Closed closed, const std::shared_ptr<InodeCache>& cache, Closing how) {
   const InodeCacheTable::Closing closing = inodes_.Closed(closed.ino, cache);
   if (closing.counted) {
     closed.dropped = closing.last ? cache->Drop() : 0;
     closed.generation = closing.generation;
-    PostRelease(lane, closed);
+    if (closing.last) {
+      cache->pages().Drop();  // the lease ends with it, also for who opens the file just now
+    }
+    how == Closing::kWaits ? CallRelease(lane, closed) : PostRelease(lane, closed);
   }
   inodes_.Put(closed.ino, cache);
 }
 
-bool VolumeClient::KeepIdle(const OpenFile& file, const Closed& closed) {
-  return idle_ != nullptr && file.pages != PageUse::kNone && (file.flags & O_ACCMODE) == O_RDONLY &&
-         closed.record_owners.empty() && closed.flock_owners.empty() && !file.cache->lost() &&
-         file.cache->pages().held() &&
-         idle_->Keep({.ino = file.ino, .flags = file.flags, .cache = file.cache, .written = file.written});
+IdleOpens::Since VolumeClient::SinceNow(InodeCache& cache) const {
+  return {.when = std::chrono::steady_clock::now(),
+          .news = cache.news().load(),
+          .all_news = all_news_.load(),
+          .written = cache.writes().Mark()};
 }
 
-// Nobody else has changed the file while the lease of its pages is held; nor has this client, if it has written
-// nothing.
-OpenFile* VolumeClient::OpenIdle(Lane& lane, uint64_t ino, int flags) {
+bool VolumeClient::IsAsSince(InodeCache& cache, const IdleOpens::Since& since) const {
+  const IdleOpens::Since now = SinceNow(cache);
+  return cache.pages().held() && !cache.lost() && now.news == since.news && now.all_news == since.all_news &&
+         now.written == since.written;
+}
+
+void VolumeClient::NoteNews(uint64_t ino) {
   if (idle_ == nullptr) {
-    return nullptr;
+    return;
   }
-  const auto idle = idle_->Take(ino);
+  if (const std::shared_ptr<InodeCache> cache = inodes_.Find(ino)) {
+    cache->news().fetch_add(1);
+  }
+}
+
+bool VolumeClient::KeepIdle(const OpenFile& file, const Closed& closed) {
+  return idle_ != nullptr && file.pages != PageUse::kNone && (file.flags & O_ACCMODE) == O_RDONLY &&
+         closed.record_owners.empty() && closed.flock_owners.empty() && IsAsSince(*file.cache, file.since) &&
+         idle_->Keep({.ino = file.ino, .flags = file.flags, .cache = file.cache, .since = file.since});
+}
+
+// Nobody else has changed the file while the lease of its pages is held and nothing was recalled.
+OpenFile* VolumeClient::OpenIdle(Lane& lane, uint64_t ino, int flags) {
+  const auto idle = idle_ != nullptr ? idle_->Take(ino) : std::nullopt;
   if (!idle.has_value()) {
     return nullptr;
   }
-  if (idle->flags == flags && idle->cache->pages().held() && !idle->cache->lost() &&
-      idle->cache->writes().Mark() == idle->written) {
+  if (idle->flags == flags && IsAsSince(*idle->cache, idle->since)) {
     opens_again_.Add();
-    return new OpenFile(ino, flags, idle->cache, PageUse::kKept);
+    return new OpenFile(ino, flags, idle->cache, PageUse::kKept, idle->since);
   }
   CloseOne(lane, {.ino = ino}, idle->cache);
   return nullptr;
 }
 
-void VolumeClient::CloseIdle(Lane& lane, uint64_t ino) {
+void VolumeClient::CloseIdle(Lane& lane, uint64_t ino, Closing how) {
   if (const auto idle = idle_ != nullptr ? idle_->Take(ino) : std::nullopt) {
-    CloseOne(lane, {.ino = ino}, idle->cache);
+    CloseOne(lane, {.ino = ino}, idle->cache, how);
   }
 }
 
 void VolumeClient::CloseIdle(Lane& lane, const std::vector<uint64_t>& changed) {
   for (const uint64_t ino : changed) {
-    CloseIdle(lane, ino);
+    NoteNews(ino);
+    CloseIdle(lane, ino, Closing::kWaits);  // it may be gone, and who removes a file wants its space
   }
   if (changed.empty() && idle_ != nullptr) {
+    all_news_.fetch_add(1);
     for (const IdleOpens::Idle& idle : idle_->TakeAll()) {
       CloseOne(lane, {.ino = idle.ino}, idle.cache);
     }
@@ -290,6 +312,18 @@ void VolumeClient::PostRelease(Lane& lane, const Closed& closed) {
     DeferRelease(closed);
   } else if (!posted.ok() && posted.code() != ENOTCONN) {  // ENOTCONN: nothing is open any more
     LOG_WARNING("closing inode {}: {}", closed.ino, posted.ToDebugString());
+  }
+}
+
+void VolumeClient::CallRelease(Lane& lane, const Closed& closed) {
+  const auto encoded = EncodeRelease(closed);
+  metadata_.Add();
+  const Status released =
+      link_->CallIn(closed.generation, Of(lane), {.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}});
+  if (released.code() == EAGAIN) {
+    DeferRelease(closed);
+  } else if (!released.ok() && released.code() != ENOTCONN) {
+    LOG_DEBUG("closing inode {}: {}", closed.ino, released.ToDebugString());
   }
 }
 

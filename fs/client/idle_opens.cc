@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fs/client/idle_opens.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace termfs::fs::client {
 
 using std::chrono::steady_clock;
+
+namespace {
+constexpr std::chrono::seconds kPatience{1};  // usually a tenth of a millisecond
+}
 
 IdleOpens::IdleOpens(Close close) : close_(std::move(close)), thread_([this] { Run(); }) {}
 
@@ -14,6 +20,7 @@ void IdleOpens::Stop() {
     MutexLock lock(mutex_);
     stopping_ = true;
     wake_.NotifyAll();
+    closed_.NotifyAll();
   }
   if (thread_.joinable()) {
     thread_.join();
@@ -23,15 +30,19 @@ void IdleOpens::Stop() {
 bool IdleOpens::Keep(Idle idle) {
   const uint64_t ino = idle.ino;
   MutexLock lock(mutex_);
-  if (by_inode_.contains(ino)) {
+  const TimePoint until = idle.since.when + kLongest;
+  if (by_inode_.contains(ino) || until <= steady_clock::now()) {
     return false;
   }
   if (order_.size() >= kMost) {
     ended_.push_back(Remove(by_inode_.find(order_.front().idle.ino)));
     wake_.NotifyAll();
   }
-  order_.push_back({.idle = std::move(idle), .until = steady_clock::now() + kLongest});
-  by_inode_[ino] = std::prev(order_.end());
+  auto place = order_.end();
+  while (place != order_.begin() && std::prev(place)->until > until) {
+    --place;
+  }
+  by_inode_[ino] = order_.insert(place, {.idle = std::move(idle), .until = until});
   if (!any_.exchange(true)) {
     wake_.NotifyAll();  // which sleeps while there are none
   }
@@ -75,6 +86,18 @@ void IdleOpens::End(uint64_t ino) {
   }
 }
 
+bool IdleOpens::IsClosing(uint64_t ino) {
+  const auto is_it = [ino](const Idle& idle) { return idle.ino == ino; };
+  return std::any_of(ended_.begin(), ended_.end(), is_it) || std::any_of(closing_.begin(), closing_.end(), is_it);
+}
+
+void IdleOpens::AwaitClosed(uint64_t ino) {
+  const auto deadline = steady_clock::now() + kPatience;
+  MutexLock lock(mutex_);
+  while (IsClosing(ino) && !stopping_ && closed_.WaitUntil(mutex_, deadline)) {
+  }
+}
+
 void IdleOpens::Run() {
   mutex_.Lock();
   while (!stopping_) {
@@ -82,18 +105,21 @@ void IdleOpens::Run() {
     while (!order_.empty() && order_.front().until <= now) {
       ended_.push_back(Remove(by_inode_.find(order_.front().idle.ino)));
     }
-    const std::vector<Idle> ended = std::exchange(ended_, {});
-    if (ended.empty()) {
+    closing_ = std::exchange(ended_, {});
+    if (closing_.empty()) {
       const auto wait = order_.empty() ? std::chrono::milliseconds(kLongest)
                                        : std::chrono::ceil<std::chrono::milliseconds>(order_.front().until - now);
       wake_.WaitFor(mutex_, wait);
       continue;
     }
+    const std::vector<Idle> now_closing = closing_;
     mutex_.Unlock();
-    for (const Idle& idle : ended) {
+    for (const Idle& idle : now_closing) {
       close_(idle);
     }
     mutex_.Lock();
+    closing_.clear();
+    closed_.NotifyAll();
   }
   mutex_.Unlock();
 }

@@ -28,17 +28,24 @@ namespace termfs::fs::client {
 
 class IdleOpens {
  public:
-  // So long a file that was removed elsewhere may keep its space, if nobody tells.
+  // From the open that asked the server. So long a file that was removed elsewhere may keep its space, if nobody tells.
   static constexpr std::chrono::seconds kLongest{10};
   static constexpr size_t kMost = 256;
 
+  // What was known before the server was asked to open it.
+  struct Since {
+    std::chrono::steady_clock::time_point when{};
+    uint64_t news = 0;      // InodeCache's
+    uint64_t all_news = 0;  // of changes of which nobody knows the inode
+    uint64_t written = 0;   // WriteHistory's mark
+  };
   struct Idle {
     uint64_t ino = 0;
     int flags = 0;
     std::shared_ptr<InodeCache> cache;
-    uint64_t written = 0;  // WriteHistory's mark
+    Since since{};
   };
-  // Closes one, on the thread of this.
+  // Closes one, on the thread of this; when it returns the server has heard of it.
   using Close = std::function<void(const Idle& idle)>;
 
   explicit IdleOpens(Close close);
@@ -48,13 +55,15 @@ class IdleOpens {
   IdleOpens(const IdleOpens&) = delete;
   IdleOpens& operator=(const IdleOpens&) = delete;
 
-  // False: there is one of the inode.
+  // False: there is one of the inode, or its time is over.
   bool Keep(Idle idle) EXCLUDES(mutex_);
   // It is the caller's now, to use or to close.
   std::optional<Idle> Take(uint64_t ino) EXCLUDES(mutex_);
   std::vector<Idle> TakeAll() EXCLUDES(mutex_);
   // It is closed soon.
   void End(uint64_t ino) EXCLUDES(mutex_);
+  // Until what ended of it is closed, but not for ever.
+  void AwaitClosed(uint64_t ino) EXCLUDES(mutex_);
 
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -65,15 +74,18 @@ class IdleOpens {
   using Order = std::list<Kept>;
   Idle Remove(std::unordered_map<uint64_t, Order::iterator>::iterator kept) REQUIRES(mutex_);
   void Run() EXCLUDES(mutex_);
+  bool IsClosing(uint64_t ino) REQUIRES(mutex_);
 
   const Close close_;
   Mutex mutex_;
   CondVar wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> any_{false};
-  Order order_ GUARDED_BY(mutex_);  // the oldest first
+  Order order_ GUARDED_BY(mutex_);  // the first to end first
   std::unordered_map<uint64_t, Order::iterator> by_inode_ GUARDED_BY(mutex_);
   std::vector<Idle> ended_ GUARDED_BY(mutex_);
+  std::vector<Idle> closing_ GUARDED_BY(mutex_);  // by the thread
+  CondVar closed_;
   std::thread thread_;
 };
 

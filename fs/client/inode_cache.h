@@ -96,6 +96,8 @@ class InodeCache {
   PageLease& pages() { return pages_; }
   // Handles of which the kernel keeps pages.
   std::atomic<uint32_t>& keeping() { return keeping_; }
+  // Grows with every change that this client makes or is told of.
+  std::atomic<uint64_t>& news() { return news_; }
 
   // While one lives a write of this client's is under way. It may have made the file longer, or filled a hole, which
   // the map says once it is answered; and what others have written there since, and has returned, must be read.
@@ -149,6 +151,7 @@ class InodeCache {
   const std::shared_ptr<WriteHistory> writes_;
   PageLease pages_;
   std::atomic<uint32_t> keeping_{0};
+  std::atomic<uint64_t> news_{0};
   mutable SpinLock lock_;
   std::atomic<uint64_t> epoch_{0};  // raised with lock_ held
   uint64_t version_ GUARDED_BY(lock_) = 0;

@@ -99,7 +99,7 @@ Result<Attributes> VolumeClient::Link(Lane& lane, uint64_t ino, uint64_t new_par
   body.ino = ino;
   body.parent = new_parent;
   body.name = new_name;
-  CloseIdle(lane, ino);
+  const OwnChange own(*this, lane, ino);
   return CallForMade(lane, kFsLink, new_parent, new_name, Encode<wire::Link>(body));
 }
 
@@ -130,7 +130,6 @@ Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, 
   known_names_.WillAdd(parent, name);
   known_names_.WillAdd(new_parent, new_name);
   const auto reply = Call(lane, kFsRename, Encode<wire::Rename>(body), {}, {}, kOnce);
-  CloseChanged(lane, reply);
   Status renamed = reply.status();
   changes_.ForgetOthers(parent);
   kept_.NoteOwnChange();  // of what was moved
@@ -140,6 +139,7 @@ Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, 
       DropOwn(body.new_parent, body.new_name);
     });
   }
+  CloseChanged(lane, reply);
   return renamed;
 }
 

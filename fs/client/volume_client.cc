@@ -52,7 +52,7 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       read_time_(metrics_.histogram("fs_read")),
       write_time_(metrics_.histogram("fs_write")),
       idle_(caches() ? std::make_unique<IdleOpens>([this](const IdleOpens::Idle& idle) {
-        CloseOne(*idle_lane_, {.ino = idle.ino}, idle.cache);
+        CloseOne(*idle_lane_, {.ino = idle.ino}, idle.cache, Closing::kWaits);
       })
                      : nullptr),
       kept_(cache) {}
@@ -198,6 +198,9 @@ std::function<bool()> VolumeClient::DropOf(std::shared_ptr<const wire::RecallT> 
   return [this, recalled = std::move(recalled), when = std::chrono::steady_clock::now()] {
     for (const uint64_t ino : recalled->inodes) {
       kernel_cache_->InvalidateAttributes(ino, when);
+      if (idle_ != nullptr) {
+        idle_->AwaitClosed(ino);  // who has removed a file wants its space
+      }
     }
     bool dropped = true;
     for (const auto& entry : recalled->entries) {
@@ -320,8 +323,8 @@ Status VolumeClient::CheckUsable(const OpenFile* file) {
 Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, std::span<const std::byte> body,
                                                    std::span<std::byte> in, std::span<std::byte> out, bool once) {
   metadata_.Add();
-  if (has_deferred_.load(std::memory_order_relaxed)) [[unlikely]] {
-    PostDeferred(lane);
+  if (has_deferred_.load(std::memory_order_relaxed) && in.empty() && out.empty()) [[unlikely]] {
+    PostDeferred(lane);  // which may give the lane another buffer
   }
   return link_->Call(Of(lane), {.opcode = opcode, .body = body, .in = in, .out = out}, once);
 }

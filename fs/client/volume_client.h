@@ -42,8 +42,14 @@ bool GivenUp(const Status& status);
 
 class OpenFile {
  public:
-  OpenFile(uint64_t number, int open_flags, std::shared_ptr<InodeCache> inode_cache, PageUse use = PageUse::kNone)
-      : ino(number), flags(open_flags), pages(use), cache(std::move(inode_cache)), told(cache->writes().Told()) {
+  OpenFile(uint64_t number, int open_flags, std::shared_ptr<InodeCache> inode_cache, PageUse use = PageUse::kNone,
+           const IdleOpens::Since& opened = {})
+      : ino(number),
+        flags(open_flags),
+        pages(use),
+        cache(std::move(inode_cache)),
+        since(opened),
+        told(cache->writes().Told()) {
     cache->keeping() += pages != PageUse::kNone ? 1 : 0;
   }
   ~OpenFile() { cache->keeping() -= pages != PageUse::kNone ? 1 : 0; }
@@ -53,8 +59,8 @@ class OpenFile {
   const int flags;
   const PageUse pages;
   const std::shared_ptr<InodeCache> cache;
-  uint32_t told;                                    // of losses of what was written: WriteHistory's
-  const uint64_t written = cache->writes().Mark();  // when it was opened
+  const IdleOpens::Since since;
+  uint32_t told;  // of losses of what was written: WriteHistory's
 
   // Owners that took record locks by this handle, and have not closed it since. Any thread.
   void NoteRecordOwner(uint64_t owner) EXCLUDES(mutex_) {
@@ -244,18 +250,40 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
     FirstWrite first = FirstWrite::kUnsaid;
   };
   void PostRelease(Lane& lane, const Closed& closed);
+  void CallRelease(Lane& lane, const Closed& closed);
   // A handle of the inode ends. Whose locks end with it, and its first write, are in `closed` already.
-  void CloseOne(Lane& lane, Closed closed, const std::shared_ptr<InodeCache>& cache);
+  enum class Closing : uint8_t { kPosted, kWaits };
+  void CloseOne(Lane& lane, Closed closed, const std::shared_ptr<InodeCache>& cache, Closing how = Closing::kPosted);
   // Instead of closing it: see idle_opens.h.
   bool KeepIdle(const OpenFile& file, const Closed& closed);
   // A handle of what is open at the server still; nothing: the server has to be asked.
   OpenFile* OpenIdle(Lane& lane, uint64_t ino, int flags);
-  void CloseIdle(Lane& lane, uint64_t ino);
+  IdleOpens::Since SinceNow(InodeCache& cache) const;
+  // Nothing has been heard of it since, nor done to it.
+  bool IsAsSince(InodeCache& cache, const IdleOpens::Since& since) const;
+  // This client is about to change the inode, and has.
+  class OwnChange {
+   public:
+    OwnChange(VolumeClient& client, Lane& lane, uint64_t ino) : client_(client), ino_(ino) {
+      client_.NoteNews(ino_);
+      client_.CloseIdle(lane, ino_, Closing::kPosted);
+    }
+    ~OwnChange() { client_.NoteNews(ino_); }
+    OwnChange(const OwnChange&) = delete;
+    OwnChange& operator=(const OwnChange&) = delete;
+
+   private:
+    VolumeClient& client_;
+    const uint64_t ino_;
+  };
+  void NoteNews(uint64_t ino);
+  void CloseIdle(Lane& lane, uint64_t ino, Closing how);
   // Those that a change of names has changed; of none it is not known which.
   void CloseIdle(Lane& lane, const std::vector<uint64_t>& changed);
   // The same by the reply to such a change, if that was made or may yet be.
   void CloseChanged(Lane& lane, const Result<CallReply>& reply);
   void EndIdle(uint64_t ino) {
+    NoteNews(ino);
     if (idle_ != nullptr) {
       idle_->End(ino);
     }
@@ -303,6 +331,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   FirstWrites first_writes_;
   std::unique_ptr<VolumeLane> idle_lane_;  // of its thread; null, as idle_, where nothing is cached
   std::unique_ptr<IdleOpens> idle_;
+  std::atomic<uint64_t> all_news_{0};
   KeptByKernel kept_;
   DirectoryChanges& changes_ = kept_.changes();
   std::vector<InodeCacheTable::OpenInode> to_reopen_;  // the link's thread only

@@ -163,7 +163,7 @@ Coherence::Reply Coherence::CallAndWait(uint64_t session, Opcode opcode,
   return answer;
 }
 
-Newborns::Sessions::Answer Coherence::AskFirstWrite(uint64_t session, uint64_t ino, bool waits) {
+Newborns::Sessions::Answer Coherence::AskFirstWrite(uint64_t session, uint64_t ino, const Newborns::Asker& asker) {
   first_writes_asked_.Add();
   const FirstWriteBody body{.ino = ino};
   const auto reply = server().CallClient({session}, kFsFirstWrite, AsBytes(body), timeouts_.revoke);
@@ -171,15 +171,17 @@ Newborns::Sessions::Answer Coherence::AskFirstWrite(uint64_t session, uint64_t i
   if (decoded.ok()) {
     return decoded->first == static_cast<uint32_t>(FirstWrite::kPosted) ? Answer::kPosted : Answer::kForgone;
   }
-  ExpelForFirstWrite(session, waits);
+  ExpelForFirstWrite(session, asker);
   return Answer::kGone;
 }
 
-void Coherence::ExpelForFirstWrite(uint64_t session, bool waits) {
-  constexpr const char* kWhy = "it did not say in time what it writes to files that it has made";
-  if (!waits) {
-    BeginExpel(session, kWhy);
-  } else if (const Status gone = Expel(session, kWhy); !gone.ok()) {
+void Coherence::ExpelForFirstWrite(uint64_t session, const Newborns::Asker& asker) {
+  if (!BeginExpel(session, "it did not say in time what it writes to files that it has made") ||
+      session == asker.session) {
+    return;
+  }
+  const Status gone = sessions_.WaitUntilGone(session, steady_clock::now() + timeouts_.expel, asker.expelled);
+  if (!gone.ok()) {
     LOG_WARNING("session {}: {}", session, gone.ToDebugString());
   }
 }
@@ -188,7 +190,7 @@ bool Coherence::TellFailedWrite(uint64_t session, uint64_t ino) {
   const FirstWriteBody body{.ino = ino, .failed = 1};
   const bool told = server().CallClient({session}, kFsFirstWrite, AsBytes(body), timeouts_.revoke).ok();
   if (!told) {
-    ExpelForFirstWrite(session, /*waits=*/false);  // the caller is one of its requests
+    ExpelForFirstWrite(session, {.session = session});  // the caller is one of its requests
   }
   return told;
 }

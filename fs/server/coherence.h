@@ -98,8 +98,8 @@ class Coherence final : public Newborns::Sessions {
   std::chrono::milliseconds longest_grant() const { return timeouts_.lease + timeouts_.drift; }
 
   // As Newborns::Sessions.
-  Answer AskFirstWrite(uint64_t session, uint64_t ino, bool waits) override;
-  void ExpelForFirstWrite(uint64_t session, bool waits) override;
+  Answer AskFirstWrite(uint64_t session, uint64_t ino, const Newborns::Asker& asker) override;
+  void ExpelForFirstWrite(uint64_t session, const Newborns::Asker& asker) override;
   // What the session has posted could not be carried out. False: it cannot be told.
   bool TellFailedWrite(uint64_t session, uint64_t ino);
 

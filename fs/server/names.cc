@@ -106,10 +106,16 @@ Result<Bytes> FileService::Make(const Request& request) {
   if (!again) {
     granting.Entry(body.parent, body.name);
   }
-  auto attributes = request.Blocking([&] {
-    return again ? names_.GetAttr(request.receipt->ino)
-                 : names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp);
-  });
+  const auto make = [&] {
+    return request.Blocking([&] {
+      return again ? names_.GetAttr(request.receipt->ino)
+                   : names_.Create(body.parent, body.name, inode, caller, Now(), request.stamp);
+    });
+  };
+  auto attributes = make();
+  if (attributes.status().code() == EDQUOT && MayGetRoom(attributes.status())) {
+    attributes = make();
+  }
   if (again && IsGone(attributes.status())) {  // made it was, and no name of it will be found
     attributes = metadata::Attributes{.ino = request.receipt->ino, .mode = body.mode, .uid = body.uid, .gid = body.gid};
   }
@@ -141,6 +147,7 @@ Result<Bytes> FileService::Create(const Request& request) {
   const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
   Granting granting(coherence_.grants(), request.session);
   granting.Entry(body.parent, body.name);
+  bool waited = false;
   constexpr int kAttempts = 8;  // somebody else makes and removes the same name in between
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const auto made = CreateOpen(request, body, [&](const metadata::NewInode& wanted) {
@@ -152,6 +159,10 @@ Result<Bytes> FileService::Create(const Request& request) {
       auto reply = DescribeOpened(request, granted, body.parent, granting);
       coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
       return reply;
+    }
+    if (made.status().code() == EDQUOT && !waited && MayGetRoom(made.status())) {
+      waited = true;
+      continue;
     }
     if (made.status().code() != EEXIST || (body.flags & O_EXCL) != 0) {
       return made.status();
@@ -358,6 +369,11 @@ void FileService::AfterRemoval(const Removed& removed, Nanoseconds now) {
   if (const InodeRef inode = inodes_.Find(removed.ino)) {
     MutexLock lock(inode->mutex);
     inode->unlinked = true;
+    for (const auto& [session, opener] : inode->opens) {
+      if (opener.caches) {  // it may have closed the file already, and is told
+        coherence_.grants().AddAlways(GrantKey::Attributes(removed.ino), session);
+      }
+    }
     if (!inode->opens.empty()) {
       return;  // its last closer gives it to the reclaimer
     }

@@ -2,7 +2,7 @@
 #include "fs/server/newborns.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "base/log.h"
 
@@ -110,39 +110,28 @@ void Newborns::Done(uint64_t ino, Outcome outcome) {
 
 Status Newborns::Settle(uint64_t ino, const Asker& asker) {
   while (Step(ino, asker)) {
-    if (asker.expelled != nullptr && asker.expelled->load(std::memory_order_relaxed)) {
+    if (asker.is_expelled()) {
       return Status::Error(ECANCELED, "the session is gone");
     }
   }
   return Status::Ok();
 }
 
-std::vector<uint64_t> Newborns::OfSession(uint64_t session) {
-  std::vector<uint64_t> all;
-  MutexLock lock(mutex_);
-  for (const auto& [ino, newborn] : newborns_) {
-    if (newborn.session == session) {
-      all.push_back(ino);
-    }
-  }
-  return all;
-}
-
 Status Newborns::SettleAll(const Asker& asker) {
-  std::set<uint64_t> sessions;
+  std::map<uint64_t, std::vector<uint64_t>> by_session;
   {
     MutexLock lock(mutex_);
     for (const auto& [ino, newborn] : newborns_) {
-      sessions.insert(newborn.session);
+      by_session[newborn.session].push_back(ino);
     }
   }
-  for (const uint64_t session : sessions) {
+  for (const auto& [session, inodes] : by_session) {
     const auto patience = steady_clock::now() + 2 * post_;
     bool expelled = false;
-    for (const uint64_t ino : OfSession(session)) {
+    for (const uint64_t ino : inodes) {
       if (!expelled && steady_clock::now() >= patience) {
         expelled = true;
-        sessions_.ExpelForFirstWrite(session, session != asker.session);
+        sessions_.ExpelForFirstWrite(session, asker);
       }
       RETURN_IF_ERROR(Settle(ino, asker));
     }
@@ -182,9 +171,9 @@ bool Newborns::Step(uint64_t ino, const Asker& asker) {
   }
   Sessions::Answer answer = Sessions::Answer::kGone;
   if (asks) {
-    answer = sessions_.AskFirstWrite(session, ino, session != asker.session);
+    answer = sessions_.AskFirstWrite(session, ino, asker);
   } else {
-    sessions_.ExpelForFirstWrite(session, session != asker.session);
+    sessions_.ExpelForFirstWrite(session, asker);
   }
   MutexLock lock(mutex_);
   const auto found = newborns_.find(ino);

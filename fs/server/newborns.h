@@ -33,6 +33,12 @@ class Newborns {
  public:
   static constexpr size_t kMost = 1024;
 
+  // Who waits. If its session is expelled it gives up: ECANCELED.
+  struct Asker {
+    uint64_t session = 0;
+    const std::atomic<bool>* expelled = nullptr;
+    bool is_expelled() const { return expelled != nullptr && expelled->load(std::memory_order_relaxed); }
+  };
   // How its client is asked. In a task, without a lock of this.
   class Sessions {
    public:
@@ -42,16 +48,10 @@ class Newborns {
       kGone,  // the session has ended; also if it did not answer, and was expelled
     };
     virtual ~Sessions() = default;
-    // `waits`: for the end of a session that is expelled; not for the own one.
-    virtual Answer AskFirstWrite(uint64_t session, uint64_t ino, bool waits) = 0;
-    // What it said it had posted has not come. Returns when the session has ended, or later than it may.
-    virtual void ExpelForFirstWrite(uint64_t session, bool waits) = 0;
-  };
-
-  // Who waits. If its session is expelled it gives up: ECANCELED.
-  struct Asker {
-    uint64_t session = 0;
-    const std::atomic<bool>* expelled = nullptr;
+    virtual Answer AskFirstWrite(uint64_t session, uint64_t ino, const Asker& asker) = 0;
+    // What it said it had posted has not come. Returns when the session has ended, or later than it may; at once, if it
+    // is the asker's own, or that is expelled, too.
+    virtual void ExpelForFirstWrite(uint64_t session, const Asker& asker) = 0;
   };
 
   // `post`: what was posted arrives within it; `absence`: so long a client may be away.
@@ -99,7 +99,6 @@ class Newborns {
   void Erase(Table::iterator newborn) REQUIRES(mutex_);
   // One step towards an end; false: there is nothing to wait for.
   bool Step(uint64_t ino, const Asker& asker) EXCLUDES(mutex_);
-  std::vector<uint64_t> OfSession(uint64_t session) EXCLUDES(mutex_);
 
   Sessions& sessions_;
   const std::chrono::milliseconds post_;

@@ -90,6 +90,11 @@ void Reclaimer::Kick() {
   wake_.NotifyAll();
 }
 
+bool Reclaimer::HasOrphans() {
+  MutexLock lock(mutex_);
+  return !orphans_.empty();
+}
+
 void Reclaimer::WaitForSpace(Deadline deadline) {
   MutexLock lock(mutex_);
   const uint64_t wanted = passes_begun_ + 1;

@@ -67,6 +67,8 @@ class Reclaimer {
   // What was dirty when the server started, from the one before, is on the SSD.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
 
+  // There are files that nobody has open or by name, whose space and quota a pass gives back.
+  bool HasOrphans() EXCLUDES(mutex_);
   // Returns when a pass that began after the call has freed what could be freed, or at the deadline.
   void WaitForSpace(Deadline deadline);
 

@@ -219,8 +219,11 @@ FileSystemStatus FileService::Space() const {
 // What is free is counted while nothing becomes free.
 Status FileService::Confine(uint64_t pages) {
   const NoPromises none(no_promises_);
-  if (newborns_.any()) {
-    RETURN_IF_ERROR(server_.load(std::memory_order_acquire)->RunInCoroutine([&] { return newborns_.SettleAll({}); }));
+  if (FirstMayCome()) {
+    RETURN_IF_ERROR(server_.load(std::memory_order_acquire)->RunInCoroutine([&] {
+      coherence_.AwaitEarlier();
+      return newborns_.SettleAll({});
+    }));
   }
   return reclaimer_.Run([&]() -> Status {
     if (!reclaimer_.settled()) {

@@ -282,6 +282,8 @@ class FileService final : public tlib::server::Service {
   // Fills the holes of [page, end), and if `ahead` > 0 as many pages behind it where there are none. REQUIRES:
   // exclusive.
   Status AllocatePages(const Request& request, Inode& inode, uint64_t page, uint64_t end, uint64_t ahead);
+  // After ENOSPC, or EDQUOT: it has waited for what is being freed, and more may be had now.
+  bool MayGetRoom(const Status& refused);
   uint64_t PagesAhead(Inode& inode, uint64_t offset, uint64_t end) const;
   // fallocate.cc, sync.cc
   Result<Bytes> Allocate(const Request& request);

@@ -5,6 +5,7 @@
 // Thread-safety: any thread; WaitUntilGone inside a task.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <unordered_map>
@@ -55,14 +56,20 @@ class SessionTable {
     }
     return ids;
   }
-  // Returns when the session holds nothing any more; ETIMEDOUT.
-  Status WaitUntilGone(uint64_t id, Deadline deadline) {
+  // Returns when the session holds nothing any more; ETIMEDOUT. `cancelled` (may be null): ECANCELED, or two would wait
+  // for each other's end.
+  Status WaitUntilGone(uint64_t id, Deadline deadline, const std::atomic<bool>* cancelled = nullptr) {
+    constexpr std::chrono::milliseconds kLook{50};
     MutexLock lock(mutex_);
     while (sessions_.contains(id)) {
-      if (std::chrono::steady_clock::now() >= deadline) {
+      const auto now = std::chrono::steady_clock::now();
+      if (cancelled != nullptr && cancelled->load(std::memory_order_relaxed)) {
+        return Status::Error(ECANCELED, "the session that waits is expelled, too");
+      }
+      if (now >= deadline) {
         return Status::Error(ETIMEDOUT, "waiting for the end of an expelled session");
       }
-      gone_.WaitUntil(mutex_, deadline);
+      gone_.WaitUntil(mutex_, cancelled != nullptr ? std::min<Deadline>(deadline, now + kLook) : deadline);
     }
     return Status::Ok();
   }

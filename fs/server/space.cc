@@ -80,6 +80,14 @@ uint64_t FileService::PagesAhead(Inode& inode, uint64_t offset, uint64_t end) co
   return std::min({kMaxAhead, share, end >> kPageBits, kMaxFilePages - end_page});
 }
 
+bool FileService::MayGetRoom(const Status& refused) {
+  if (refused.code() != ENOSPC && (refused.code() != EDQUOT || !reclaimer_.HasOrphans())) {
+    return false;
+  }
+  reclaimer_.WaitForSpace(std::chrono::steady_clock::now() + options_.space_timeout);
+  return true;
+}
+
 Status FileService::AllocatePages(const Request& request, Inode& inode, uint64_t page, uint64_t end, uint64_t ahead) {
   const SpaceClaim claim(claimed_pages_, end - page + ahead);
   RETURN_IF_ERROR(KeepPromisedSpace(request, inode));
@@ -94,9 +102,8 @@ Status FileService::AllocatePages(const Request& request, Inode& inode, uint64_t
       ahead = 0;
       continue;
     }
-    if (given.status().code() == ENOSPC && !waited) {
+    if (!waited && MayGetRoom(given.status())) {
       waited = true;
-      reclaimer_.WaitForSpace(std::chrono::steady_clock::now() + options_.space_timeout);
       continue;
     }
     RETURN_IF_ERROR(given.status());

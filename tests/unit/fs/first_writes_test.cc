@@ -329,15 +329,15 @@ namespace {
 // A client that answers what the test wants, and whose session ends when it is expelled.
 class OneClient final : public Newborns::Sessions {
  public:
-  Answer AskFirstWrite(uint64_t, uint64_t, bool) override {
+  Answer AskFirstWrite(uint64_t, uint64_t, const Newborns::Asker&) override {
     ++asked;
     std::this_thread::sleep_for(delay);
     return answer;
   }
-  void ExpelForFirstWrite(uint64_t session, bool waits) override {
+  void ExpelForFirstWrite(uint64_t session, const Newborns::Asker& asker) override {
     ++expelled;
-    own_expelled = own_expelled || !waits;
-    if (waits) {
+    own_expelled = own_expelled || session == asker.session;
+    if (session != asker.session) {
       newborns->SessionClosed(session, true);
     }
   }

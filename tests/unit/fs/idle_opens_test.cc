@@ -120,6 +120,45 @@ TEST_F(IdleOpensTest, WhatThisMountChanges_IsAsked) {
   a.Close(writer);
 }
 
+TEST_F(IdleOpensTest, WhatIsChangedWhileItIsOpen_IsAsked) {
+  client::SetAttributes mode;
+  mode.mode = 0600;
+  const auto opens_again_after = [&](const std::function<void()>& change) {
+    OpenFile* const file = Open();
+    change();
+    a.Close(file);
+    return OpensAgain();
+  };
+  EXPECT_TRUE(opens_again_after([] {}));
+  EXPECT_FALSE(opens_again_after([&] { EXPECT_TRUE(a.fs->Set(*a.lane, ino, mode, nullptr).ok()); }));
+  EXPECT_FALSE(
+      opens_again_after([&] { EXPECT_TRUE(a.fs->Rename(*a.lane, kRootInode, "f", kRootInode, "h", 0).ok()); }));
+  EXPECT_FALSE(opens_again_after([&] {
+    a.Stat(ino);
+    EXPECT_TRUE(b.fs->Set(*b.lane, ino, mode, nullptr).ok());
+  }));
+  inodes = volume.names().StatFs().inodes;
+  OpenFile* const file = Open();
+  EXPECT_TRUE(a.Remove("h").ok());
+  a.Close(file);
+  EXPECT_TRUE(IsClosed()) << "at its close";
+}
+
+TEST_F(IdleOpensTest, WhatIsRemoved_GivesItsQuotaBack) {
+  ASSERT_TRUE(volume.names().SetQuota(kRootInode, uint64_t{1} << 20, std::nullopt).ok());
+  OpenFile* const writer = Open(O_WRONLY);
+  ASSERT_TRUE(a.Write(writer, 0, std::string(900 << 10, 'x')).ok());
+  a.Close(writer);
+  for (Mount* const remover : {&a, &b}) {
+    OpenTwice();
+    EXPECT_TRUE(remover->Remove("f").ok());
+    OpenFile* const file = a.Create("f");
+    EXPECT_TRUE(a.Write(file, 0, std::string(900 << 10, 'y')).ok()) << (remover == &a ? "own" : "another's");
+    a.Close(file);
+    ino = a.InodeOf("f");
+  }
+}
+
 TEST_F(IdleOpensTest, WhatAnotherMountChanges_IsAsked) {
   OpenFile* const writer = b.Open("f", O_WRONLY);
   ExpectAskedAfter("write", [&] { EXPECT_TRUE(b.Write(writer, 0, "C").ok()); });
@@ -178,10 +217,12 @@ TEST(IdleOpens, SoManyAtMost_AndTheOldestEnds) {
     ++closed;
   });
   const auto cache = std::make_shared<client::InodeCache>();
+  const IdleOpens::Since now{.when = std::chrono::steady_clock::now()};
   for (uint64_t ino = 1; ino <= IdleOpens::kMost + 1; ++ino) {
-    EXPECT_TRUE(idle.Keep({.ino = ino, .cache = cache}));
+    EXPECT_TRUE(idle.Keep({.ino = ino, .cache = cache, .since = now}));
   }
-  EXPECT_FALSE(idle.Keep({.ino = 2, .cache = cache})) << "one of each";
+  EXPECT_FALSE(idle.Keep({.ino = 2, .cache = cache, .since = now})) << "one of each";
+  EXPECT_FALSE(idle.Keep({.ino = 7777, .cache = cache, .since = {}})) << "opened long ago";
   EXPECT_TRUE(Eventually([&] { return closed == 1; }));
   EXPECT_FALSE(idle.Take(1).has_value());
   EXPECT_TRUE(idle.Take(2).has_value());
