@@ -28,6 +28,10 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
   if (OpenFile* const again = OpenIdle(lane, ino, flags); again != nullptr) {
     return again;
   }
+  std::optional<OwnChange> own;
+  if ((flags & O_TRUNC) != 0) {
+    own.emplace(*this, lane, ino);
+  }
   // In the table before the request: a revocation may overtake the reply that brings the map.
   const std::shared_ptr<InodeCache> cache = inodes_.Take(ino);
   wire::OpenT body;
@@ -100,6 +104,7 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   Of(lane).grants().Granted(opened.entry_ms, opened.attributes_ms);
   Of(lane).grants().Bring(change, opened.directory.get(), opened.directory_ms);
   RenewNames(lane, parent, opened.directory_ms);
+  NoteNews(opened.attributes->ino());  // it may have been there, and was truncated
   // A map in the reply (of a file that was there) is not used: its revocation would not have found the inode.
   auto made = TakeMade(lane, FromWire(*opened.attributes), flags);
   // Of set-id bits, which writes may clear, it has none then.

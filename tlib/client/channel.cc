@@ -14,6 +14,8 @@
 namespace termfs::tlib::client {
 namespace {
 
+bool IsService(uint16_t opcode) { return opcode >= kFirstServiceOpcode && opcode < kInline; }
+
 using std::chrono::steady_clock;
 
 constexpr uint64_t kSampleHits = 64;  // one hit in so many is timed
@@ -496,7 +498,7 @@ Status ChannelImpl::Write(RegionOffset offset, std::span<const std::byte> data) 
 }
 
 Status ChannelImpl::Post(const CallRequest& request, LateReply late) {
-  if (request.opcode < kFirstServiceOpcode || !request.out.empty() || request.in.size() > kMaxInline) {
+  if (!IsService(request.opcode) || !request.out.empty() || request.in.size() > kMaxInline) {
     return Status::Error(EINVAL, "a posted request is the service's, few bulk bytes go and none come back");
   }
   if (port_ == nullptr) {
@@ -556,8 +558,8 @@ Result<RemoteBuffer> ChannelImpl::DescribeBulk(std::span<const std::byte> bulk) 
 }
 
 Result<CallReply> ChannelImpl::Call(const CallRequest& request) {
-  if (request.opcode < kFirstServiceOpcode) {
-    return Status::Error(EINVAL, "opcode of tlib's own");
+  if (!IsService(request.opcode)) {
+    return Status::Error(EINVAL, "no opcode of the service");
   }
   RpcPort::Request rpc{
       .opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}, .mark = request.mark};

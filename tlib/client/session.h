@@ -70,7 +70,7 @@ struct ReadRequest {
 
 // A request to the service above tlib (fs/server). Body and reply body are at most kMaxMessage less the header.
 struct CallRequest {
-  uint16_t opcode = 0;  // >= kFirstServiceOpcode
+  uint16_t opcode = 0;  // >= kFirstServiceOpcode, < kInline
   std::span<const std::byte> body;
   std::span<const std::byte> in;         // bulk to the server; within Channel::buffer(), but for Post
   std::span<std::byte> out;              // bulk from the server; within Channel::buffer()

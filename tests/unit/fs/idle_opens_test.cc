@@ -133,6 +133,7 @@ TEST_F(IdleOpensTest, WhatIsChangedWhileItIsOpen_IsAsked) {
   EXPECT_FALSE(opens_again_after([&] { EXPECT_TRUE(a.fs->Set(*a.lane, ino, mode, nullptr).ok()); }));
   EXPECT_FALSE(
       opens_again_after([&] { EXPECT_TRUE(a.fs->Rename(*a.lane, kRootInode, "f", kRootInode, "h", 0).ok()); }));
+  EXPECT_FALSE(opens_again_after([&] { a.Close(Open(O_WRONLY | O_TRUNC)); }));
   EXPECT_FALSE(opens_again_after([&] {
     a.Stat(ino);
     EXPECT_TRUE(b.fs->Set(*b.lane, ino, mode, nullptr).ok());
