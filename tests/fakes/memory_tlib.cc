@@ -478,15 +478,29 @@ void MemoryServer::HoldPosts() {
   holding_posts_ = true;
 }
 
+std::vector<std::shared_ptr<MemoryPost>> MemoryServer::TakePosts() {
+  MutexLock lock(mutex_);
+  holding_posts_ = false;
+  return std::exchange(held_posts_, {});
+}
+
 size_t MemoryServer::DeliverPosts() {
-  std::vector<std::shared_ptr<MemoryPost>> held;
-  {
-    MutexLock lock(mutex_);
-    holding_posts_ = false;
-    held = std::exchange(held_posts_, {});
-  }
+  const auto held = TakePosts();
   for (const auto& posted : held) {
     CarryPost(*posted);
+  }
+  return held.size();
+}
+
+size_t MemoryServer::DeliverPostsTheOtherWayRound() {
+  const auto held = TakePosts();
+  std::vector<std::thread> carriers;
+  for (auto posted = held.rbegin(); posted != held.rend(); ++posted) {
+    carriers.emplace_back([this, &post = **posted] { CarryPost(post); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that it is there first
+  }
+  for (std::thread& carrier : carriers) {
+    carrier.join();
   }
   return held.size();
 }

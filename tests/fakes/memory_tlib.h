@@ -50,6 +50,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   // What is posted does not arrive until DeliverPosts, which says how much that was, and returns when it is answered.
   void HoldPosts() EXCLUDES(mutex_);
   size_t DeliverPosts() EXCLUDES(mutex_);
+  // The same, each beside the others, and the last first.
+  size_t DeliverPostsTheOtherWayRound() EXCLUDES(mutex_);
   // AwaitReads and PollReads of channels with reads under way fail so, once. ETIMEDOUT: the first of them is late.
   void FailReads(int code) { reads_failure_ = code; }
   // Every session is lost, as by the death of the server: the service hears nothing of it, and nobody can connect until
@@ -109,6 +111,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
                                        uint32_t& out_bytes);
   void Deliver(std::shared_ptr<MemoryPost> posted) EXCLUDES(mutex_);
   void CarryPost(MemoryPost& posted);
+  std::vector<std::shared_ptr<MemoryPost>> TakePosts() EXCLUDES(mutex_);
   void Withdraw(const std::shared_ptr<MemoryPost>& posted) EXCLUDES(mutex_);
   Status Resize(uint64_t pages) EXCLUDES(region_mutex_);
   // Of a page: its bytes, how many were before them, how many they are.

@@ -92,9 +92,20 @@ TEST_F(FirstWriteTest, ReturnsBeforeTheServerHasIt_AndIsThereThen) {
   b->Close(other);
 }
 
+TEST_F(FirstWriteTest, TheReleaseOvertakesIt_ItIsThere) {
+  a->Close(Post("f", "contents"));
+  EXPECT_EQ(volume.tlib().DeliverPostsTheOtherWayRound(), 2U);
+  EXPECT_EQ(SizeIn(*b, *b->lane, "f"), 8U);
+}
+
 TEST_F(FirstWriteTest, OthersWaitForIt) {
   a->Close(Post("f", "contents"));
-  ExpectWaits(*b, [&](client::Lane& lane) { EXPECT_EQ(SizeIn(*b, lane, "f"), 8U); });
+  ExpectWaits(*b, [&](client::Lane& lane) {
+    const auto found = b->fs->Lookup(lane, kRootInode, "f");
+    ASSERT_TRUE(found.ok());
+    EXPECT_EQ(found->size, 8U);
+    EXPECT_EQ(found->blocks, 8U) << "as the store has it now";
+  });
 }
 
 TEST_F(FirstWriteTest, OthersWaitForIt_WhoList) {
