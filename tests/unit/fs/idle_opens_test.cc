@@ -187,6 +187,20 @@ TEST_F(IdleOpensTest, WhatAnotherRemoves_IsFreed) {
   EXPECT_TRUE(IsClosed()) << "by another mount";
 }
 
+TEST_F(IdleOpensTest, WhatAnotherRemoves_IsFreed_AlsoWhenNoAttributesAreGrantedAnyMore) {
+  MemoryVolume shortly(uint64_t{16} << 20,
+                       {.lease = std::chrono::milliseconds(100), .drift = std::chrono::milliseconds(50)});
+  Mount reader(shortly, &a_cache);
+  Mount remover(shortly, &b_cache);
+  remover.Close(remover.Create("f"));
+  const uint64_t before = shortly.names().StatFs().inodes;
+  reader.Close(reader.Open("f", O_RDONLY));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_TRUE(remover.Remove("f").ok());
+  EXPECT_TRUE(Eventually([&] { return shortly.names().StatFs().inodes == before - 1; }, std::chrono::seconds(5)))
+      << "long before it would be closed anyway";
+}
+
 TEST_F(IdleOpensTest, WhatIsReplaced_IsFreed) {
   inodes = volume.names().StatFs().inodes + 1;
   b.Close(b.Create("other"));
