@@ -80,7 +80,7 @@ Result<Bytes> FileService::WriteFirst(const Request& request, const WriteBody& b
     return Status::Error(EINVAL, "bad first write");
   }
   RETURN_IF_ERROR(TakeFirst(request, body.ino));
-  const auto written = [&]() -> Result<Bytes> {
+  auto written = [&]() -> Result<Bytes> {
     ASSIGN_OR_RETURN(const InodeRef inode, FindOpenNow(request, body.ino));
     return WriteOpen(request, *inode, body, {.offset = 0, .length = body.length});
   }();
