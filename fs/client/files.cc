@@ -25,7 +25,7 @@ Result<wire::OpenedT> DecodeOpened(std::span<const std::byte> body) {
 }  // namespace
 
 Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
-  if (OpenFile* const again = OpenIdle(lane, ino, flags); again != nullptr) {
+  if (OpenFile* const again = OpenAgain(lane, ino, flags); again != nullptr) {
     return again;
   }
   std::optional<OwnChange> own;
@@ -40,8 +40,8 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
   body.dropped = (flags & O_TRUNC) != 0 ? cache->Drop() : 0;
   body.caches = WantsPages(ino, flags);
   const uint64_t drops = cache->pages().drops();
-  const IdleOpens::Since since = SinceNow(*cache);
-  PageUse pages = PageUse::kNone;
+  const SharedOpen::Since since = SinceNow(*cache);
+  OpenFile* file = nullptr;
   const Status opened = [&]() -> Status {
     ASSIGN_OR_RETURN(const CallReply reply,
                      Call(lane, kFsOpen, Encode<wire::Open>(body), {}, {}, (flags & O_TRUNC) != 0));
@@ -49,14 +49,15 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
     ASSIGN_OR_RETURN(const Map map, DecodeMap(MapBytes(decoded), link_->max_pages()));
     cache->Install(map, Of(lane).generation());
     const uint64_t generation = Of(lane).generation();
-    if (decoded.caching != wire::Caching::No) {
-      const bool same = known_pages_.Opened(ino, decoded.attributes->ctime(), generation);
-      // Without a lease it could change before the kernel uses what it has.
-      const bool leased = decoded.caching == wire::Caching::Yes && cache->pages().Take(drops);
-      pages = same && leased ? PageUse::kKept : PageUse::kFresh;
-    }
     RETURN_IF_ERROR(CountOpen(lane, ino, cache));
-    pages = pages == PageUse::kKept && Of(lane).generation() != generation ? PageUse::kFresh : pages;
+    if (!body.caches || decoded.caching == wire::Caching::No) {
+      file = new OpenFile(ino, flags, cache);
+      return Status::Ok();
+    }
+    const bool leased = decoded.caching == wire::Caching::Yes && cache->pages().Take(drops);
+    const uint64_t number = cache->dropping_opens().Begin();  // before another open may find that nothing has changed
+    const bool known = known_pages_.Opened(ino, decoded.attributes->ctime(), generation);
+    file = Share(std::make_shared<SharedOpen>(ino, flags, cache, since), number, leased && known);
     return Status::Ok();
   }();
   if (!opened.ok()) {
@@ -64,7 +65,17 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
     inodes_.Put(ino, cache);
     return opened;
   }
-  return new OpenFile(ino, flags, cache, pages, since);
+  return file;
+}
+
+OpenFile* VolumeClient::Share(const SharedOpens::Open& open, uint64_t number, bool keeps) {
+  DroppingOpens& dropping = open->cache->dropping_opens();
+  const bool kept = keeps && dropping.AllPassedBut(number);
+  if (kept) {
+    dropping.Passed(number);
+  }
+  shared_->Share(open);
+  return new OpenFile(open, kept ? PageUse::kKept : PageUse::kFresh, number);
 }
 
 // Who writes by direct I/O holds no locks of pages while the server calls his kernel; so only readers keep them.
@@ -209,7 +220,14 @@ Status VolumeClient::SyncDirectory(Lane& lane, uint64_t) {
 void VolumeClient::Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) {
   Closed closed{.ino = file->ino};
   TakeOwners(*file, flock_owner, closed);
-  if (!KeepIdle(*file, closed)) {
+  NoteUse(*file);
+  if (file->shared != nullptr && shared_->Leave(file->shared, IsAsOpened(*file->shared))) {
+    if (!closed.record_owners.empty() || !closed.flock_owners.empty()) {
+      closed.stays_open = true;
+      closed.generation = begun_.load();  // who begins one now has seen that these locks are not held any more
+      SendRelease(lane, closed, Closing::kPosted);
+    }
+  } else {
     closed.first = first_writes_.Forgo(file->ino);
     CloseOne(lane, std::move(closed), file->cache);
   }
@@ -224,26 +242,27 @@ void VolumeClient::CloseOne(Lane& lane, Closed closed, const std::shared_ptr<Ino
     if (closing.last) {
       cache->pages().Drop();  // the lease ends with it, also for who opens the file just now
     }
-    how == Closing::kWaits ? CallRelease(lane, closed) : PostRelease(lane, closed);
+    SendRelease(lane, closed, how);
   }
   inodes_.Put(closed.ino, cache);
 }
 
-IdleOpens::Since VolumeClient::SinceNow(InodeCache& cache) const {
+SharedOpen::Since VolumeClient::SinceNow(InodeCache& cache) const {
   return {.when = std::chrono::steady_clock::now(),
           .news = cache.news().load(),
           .all_news = all_news_.load(),
           .written = cache.writes().Mark()};
 }
 
-bool VolumeClient::IsAsSince(InodeCache& cache, const IdleOpens::Since& since) const {
-  const IdleOpens::Since now = SinceNow(cache);
-  return cache.pages().held() && !cache.lost() && now.news == since.news && now.all_news == since.all_news &&
-         now.written == since.written;
+// Nobody else has changed the file while the lease of its pages is held and nothing was recalled.
+bool VolumeClient::IsAsOpened(const SharedOpen& open) const {
+  InodeCache& cache = *open.cache;
+  return cache.pages().held() && !cache.lost() && cache.news().load() == open.since.news &&
+         all_news_.load() == open.since.all_news && cache.writes().Mark() == open.since.written;
 }
 
 void VolumeClient::NoteNews(uint64_t ino) {
-  if (idle_ == nullptr) {
+  if (shared_ == nullptr) {
     return;
   }
   if (const std::shared_ptr<InodeCache> cache = inodes_.Find(ino)) {
@@ -251,51 +270,48 @@ void VolumeClient::NoteNews(uint64_t ino) {
   }
 }
 
-bool VolumeClient::KeepIdle(const OpenFile& file, const Closed& closed) {
-  return idle_ != nullptr && file.pages != PageUse::kNone && (file.flags & O_ACCMODE) == O_RDONLY &&
-         closed.record_owners.empty() && closed.flock_owners.empty() && IsAsSince(*file.cache, file.since) &&
-         idle_->Keep({.ino = file.ino, .flags = file.flags, .cache = file.cache, .since = file.since});
-}
-
-// Nobody else has changed the file while the lease of its pages is held and nothing was recalled.
-OpenFile* VolumeClient::OpenIdle(Lane& lane, uint64_t ino, int flags) {
-  const auto idle = idle_ != nullptr ? idle_->Take(ino) : std::nullopt;
-  if (!idle.has_value()) {
+OpenFile* VolumeClient::OpenAgain(Lane& lane, uint64_t ino, int flags) {
+  const SharedOpens::Open open = shared_ != nullptr ? shared_->Join(ino, flags) : nullptr;
+  if (open == nullptr) {
     return nullptr;
   }
-  if (idle->flags == flags && IsAsSince(*idle->cache, idle->since)) {
-    opens_again_.Add();
-    return new OpenFile(ino, flags, idle->cache, PageUse::kKept, idle->since);
+  if (!IsAsOpened(*open)) {
+    if (!shared_->Leave(open, false)) {
+      CloseOne(lane, {.ino = ino}, open->cache);
+    }
+    return nullptr;
   }
-  CloseOne(lane, {.ino = ino}, idle->cache);
-  return nullptr;
+  opens_again_.Add();
+  DroppingOpens& dropping = open->cache->dropping_opens();
+  return dropping.AllPassed() ? new OpenFile(open, PageUse::kKept, 0)
+                              : new OpenFile(open, PageUse::kFresh, dropping.Begin());
 }
 
-void VolumeClient::CloseIdle(Lane& lane, uint64_t ino, Closing how) {
-  if (const auto idle = idle_ != nullptr ? idle_->Take(ino) : std::nullopt) {
+void VolumeClient::Unshare(Lane& lane, uint64_t ino, Closing how) {
+  if (const SharedOpens::Open idle = shared_ != nullptr ? shared_->Take(ino) : nullptr) {
     CloseOne(lane, {.ino = ino}, idle->cache, how);
   }
 }
 
-void VolumeClient::CloseIdle(Lane& lane, const std::vector<uint64_t>& changed) {
+void VolumeClient::Unshare(Lane& lane, const std::vector<uint64_t>& changed) {
   for (const uint64_t ino : changed) {
     NoteNews(ino);
-    CloseIdle(lane, ino, Closing::kWaits);  // it may be gone, and who removes a file wants its space
+    Unshare(lane, ino, Closing::kWaits);  // it may be gone, and who removes a file wants its space
   }
-  if (changed.empty() && idle_ != nullptr) {
+  if (changed.empty() && shared_ != nullptr) {
     all_news_.fetch_add(1);
-    for (const IdleOpens::Idle& idle : idle_->TakeAll()) {
-      CloseOne(lane, {.ino = idle.ino}, idle.cache);
+    for (const SharedOpens::Open& idle : shared_->TakeAll()) {
+      CloseOne(lane, {.ino = idle->ino}, idle->cache);
     }
   }
 }
 
-void VolumeClient::CloseChanged(Lane& lane, const Result<CallReply>& reply) {
-  if (idle_ == nullptr || (!reply.ok() && !GivenUp(reply.status()))) {
+void VolumeClient::UnshareChanged(Lane& lane, const Result<CallReply>& reply) {
+  if (shared_ == nullptr || (!reply.ok() && !GivenUp(reply.status()))) {
     return;
   }
   const auto decoded = reply.ok() ? Decode<wire::AttributesReply>(reply->body) : reply.status();
-  CloseIdle(lane, decoded.ok() ? decoded->changed : std::vector<uint64_t>());
+  Unshare(lane, decoded.ok() ? decoded->changed : std::vector<uint64_t>());
 }
 
 std::vector<std::byte> VolumeClient::EncodeRelease(const Closed& closed) {
@@ -305,30 +321,20 @@ std::vector<std::byte> VolumeClient::EncodeRelease(const Closed& closed) {
   body.record_owners = closed.record_owners;
   body.flock_owners = closed.flock_owners;
   body.first = static_cast<uint8_t>(closed.first);
+  body.stays_open = closed.stays_open;
   return Encode<wire::Release>(body);
 }
 
-void VolumeClient::PostRelease(Lane& lane, const Closed& closed) {
+void VolumeClient::SendRelease(Lane& lane, const Closed& closed, Closing how) {
   const auto encoded = EncodeRelease(closed);
+  const tlib::client::CallRequest request{.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}};
   metadata_.Add();
-  const Status posted =
-      link_->PostIn(closed.generation, Of(lane), {.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}});
-  if (posted.code() == EAGAIN) {
+  const Status sent = how == Closing::kPosted ? link_->PostIn(closed.generation, Of(lane), request)
+                                              : link_->CallIn(closed.generation, Of(lane), request);
+  if (sent.code() == EAGAIN) {
     DeferRelease(closed);
-  } else if (!posted.ok() && posted.code() != ENOTCONN) {  // ENOTCONN: nothing is open any more
-    LOG_WARNING("closing inode {}: {}", closed.ino, posted.ToDebugString());
-  }
-}
-
-void VolumeClient::CallRelease(Lane& lane, const Closed& closed) {
-  const auto encoded = EncodeRelease(closed);
-  metadata_.Add();
-  const Status released =
-      link_->CallIn(closed.generation, Of(lane), {.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}});
-  if (released.code() == EAGAIN) {
-    DeferRelease(closed);
-  } else if (!released.ok() && released.code() != ENOTCONN) {
-    LOG_DEBUG("closing inode {}: {}", closed.ino, released.ToDebugString());
+  } else if (!sent.ok() && sent.code() != ENOTCONN) {  // ENOTCONN: nothing is open any more
+    LOG_WARNING("closing inode {}: {}", closed.ino, sent.ToDebugString());
   }
 }
 
@@ -338,7 +344,7 @@ void VolumeClient::DeferRelease(const Closed& closed) {
   has_deferred_.store(true, std::memory_order_relaxed);
 }
 
-void VolumeClient::PostDeferred(Lane& lane) {
+void VolumeClient::SendDeferred(Lane& lane) {
   std::vector<Closed> due;
   {
     MutexLock lock(deferred_mutex_);
@@ -346,7 +352,7 @@ void VolumeClient::PostDeferred(Lane& lane) {
     has_deferred_.store(false, std::memory_order_relaxed);
   }
   for (const Closed& closed : due) {
-    PostRelease(lane, closed);
+    SendRelease(lane, closed, Closing::kPosted);
   }
 }
 

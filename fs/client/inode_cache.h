@@ -88,6 +88,26 @@ class PageLease {
   std::atomic<uint32_t> dropping_{0};
 };
 
+// Opens at which the kernel is told to drop what it has of the file, numbered; and up to which of them it is known to
+// have done so. Until then another open could use what is about to be dropped.
+class DroppingOpens {
+ public:
+  uint64_t Begin() { return last_.fetch_add(1) + 1; }
+  // The kernel is past that open, or had nothing to drop at it; so what was to be dropped at earlier ones is gone, too.
+  void Passed(uint64_t number) {
+    uint64_t passed = passed_.load();
+    while (passed < number && !passed_.compare_exchange_weak(passed, number)) {
+    }
+  }
+  bool AllPassed() const { return passed_.load() >= last_.load(); }
+  // And none has begun since that one.
+  bool AllPassedBut(uint64_t number) const { return last_.load() == number && passed_.load() + 1 >= number; }
+
+ private:
+  std::atomic<uint64_t> last_{0};
+  std::atomic<uint64_t> passed_{0};
+};
+
 class InodeCache {
  public:
   explicit InodeCache(std::shared_ptr<WriteHistory> writes = std::make_shared<WriteHistory>())
@@ -96,6 +116,7 @@ class InodeCache {
   PageLease& pages() { return pages_; }
   // Handles of which the kernel keeps pages.
   std::atomic<uint32_t>& keeping() { return keeping_; }
+  DroppingOpens& dropping_opens() { return dropping_opens_; }
   // Grows with every change that this client makes or is told of.
   std::atomic<uint64_t>& news() { return news_; }
 
@@ -151,6 +172,7 @@ class InodeCache {
   const std::shared_ptr<WriteHistory> writes_;
   PageLease pages_;
   std::atomic<uint32_t> keeping_{0};
+  DroppingOpens dropping_opens_;
   std::atomic<uint64_t> news_{0};
   mutable SpinLock lock_;
   std::atomic<uint64_t> epoch_{0};  // raised with lock_ held

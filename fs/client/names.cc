@@ -139,7 +139,7 @@ Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, 
       DropOwn(body.new_parent, body.new_name);
     });
   }
-  CloseChanged(lane, reply);
+  UnshareChanged(lane, reply);
   return renamed;
 }
 

@@ -47,6 +47,7 @@ using Requests = std::array<ReadRequest, Plan::kSegments>;
 Result<std::span<const std::byte>> VolumeClient::Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) {
   const bool timed = Of(lane).CountRead() % kTimedReads == 0;
   const auto begin = timed ? steady_clock::now() : steady_clock::time_point{};
+  NoteUse(*file);
   size = std::min(size, size_t{options_.max_io_bytes});
   if (size == 0 || offset > kMaxFileBytes) {
     return std::span<const std::byte>{};
@@ -118,6 +119,7 @@ Result<std::span<const std::byte>> VolumeClient::ReadByServer(Lane& lane, OpenFi
 Result<std::optional<std::span<const std::byte>>> VolumeClient::BeginRead(Lane& lane, const FileRead& read) {
   VolumeLane& own = Of(lane);
   ReadUnderWay begun{.what = read};
+  NoteUse(*read.file);
   begun.what.size = std::min(read.size, size_t{options_.max_io_bytes});
   if (own.CountRead() % kTimedReads == 0) {
     begun.begin = steady_clock::now();

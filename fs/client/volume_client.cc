@@ -51,10 +51,10 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
       write_time_(metrics_.histogram("fs_write")),
-      idle_(caches() ? std::make_unique<IdleOpens>([this](const IdleOpens::Idle& idle) {
-        CloseOne(*idle_lane_, {.ino = idle.ino}, idle.cache, Closing::kWaits);
+      shared_(caches() ? std::make_unique<SharedOpens>([this](const SharedOpen& open) {
+        CloseOne(*closing_lane_, {.ino = open.ino}, open.cache, Closing::kWaits);
       })
-                     : nullptr),
+                       : nullptr),
       kept_(cache) {}
 
 Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connect, const MountOptions& options,
@@ -75,7 +75,7 @@ Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connec
       RETURN_IF_ERROR(
           client->link_->Call(*client->grants_lane_, {.opcode = kFsGrants, .body = wanted, .in = {}, .out = {}}, false)
               .status());
-      ASSIGN_OR_RETURN(client->idle_lane_, client->link_->OpenLane(kPageSize));
+      ASSIGN_OR_RETURN(client->closing_lane_, client->link_->OpenLane(kPageSize));
     }
   }
   return std::unique_ptr<FileSystem>(std::move(client));
@@ -93,9 +93,9 @@ VolumeClient::~VolumeClient() {
     }
     grants_lane_.reset();
   }
-  if (idle_ != nullptr) {
-    idle_->Stop();
-    idle_lane_.reset();
+  if (shared_ != nullptr) {
+    shared_->Stop();
+    closing_lane_.reset();
   }
   std::unique_ptr<Invalidator> pages;
   std::unique_ptr<Invalidator> names;
@@ -153,7 +153,7 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
         }
         return true;
       });
-      EndIdle(invalidate.ino);
+      EndSharing(invalidate.ino);
       return std::vector<std::byte>{};
     }
     case kFsRecall: {
@@ -162,7 +162,7 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
       kernel_recalls_.Add();
       for (const uint64_t ino : recall.inodes) {
         known_names_.Forget(ino);
-        EndIdle(ino);
+        EndSharing(ino);
       }
       MutexLock lock(invalidator_mutex_);
       if (names_ == nullptr) {
@@ -198,8 +198,8 @@ std::function<bool()> VolumeClient::DropOf(std::shared_ptr<const wire::RecallT> 
   return [this, recalled = std::move(recalled), when = std::chrono::steady_clock::now()] {
     for (const uint64_t ino : recalled->inodes) {
       kernel_cache_->InvalidateAttributes(ino, when);
-      if (idle_ != nullptr) {
-        idle_->AwaitClosed(ino);  // who has removed a file wants its space
+      if (shared_ != nullptr) {
+        shared_->AwaitClosed(ino);  // who has removed a file wants its space
       }
     }
     bool dropped = true;
@@ -214,10 +214,11 @@ std::function<bool()> VolumeClient::DropOf(std::shared_ptr<const wire::RecallT> 
 // kernel knows of names and attributes.
 void VolumeClient::BeginGeneration(uint64_t generation) {
   begun_.store(generation);  // before ReclaimLocks: see AskForLock
-  if (idle_ != nullptr) {
-    for (const IdleOpens::Idle& idle : idle_->TakeAll()) {  // the session that had them open is gone
-      inodes_.Closed(idle.ino, idle.cache);
-      inodes_.Put(idle.ino, idle.cache);
+  if (shared_ != nullptr) {
+    all_news_.fetch_add(1);
+    for (const SharedOpens::Open& idle : shared_->TakeAll()) {  // the session that had them open is gone
+      inodes_.Closed(idle->ino, idle->cache);
+      inodes_.Put(idle->ino, idle->cache);
     }
   }
   to_reopen_ = inodes_.BeginGeneration(generation);
@@ -324,7 +325,7 @@ Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, st
                                                    std::span<std::byte> in, std::span<std::byte> out, bool once) {
   metadata_.Add();
   if (has_deferred_.load(std::memory_order_relaxed) && in.empty() && out.empty()) [[unlikely]] {
-    PostDeferred(lane);  // which may give the lane another buffer
+    SendDeferred(lane);  // which may give the lane another buffer
   }
   return link_->Call(Of(lane), {.opcode = opcode, .body = body, .in = in, .out = out}, once);
 }
@@ -353,13 +354,13 @@ Status VolumeClient::CallToRemove(Lane& lane, Opcode opcode, uint64_t directory,
   const auto reply = Call(lane, opcode, body, {}, {}, kOnce);
   if (!reply.ok()) {
     AfterFailedChange(lane, reply.status(), directory, name);
-    CloseChanged(lane, reply);
+    UnshareChanged(lane, reply);
     return reply.status();
   }
   ASSIGN_OR_RETURN(const auto decoded, Decode<wire::AttributesReply>(reply->body));
   Of(lane).grants().Bring(change, decoded.directory.get(), decoded.directory_ms);
   RenewNames(lane, directory, decoded.directory_ms);
-  CloseIdle(lane, decoded.changed);
+  Unshare(lane, decoded.changed);
   return Status::Ok();
 }
 

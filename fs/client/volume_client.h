@@ -21,13 +21,13 @@
 #include "fs/client/file_system.h"
 #include "fs/client/first_writes.h"
 #include "fs/client/held_locks.h"
-#include "fs/client/idle_opens.h"
 #include "fs/client/inode_cache.h"
 #include "fs/client/invalidator.h"
 #include "fs/client/kept_by_kernel.h"
 #include "fs/client/known_names.h"
 #include "fs/client/known_pages.h"
 #include "fs/client/server_link.h"
+#include "fs/client/shared_opens.h"
 #include "fs/proto/opcodes.h"
 
 namespace termfs::fs::wire {
@@ -42,24 +42,28 @@ bool GivenUp(const Status& status);
 
 class OpenFile {
  public:
-  OpenFile(uint64_t number, int open_flags, std::shared_ptr<InodeCache> inode_cache, PageUse use = PageUse::kNone,
-           const IdleOpens::Since& opened = {})
-      : ino(number),
-        flags(open_flags),
+  OpenFile(uint64_t number, int open_flags, std::shared_ptr<InodeCache> inode_cache)
+      : ino(number), flags(open_flags), cache(std::move(inode_cache)), told(cache->writes().Told()) {}
+  // One that the kernel caches. `dropping`: the number of the open among those at which it drops what it has, or 0.
+  OpenFile(SharedOpens::Open open, PageUse use, uint64_t dropping)
+      : ino(open->ino),
+        flags(open->flags),
         pages(use),
-        cache(std::move(inode_cache)),
-        since(opened),
+        cache(open->cache),
+        shared(std::move(open)),
+        dropping_open(dropping),
         told(cache->writes().Told()) {
-    cache->keeping() += pages != PageUse::kNone ? 1 : 0;
+    cache->keeping() += 1;
   }
-  ~OpenFile() { cache->keeping() -= pages != PageUse::kNone ? 1 : 0; }
+  ~OpenFile() { cache->keeping() -= shared != nullptr ? 1 : 0; }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
   const uint64_t ino;
   const int flags;
-  const PageUse pages;
+  const PageUse pages = PageUse::kNone;
   const std::shared_ptr<InodeCache> cache;
-  const IdleOpens::Since since;
+  const SharedOpens::Open shared;  // null: the open at the server is this handle's own
+  const uint64_t dropping_open = 0;
   uint32_t told;  // of losses of what was written: WriteHistory's
 
   // Owners that took record locks by this handle, and have not closed it since. Any thread.
@@ -248,25 +252,32 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
     std::vector<uint64_t> record_owners{};
     std::vector<uint64_t> flock_owners{};
     FirstWrite first = FirstWrite::kUnsaid;
+    bool stays_open = false;  // for other handles: only the locks end
   };
-  void PostRelease(Lane& lane, const Closed& closed);
-  void CallRelease(Lane& lane, const Closed& closed);
-  // A handle of the inode ends. Whose locks end with it, and its first write, are in `closed` already.
   enum class Closing : uint8_t { kPosted, kWaits };
+  void SendRelease(Lane& lane, const Closed& closed, Closing how);
+  // An open at the server ends. Whose locks end with it, and its first write, are in `closed` already.
   void CloseOne(Lane& lane, Closed closed, const std::shared_ptr<InodeCache>& cache, Closing how = Closing::kPosted);
-  // Instead of closing it: see idle_opens.h.
-  bool KeepIdle(const OpenFile& file, const Closed& closed);
-  // A handle of what is open at the server still; nothing: the server has to be asked.
-  OpenFile* OpenIdle(Lane& lane, uint64_t ino, int flags);
-  IdleOpens::Since SinceNow(InodeCache& cache) const;
+  // The first handle of it. `keeps`: the kernel may keep the pages that it has, but for opens before that number of the
+  // file's DroppingOpens which may drop them yet.
+  OpenFile* Share(const SharedOpens::Open& open, uint64_t number, bool keeps);
+  // A handle of what is open at the server still; null: the server has to be asked.
+  OpenFile* OpenAgain(Lane& lane, uint64_t ino, int flags);
+  SharedOpen::Since SinceNow(InodeCache& cache) const;
   // Nothing has been heard of it since, nor done to it.
-  bool IsAsSince(InodeCache& cache, const IdleOpens::Since& since) const;
+  bool IsAsOpened(const SharedOpen& open) const;
+  // The kernel uses that handle, so the open is behind it.
+  static void NoteUse(const OpenFile& file) {
+    if (file.pages == PageUse::kFresh) {
+      file.cache->dropping_opens().Passed(file.dropping_open);
+    }
+  }
   // This client is about to change the inode, and has.
   class OwnChange {
    public:
     OwnChange(VolumeClient& client, Lane& lane, uint64_t ino) : client_(client), ino_(ino) {
       client_.NoteNews(ino_);
-      client_.CloseIdle(lane, ino_, Closing::kPosted);
+      client_.Unshare(lane, ino_, Closing::kPosted);
     }
     ~OwnChange() { client_.NoteNews(ino_); }
     OwnChange(const OwnChange&) = delete;
@@ -277,15 +288,17 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
     const uint64_t ino_;
   };
   void NoteNews(uint64_t ino);
-  void CloseIdle(Lane& lane, uint64_t ino, Closing how);
+  // Who opens it next asks the server.
+  void Unshare(Lane& lane, uint64_t ino, Closing how);
   // Those that a change of names has changed; of none it is not known which.
-  void CloseIdle(Lane& lane, const std::vector<uint64_t>& changed);
+  void Unshare(Lane& lane, const std::vector<uint64_t>& changed);
   // The same by the reply to such a change, if that was made or may yet be.
-  void CloseChanged(Lane& lane, const Result<CallReply>& reply);
-  void EndIdle(uint64_t ino) {
+  void UnshareChanged(Lane& lane, const Result<CallReply>& reply);
+  // The same by a thread that can wait for nothing.
+  void EndSharing(uint64_t ino) {
     NoteNews(ino);
-    if (idle_ != nullptr) {
-      idle_->End(ino);
+    if (shared_ != nullptr) {
+      shared_->End(ino);
     }
   }
   static std::vector<std::byte> EncodeRelease(const Closed& closed);
@@ -305,7 +318,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   void DeferRelease(const Closed& closed) EXCLUDES(deferred_mutex_);
   // Has the kernel drop everything that any session has granted. Returns when it has.
   void DropGranted();
-  void PostDeferred(Lane& lane) EXCLUDES(deferred_mutex_);
+  void SendDeferred(Lane& lane) EXCLUDES(deferred_mutex_);
 
   const MountOptions options_;
   KernelCache* const kernel_cache_;
@@ -329,8 +342,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   KnownPages known_pages_;
   KnownNames known_names_;
   FirstWrites first_writes_;
-  std::unique_ptr<VolumeLane> idle_lane_;  // of its thread; null, as idle_, where nothing is cached
-  std::unique_ptr<IdleOpens> idle_;
+  std::unique_ptr<VolumeLane> closing_lane_;  // of the thread of shared_; null, as that, where nothing is cached
+  std::unique_ptr<SharedOpens> shared_;
   std::atomic<uint64_t> all_news_{0};
   KeptByKernel kept_;
   DirectoryChanges& changes_ = kept_.changes();

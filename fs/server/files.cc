@@ -291,6 +291,10 @@ Result<Bytes> FileService::Release(const Request& request) {
     }
     inode->Drop(request.session.id, body.dropped);
   }
+  if (body.stays_open) {
+    RETURN_IF_ERROR(ReleaseOwners(request.session, body));
+    return Bytes{};
+  }
   const auto first = static_cast<FirstWrite>(body.first);
   RETURN_IF_ERROR(HearOfFirst(request, body.ino, first == FirstWrite::kPosted ? first : FirstWrite::kForgone));
   RETURN_IF_ERROR(ReleaseOwners(request.session, body));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files that stay open for a while after they were closed, to be opened again without a request.
-#include "fs/client/idle_opens.h"
+// Files of which one open at the server serves many handles, at a time and one after the other.
+#include "fs/client/shared_opens.h"
 
 #include <fcntl.h>
 
@@ -16,15 +16,16 @@
 
 namespace termfs::fs {
 
-using client::IdleOpens;
 using client::OpenFile;
 using client::PageUse;
+using client::SharedOpen;
+using client::SharedOpens;
 
 namespace {
 
-class IdleOpensTest : public testing::Test {
+class SharedOpensTest : public testing::Test {
  protected:
-  IdleOpensTest() {
+  SharedOpensTest() {
     OpenFile* const file = a.Create("f");
     EXPECT_TRUE(a.Write(file, 0, "contents").ok());
     a.Close(file);
@@ -49,8 +50,8 @@ class IdleOpensTest : public testing::Test {
     EXPECT_TRUE(OpensAgain());
   }
   void ExpectAskedAfter(const char* what, const std::function<void()>& change) {
-    OpensAgain();
-    EXPECT_TRUE(OpensAgain()) << what;
+    // Not the second time already, if blocks that were set aside for the last change are just being freed.
+    EXPECT_TRUE(Eventually([&] { return OpensAgain(); })) << what;
     change();
     EXPECT_FALSE(OpensAgain()) << what;
   }
@@ -70,7 +71,7 @@ class IdleOpensTest : public testing::Test {
 
 }  // namespace
 
-TEST_F(IdleOpensTest, ARepeatedOpenAndItsClose_CostNoRequest) {
+TEST_F(SharedOpensTest, ARepeatedOpenAndItsClose_CostNoRequest) {
   OpenTwice();
   const uint64_t requests = a.Metric("fs_metadata_total");
   for (int i = 0; i < 10; ++i) {
@@ -79,19 +80,56 @@ TEST_F(IdleOpensTest, ARepeatedOpenAndItsClose_CostNoRequest) {
   EXPECT_EQ(a.Metric("fs_metadata_total"), requests);
 }
 
-TEST_F(IdleOpensTest, OfTwoAtATime_OneIsAsked) {
-  OpenTwice();
+TEST_F(SharedOpensTest, OfManyAtATime_TheFirstAsks) {
   OpenFile* const one = Open();
-  OpenFile* const two = Open();
-  EXPECT_EQ(a.Metric("fs_opens_again_total"), 2U);
   EXPECT_EQ(a.Read(one, 0, 100), "contents");
-  EXPECT_EQ(a.Read(two, 0, 100), "contents");
+  const uint64_t requests = a.Metric("fs_metadata_total");
+  OpenFile* const two = Open();
+  OpenFile* const three = Open();
+  EXPECT_EQ(a.fs->pages(two), PageUse::kKept);
   a.Close(one);
-  a.Close(two);
+  EXPECT_EQ(a.Read(two, 0, 100), "contents");
   EXPECT_TRUE(OpensAgain());
+  a.Close(two);
+  a.Close(three);
+  EXPECT_TRUE(OpensAgain());
+  EXPECT_EQ(a.Metric("fs_metadata_total"), requests);
 }
 
-TEST_F(IdleOpensTest, AnotherKindOfOpen_IsAsked) {
+TEST_F(SharedOpensTest, WhatTheFirstOpenMayDropYet_IsNotKeptByTheNext) {
+  OpenFile* const one = Open();
+  ASSERT_EQ(a.fs->pages(one), PageUse::kFresh);
+  OpenFile* const two = Open();
+  EXPECT_EQ(a.fs->pages(two), PageUse::kFresh) << "the kernel may not have got to the first";
+  OpenFile* const noatime = Open(O_RDONLY | O_NOATIME);
+  EXPECT_EQ(a.fs->pages(noatime), PageUse::kFresh) << "which asked the server";
+  EXPECT_EQ(a.Read(noatime, 0, 100), "contents");
+  OpenFile* const three = Open(O_RDONLY | O_NOATIME);
+  EXPECT_EQ(a.fs->pages(three), PageUse::kKept) << "it has dropped all since";
+  for (OpenFile* const file : {one, two, noatime, three}) {
+    a.Close(file);
+  }
+}
+
+TEST_F(SharedOpensTest, LocksEndWithTheirHandle_NotWithTheLastOfTheFile) {
+  for (const bool flock : {false, true}) {
+    OpenFile* const locker = Open();
+    OpenFile* const other = Open();
+    const client::FileLock lock{.flock = flock, .owner = 7, .type = LockType::kRead};
+    ASSERT_TRUE(a.fs->Lock(*a.lane, locker, lock, nullptr).ok());
+    OpenFile* const writer = b.Open("f", O_RDWR);
+    client::FileLock exclusive = lock;
+    exclusive.type = LockType::kWrite;
+    EXPECT_EQ(b.fs->Lock(*b.lane, writer, exclusive, nullptr).code(), EBUSY);
+    a.fs->Release(*a.lane, locker, 7);
+    EXPECT_TRUE(Eventually([&] { return b.fs->Lock(*b.lane, writer, exclusive, nullptr).ok(); })) << flock;
+    b.fs->Release(*b.lane, writer, 7);
+    EXPECT_EQ(a.Read(other, 0, 100), "contents");
+    a.Close(other);
+  }
+}
+
+TEST_F(SharedOpensTest, AnotherKindOfOpen_IsAsked) {
   OpenTwice();
   EXPECT_FALSE(OpensAgain(O_RDONLY | O_NOATIME));
   OpenTwice();
@@ -99,7 +137,7 @@ TEST_F(IdleOpensTest, AnotherKindOfOpen_IsAsked) {
   EXPECT_FALSE(OpensAgain(O_RDWR)) << "who writes";
 }
 
-TEST_F(IdleOpensTest, WhatThisMountChanges_IsAsked) {
+TEST_F(SharedOpensTest, WhatThisMountChanges_IsAsked) {
   client::SetAttributes mode;
   mode.mode = 0600;
   client::SetAttributes atime;
@@ -114,13 +152,19 @@ TEST_F(IdleOpensTest, WhatThisMountChanges_IsAsked) {
   ExpectAskedAfter("link", [&] { EXPECT_TRUE(a.fs->Link(*a.lane, ino, kRootInode, "g").ok()); });
   ExpectAskedAfter("unlink of one of two", [&] { EXPECT_TRUE(a.Remove("g").ok()); });
   ExpectAskedAfter("rename", [&] { EXPECT_TRUE(a.fs->Rename(*a.lane, kRootInode, "f", kRootInode, "h", 0).ok()); });
+  OpenFile* const reader = Open();
+  EXPECT_TRUE(OpensAgain());
+  EXPECT_TRUE(a.Resize(ino, 4).ok());
+  EXPECT_FALSE(OpensAgain()) << "while an earlier handle is open";
+  EXPECT_TRUE(OpensAgain());
+  a.Close(reader);
   OpenFile* const writer = Open(O_WRONLY);
   ExpectAskedAfter("write", [&] { EXPECT_TRUE(a.Write(writer, 0, "C").ok()); });
   ExpectAskedAfter("allocation", [&] { EXPECT_TRUE(a.fs->Allocate(*a.lane, writer, 0, 0, 5000).ok()); });
   a.Close(writer);
 }
 
-TEST_F(IdleOpensTest, WhatIsChangedWhileItIsOpen_IsAsked) {
+TEST_F(SharedOpensTest, WhatIsChangedWhileItIsOpen_IsAsked) {
   client::SetAttributes mode;
   mode.mode = 0600;
   const auto opens_again_after = [&](const std::function<void()>& change) {
@@ -145,7 +189,7 @@ TEST_F(IdleOpensTest, WhatIsChangedWhileItIsOpen_IsAsked) {
   EXPECT_TRUE(IsClosed()) << "at its close";
 }
 
-TEST_F(IdleOpensTest, WhatIsRemoved_GivesItsQuotaBack) {
+TEST_F(SharedOpensTest, WhatIsRemoved_GivesItsQuotaBack) {
   ASSERT_TRUE(volume.names().SetQuota(kRootInode, uint64_t{1} << 20, std::nullopt).ok());
   OpenFile* const writer = Open(O_WRONLY);
   ASSERT_TRUE(a.Write(writer, 0, std::string(900 << 10, 'x')).ok());
@@ -160,7 +204,7 @@ TEST_F(IdleOpensTest, WhatIsRemoved_GivesItsQuotaBack) {
   }
 }
 
-TEST_F(IdleOpensTest, WhatAnotherMountChanges_IsAsked) {
+TEST_F(SharedOpensTest, WhatAnotherMountChanges_IsAsked) {
   OpenFile* const writer = b.Open("f", O_WRONLY);
   ExpectAskedAfter("write", [&] { EXPECT_TRUE(b.Write(writer, 0, "C").ok()); });
   b.Close(writer);
@@ -172,14 +216,14 @@ TEST_F(IdleOpensTest, WhatAnotherMountChanges_IsAsked) {
   });
 }
 
-TEST_F(IdleOpensTest, WhatIsRemoved_IsFreed) {
+TEST_F(SharedOpensTest, WhatIsRemoved_IsFreed) {
   inodes = volume.names().StatFs().inodes;
   OpenTwice();
   EXPECT_TRUE(a.Remove("f").ok());
   EXPECT_TRUE(IsClosed()) << "by this mount";
 }
 
-TEST_F(IdleOpensTest, WhatAnotherRemoves_IsFreed) {
+TEST_F(SharedOpensTest, WhatAnotherRemoves_IsFreed) {
   inodes = volume.names().StatFs().inodes;
   OpenTwice();
   a.Stat(ino);
@@ -187,7 +231,7 @@ TEST_F(IdleOpensTest, WhatAnotherRemoves_IsFreed) {
   EXPECT_TRUE(IsClosed()) << "by another mount";
 }
 
-TEST_F(IdleOpensTest, WhatAnotherRemoves_IsFreed_AlsoWhenNoAttributesAreGrantedAnyMore) {
+TEST_F(SharedOpensTest, WhatAnotherRemoves_IsFreed_AlsoWhenNoAttributesAreGrantedAnyMore) {
   MemoryVolume shortly(uint64_t{16} << 20,
                        {.lease = std::chrono::milliseconds(100), .drift = std::chrono::milliseconds(50)});
   Mount reader(shortly, &a_cache);
@@ -201,7 +245,7 @@ TEST_F(IdleOpensTest, WhatAnotherRemoves_IsFreed_AlsoWhenNoAttributesAreGrantedA
       << "long before it would be closed anyway";
 }
 
-TEST_F(IdleOpensTest, WhatIsReplaced_IsFreed) {
+TEST_F(SharedOpensTest, WhatIsReplaced_IsFreed) {
   inodes = volume.names().StatFs().inodes + 1;
   b.Close(b.Create("other"));
   OpenTwice();
@@ -209,7 +253,7 @@ TEST_F(IdleOpensTest, WhatIsReplaced_IsFreed) {
   EXPECT_TRUE(IsClosed());
 }
 
-TEST_F(IdleOpensTest, TheSessionIsLost_IsAsked) {
+TEST_F(SharedOpensTest, TheSessionIsLost_IsAsked) {
   OpenTwice();
   volume.KillAndRestart();
   a.FreeBytes();
@@ -217,7 +261,7 @@ TEST_F(IdleOpensTest, TheSessionIsLost_IsAsked) {
   EXPECT_TRUE(OpensAgain());
 }
 
-TEST_F(IdleOpensTest, AMountThatCachesNothing_Asks) {
+TEST_F(SharedOpensTest, AMountThatCachesNothing_Asks) {
   Mount plain(volume);
   for (int i = 0; i < 3; ++i) {
     plain.Close(plain.Open("f", O_RDONLY));
@@ -225,23 +269,49 @@ TEST_F(IdleOpensTest, AMountThatCachesNothing_Asks) {
   EXPECT_EQ(plain.Metric("fs_opens_again_total"), 0U);
 }
 
-TEST(IdleOpens, SoManyAtMost_AndTheOldestEnds) {
+TEST(SharedOpens, SoManyIdleAtMost_AndTheOldestEnds) {
   std::atomic<uint64_t> closed{0};
-  IdleOpens idle([&](const IdleOpens::Idle& one) {
+  SharedOpens opens([&](const SharedOpen& one) {
     EXPECT_EQ(one.ino, 1U);
     ++closed;
   });
   const auto cache = std::make_shared<client::InodeCache>();
-  const IdleOpens::Since now{.when = std::chrono::steady_clock::now()};
-  for (uint64_t ino = 1; ino <= IdleOpens::kMost + 1; ++ino) {
-    EXPECT_TRUE(idle.Keep({.ino = ino, .cache = cache, .since = now}));
+  const SharedOpen::Since now{.when = std::chrono::steady_clock::now()};
+  const auto share = [&](uint64_t ino, const SharedOpen::Since& since) {
+    const auto open = std::make_shared<SharedOpen>(ino, O_RDONLY, cache, since);
+    opens.Share(open);
+    return open;
+  };
+  for (uint64_t ino = 1; ino <= SharedOpens::kMostIdle + 1; ++ino) {
+    EXPECT_TRUE(opens.Leave(share(ino, now), true));
   }
-  EXPECT_FALSE(idle.Keep({.ino = 2, .cache = cache, .since = now})) << "one of each";
-  EXPECT_FALSE(idle.Keep({.ino = 7777, .cache = cache, .since = {}})) << "opened long ago";
+  EXPECT_FALSE(opens.Leave(share(7777, {}), true)) << "opened long ago";
   EXPECT_TRUE(Eventually([&] { return closed == 1; }));
-  EXPECT_FALSE(idle.Take(1).has_value());
-  EXPECT_TRUE(idle.Take(2).has_value());
-  EXPECT_FALSE(idle.Take(2).has_value());
+  EXPECT_EQ(opens.Join(1, O_RDONLY), nullptr);
+  EXPECT_EQ(opens.Join(2, O_RDONLY | O_NOATIME), nullptr);
+  const SharedOpens::Open two = opens.Join(2, O_RDONLY);
+  ASSERT_NE(two, nullptr);
+  EXPECT_EQ(opens.Join(2, O_RDONLY), two);
+  EXPECT_EQ(opens.Take(2), nullptr) << "it is in use";
+  EXPECT_EQ(opens.Join(2, O_RDONLY), nullptr) << "nobody joins it any more";
+  EXPECT_TRUE(opens.Leave(two, true));
+  EXPECT_FALSE(opens.Leave(two, true)) << "the last one closes it";
+  EXPECT_NE(opens.Take(3), nullptr);
+}
+
+TEST(SharedOpens, WhatIsReplacedWhileItIsIdle_IsClosed) {
+  std::atomic<const SharedOpen*> closed{nullptr};
+  SharedOpens opens([&](const SharedOpen& one) { closed = &one; });
+  const auto cache = std::make_shared<client::InodeCache>();
+  const SharedOpen::Since now{.when = std::chrono::steady_clock::now()};
+  const auto first = std::make_shared<SharedOpen>(1, O_RDONLY, cache, now);
+  const auto second = std::make_shared<SharedOpen>(1, O_RDONLY, cache, now);
+  opens.Share(first);
+  EXPECT_TRUE(opens.Leave(first, true));
+  opens.Share(second);
+  EXPECT_TRUE(Eventually([&] { return closed == first.get(); }));
+  EXPECT_TRUE(opens.Leave(second, true));
+  EXPECT_EQ(opens.Join(1, O_RDONLY), second);
 }
 
 }  // namespace termfs::fs
