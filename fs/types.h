@@ -27,6 +27,7 @@ struct Attributes {
   int64_t mtime = 0;
   int64_t ctime = 0;
   int64_t btime = 0;
+  bool no_xattrs = false;  // there are no extended attributes; false: that is not known
 };
 
 struct DirectoryEntry {

@@ -56,6 +56,7 @@ InodeRecord MakeInode(InodeNumber ino, const NewInode& wanted, const InodeRecord
     inode.symlink_target = wanted.symlink_target;
     a.size = wanted.symlink_target.size();
   }
+  a.no_xattrs.known = true;
   return inode;
 }
 

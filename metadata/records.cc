@@ -148,6 +148,7 @@ Result<InodeRecord> DecodeInode(InodeNumber ino, std::string_view bytes) {
   inode.parent = d.U64();
   inode.trim_page = d.U64();
   inode.xattr_bytes = d.U32();
+  a.no_xattrs.known = inode.xattr_bytes == 0;
   inode.project = of_project ? d.U64() : 0;
   inode.symlink_target = d.Rest();
   const bool symlink = a.type() == FileType::kSymlink;

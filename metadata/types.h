@@ -46,6 +46,12 @@ enum class FileType : uint8_t {
 
 inline constexpr FileType TypeOfMode(uint32_t mode) { return static_cast<FileType>((mode & S_IFMT) >> 12); }
 
+// There are no extended attributes; false: that is not known. It is no attribute, so whatever it says, two are equal.
+struct NoXattrs {
+  bool known = false;
+  friend bool operator==(NoXattrs, NoXattrs) { return true; }
+};
+
 struct Attributes {
   InodeNumber ino = 0;
   uint64_t generation = 0;  // of the inode number; constant as long as numbers are not reused
@@ -60,6 +66,7 @@ struct Attributes {
   Nanoseconds mtime{0};
   Nanoseconds ctime{0};
   Nanoseconds btime{0};
+  NoXattrs no_xattrs{};
 
   FileType type() const { return TypeOfMode(mode); }
   bool is_directory() const { return type() == FileType::kDirectory; }

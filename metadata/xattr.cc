@@ -23,6 +23,7 @@ Status PutXattr(Operation& op, InodeRecord& inode, std::string_view name, std::s
     }
     inode.xattr_bytes += static_cast<uint32_t>(name.size() + 1);
   }
+  inode.attributes.no_xattrs.known = false;
   return op.transaction().Put(XattrKey(inode.attributes.ino, name), EncodeBytes(value));
 }
 

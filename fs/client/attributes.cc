@@ -89,20 +89,40 @@ Status VolumeClient::SetXattr(Lane& lane, uint64_t ino, std::string_view name, s
   }
   const OwnChange own(*this, lane, ino);  // before the lane's buffer is used
   ASSIGN_OR_RETURN(const auto in, ToBuffer(lane, value));
+  return ChangeXattr(lane, kFsSetXattr, ino, EncodeXattr(ino, name, flags, outside_group), in);
+}
+
+Status VolumeClient::ChangeXattr(Lane& lane, Opcode opcode, uint64_t ino, std::span<const std::byte> body,
+                                 std::span<std::byte> in) {
   const DirectoryChanges::Change change(changes_, ino);
-  Status set = Call(lane, kFsSetXattr, EncodeXattr(ino, name, flags, outside_group), in, {}, kOnce).status();
+  bare_inodes_.BeginChange(ino);
+  Status changed = Call(lane, opcode, body, in, {}, kOnce).status();
   kept_.NoteOwnChange();
-  return set;
+  if (GivenUp(changed)) {
+    Of(lane).AfterGivenUp([this, ino](const auto&) {
+      kept_.NoteOwnChange();
+      bare_inodes_.EndChange(ino);
+    });
+  } else {
+    bare_inodes_.EndChange(ino);
+  }
+  return changed;
 }
 
 Result<std::vector<std::byte>> VolumeClient::GetXattr(Lane& lane, uint64_t ino, std::string_view name) {
   RETURN_IF_ERROR(CheckXattrName(name));
+  if (name != kQuotaXattr && bare_inodes_.Contains(ino)) {
+    return Status::Error(ENODATA, "no such attribute");
+  }
   const std::span<std::byte> out = lane.buffer().first(kMaxXattr);
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsGetXattr, EncodeXattr(ino, name, 0), {}, out));
   return std::vector<std::byte>(reply.out.begin(), reply.out.end());
 }
 
 Result<std::vector<std::string>> VolumeClient::ListXattr(Lane& lane, uint64_t ino) {
+  if (bare_inodes_.Contains(ino)) {
+    return std::vector<std::string>();
+  }
   const std::span<std::byte> out = lane.buffer().first(kMaxXattr);
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsListXattr, EncodeInode(ino), {}, out));
   std::vector<std::string> names;
@@ -121,10 +141,7 @@ Result<std::vector<std::string>> VolumeClient::ListXattr(Lane& lane, uint64_t in
 Status VolumeClient::RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) {
   RETURN_IF_ERROR(CheckXattrName(name));
   const OwnChange own(*this, lane, ino);
-  const DirectoryChanges::Change change(changes_, ino);
-  Status removed = Call(lane, kFsRemoveXattr, EncodeXattr(ino, name, 0), {}, {}, kOnce).status();
-  kept_.NoteOwnChange();
-  return removed;
+  return ChangeXattr(lane, kFsRemoveXattr, ino, EncodeXattr(ino, name, 0), {});
 }
 
 }  // namespace termfs::fs::client

@@ -115,9 +115,11 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   Of(lane).grants().Granted(opened.entry_ms, opened.attributes_ms);
   Of(lane).grants().Bring(change, opened.directory.get(), opened.directory_ms);
   RenewNames(lane, parent, opened.directory_ms);
-  NoteNews(opened.attributes->ino());  // it may have been there, and was truncated
+  const Attributes attributes = FromWire(*opened.attributes);
+  NoteXattrs(lane, attributes);
+  NoteNews(attributes.ino);  // it may have been there, and was truncated
   // A map in the reply (of a file that was there) is not used: its revocation would not have found the inode.
-  auto made = TakeMade(lane, FromWire(*opened.attributes), flags);
+  auto made = TakeMade(lane, attributes, flags);
   // Of set-id bits, which writes may clear, it has none then.
   if (opened.posts_first && made.ok() && (made->first.mode & (S_ISUID | S_ISGID)) == 0) {
     first_writes_.Made(made->first.ino, asked, generation);

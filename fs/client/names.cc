@@ -170,6 +170,9 @@ Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint
                        .type = entry->type,
                        .cursor = entry->cursor,
                        .attributes = plus ? FromWire(*entry->attributes) : Attributes{}});
+    if (plus) {
+      NoteXattrs(lane, entries.back().attributes);
+    }
   }
   return entries;
 }

@@ -162,6 +162,7 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
       kernel_recalls_.Add();
       for (const uint64_t ino : recall.inodes) {
         known_names_.Forget(ino);
+        bare_inodes_.Forget(ino);
         EndSharing(ino);
       }
       MutexLock lock(invalidator_mutex_);
@@ -229,6 +230,7 @@ void VolumeClient::BeginGeneration(uint64_t generation) {
 void VolumeClient::DropGranted() {
   const std::vector<uint64_t> inodes = kept_.Void();
   known_names_.ForgetAll();
+  bare_inodes_.ForgetAll();
   if (kernel_cache_ == nullptr) {
     return;
   }
@@ -378,7 +380,20 @@ Result<Attributes> VolumeClient::TakeAttributes(Lane& lane, Opcode opcode, std::
   if (decoded.attributes == nullptr) {
     return Status::Error(ENOENT, "no such name");
   }
-  return FromWire(*decoded.attributes);
+  const Attributes attributes = FromWire(*decoded.attributes);
+  NoteXattrs(lane, attributes);
+  return attributes;
+}
+
+void VolumeClient::NoteXattrs(Lane& lane, const Attributes& attributes) {
+  const auto end = Of(lane).grants().AttributesEnd();
+  if (!attributes.no_xattrs || !end.has_value()) {
+    return;
+  }
+  bare_inodes_.Seen(attributes.ino, *end);
+  if (!Of(lane).grants().AttributesEnd().has_value()) {
+    bare_inodes_.Forget(attributes.ino);
+  }
 }
 
 void VolumeClient::RenewNames(Lane& lane, uint64_t directory, uint32_t granted_ms) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/metrics.h"
+#include "fs/client/bare_inodes.h"
 #include "fs/client/directory_changes.h"
 #include "fs/client/file_system.h"
 #include "fs/client/first_writes.h"
@@ -172,6 +173,9 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
                          std::span<std::byte> out = {}, bool once = false);
   // The reply to the lane's last request has granted attributes of the directory for so long.
   void RenewNames(Lane& lane, uint64_t directory, uint32_t granted_ms);
+  // The same of attributes, of this inode.
+  void NoteXattrs(Lane& lane, const Attributes& attributes);
+  Status ChangeXattr(Lane& lane, Opcode opcode, uint64_t ino, std::span<const std::byte> body, std::span<std::byte> in);
   // What changes `directory` and returns what it made there.
   Result<Attributes> CallForMade(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
                                  std::span<const std::byte> body, std::span<std::byte> in = {});
@@ -341,6 +345,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   InodeCacheTable inodes_;
   KnownPages known_pages_;
   KnownNames known_names_;
+  BareInodes bare_inodes_;
   FirstWrites first_writes_;
   std::unique_ptr<VolumeLane> closing_lane_;  // of the thread of shared_; null, as that, where nothing is cached
   std::unique_ptr<SharedOpens> shared_;

@@ -44,7 +44,7 @@ Result<typename Table::NativeTableType> Decode(std::span<const std::byte> body) 
 
 inline wire::Attributes ToWire(const Attributes& a) {
   return {a.ino,   a.generation, a.size,  a.blocks, a.atime, a.mtime, a.ctime,
-          a.btime, a.mode,       a.nlink, a.uid,    a.gid,   a.rdev,  0};
+          a.btime, a.mode,       a.nlink, a.uid,    a.gid,   a.rdev,  a.no_xattrs ? uint32_t(wire::Fact::NoXattrs) : 0};
 }
 
 inline Attributes FromWire(const wire::Attributes& w) {
@@ -60,7 +60,8 @@ inline Attributes FromWire(const wire::Attributes& w) {
           .atime = w.atime(),
           .mtime = w.mtime(),
           .ctime = w.ctime(),
-          .btime = w.btime()};
+          .btime = w.btime(),
+          .no_xattrs = (w.facts() & uint32_t(wire::Fact::NoXattrs)) != 0};
 }
 
 }  // namespace termfs::fs

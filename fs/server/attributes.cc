@@ -54,7 +54,8 @@ Attributes FileService::Report(metadata::Attributes a) {
           .atime = a.atime.count(),
           .mtime = a.mtime.count(),
           .ctime = a.ctime.count(),
-          .btime = a.btime.count()};
+          .btime = a.btime.count(),
+          .no_xattrs = a.no_xattrs.known};
 }
 
 metadata::Attributes FileService::GrantAttributes(Granting& granting, const metadata::Attributes& read) {

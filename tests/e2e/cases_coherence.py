@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+from cases_acl import ACCESS, acl
 from cases_posix import MIB, RENAME_EXCHANGE, read_file, refuses, renameat2, write_file
 from cases_sessions import Stopped
 from volume import check, eventually, run
@@ -137,6 +138,27 @@ def case_grants_cost_no_requests(site):
     for _ in range(20):
         os.stat(none / "f0")
     check(int(none.describe()["fs_metadata_total"]) - before >= 20, "cache=none asks each time")
+
+
+def case_a_long_listing_costs_a_request_for_each_batch(site):
+    """`ls -l` looks at each file, and asks each for extended attributes."""
+    a, b = two_mounts(site)
+    files = 2000
+    os.mkdir(a / "d")
+    for i in range(files):
+        os.close(os.open(a / f"d/f{i}", os.O_CREAT | os.O_WRONLY))
+
+    def listed():
+        before = int(b.describe()["fs_metadata_total"])
+        lines = run("ls", "-l", b / "d").splitlines()
+        check(len(lines) == files + 1, f"{len(lines)} lines")
+        return lines, int(b.describe()["fs_metadata_total"]) - before
+
+    asked = listed()[1]
+    check(asked < files // 8, f"{files} files took {asked} requests")
+    os.setxattr(a / "d/f7", ACCESS, acl(("user", 6), ("named user", 4, 1001), ("group", 0), ("mask", 4), ("other", 0)))
+    marked = [line for line in listed()[0] if line.split()[0].endswith("+")]
+    check(len(marked) == 1 and marked[0].endswith(" f7"), f"with a list: {marked}")
 
 
 def case_names_of_a_new_directory_are_known(site):

@@ -28,7 +28,7 @@ DUE = {errno.ENOENT, errno.EEXIST}
 WEIGHTS = {"write": 14, "read": 14, "zero": 2, "load": 5, "store": 4, "write_word": 4, "read_word": 6,
            "append": 6, "cut": 2, "put": 2, "content": 8, "small_size": 4,
            "extend": 5, "cut_big": 2, "put_big": 3, "big_size": 8,
-           "set_time": 3, "set_mode": 3, "set_label": 3, "get_attributes": 5, "get_label": 3,
+           "set_time": 3, "set_mode": 3, "set_label": 3, "drop_label": 3, "get_attributes": 5, "get_label": 6,
            "create": 8, "open_there": 4, "unlink": 8, "rename": 8, "exchange": 3, "link": 5, "look": 12, "listing": 8,
            "bear": 8, "weigh": 12, "taste": 6,
            "open_again": 2}
@@ -54,9 +54,8 @@ def prepare(root):
     facts = os.path.join(root, "facts")
     os.utime(facts, ns=(0, 0))
     os.chmod(facts, 0o600)
-    os.setxattr(facts, "user.label", b"0")
     models = {"small": Small(), "big": Size(), "names": Names(),
-              "facts": Attributes({"time": 0, "mode": 0o600}), "label": Attributes({"label": b"0"})}
+              "facts": Attributes({"time": 0, "mode": 0o600}), "label": Attributes({"label": None})}
     for page in range(PAGES):
         models[f"data {page}"] = Page([0] * len(CUTS))
         models[f"stored {page}"] = Stored([0])
@@ -339,13 +338,28 @@ class Caller:
         label = b"%d" % self.value()
         self.make([("label", "set", ("label", label), None)], os.setxattr, self.path("facts"), "user.label", label)
 
+    @staticmethod
+    def or_no_data(value, function, *arguments):
+        """What the function returns; `value`, where there is no such extended attribute."""
+        try:
+            return function(*arguments)
+        except OSError as error:
+            if error.errno != errno.ENODATA:
+                raise
+            return value
+
+    def drop_label(self):
+        self.make([("label", "drop", ("label",), lambda absent: not absent)],
+                  self.or_no_data, True, os.removexattr, self.path("facts"), "user.label")
+
     def get_attributes(self):
         self.make([("facts", "get", (), lambda st: (("time", st.st_mtime_ns), ("mode", st.st_mode & 0o7777)))],
                   os.stat, self.random.choice((self.path("facts"), self.files["facts"])))
 
     def get_label(self):
         self.make([("label", "get", (), lambda label: (("label", label),))],
-                  os.getxattr, self.random.choice((self.path("facts"), self.files["facts"])), "user.label")
+                  self.or_no_data, None, os.getxattr, self.random.choice((self.path("facts"), self.files["facts"])),
+                  "user.label")
 
     # --- names ---
 

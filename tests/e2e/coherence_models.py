@@ -134,7 +134,8 @@ class Size(Model):
 
 
 class Attributes(Model):
-    """Named values that are set one by one and read at once: set(name, value) -> None; get() -> ((name, value), ...)."""
+    """Named values that are set one by one and read at once: set(name, value) -> None; drop(name) -> whether there was one;
+    get() -> ((name, value), ...). None is no value."""
     READS = CACHED = ("get",)
 
     def __init__(self, values):
@@ -143,7 +144,10 @@ class Attributes(Model):
     def step(self, state, call):
         if call.name == "get":
             return state if set(call.result) <= set(state) else REFUSED
-        return tuple(sorted({**dict(state), call.arguments[0]: call.arguments[1]}.items()))
+        name, value = call.arguments[0], call.arguments[1] if call.name == "set" else None
+        if call.name == "drop" and call.ended is not None and call.result != (dict(state)[name] is not None):
+            return REFUSED
+        return tuple(sorted({**dict(state), name: value}.items()))
 
 
 class Names(Model):
