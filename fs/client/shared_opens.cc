@@ -29,13 +29,17 @@ void SharedOpens::Stop() {
 
 void SharedOpens::Share(const Open& open) {
   MutexLock lock(mutex_);
-  open->users_++;
   if (const Open idle = TakeListed(open->ino)) {
     EndSoon(idle);
   }
+  open->users_++;
   open->listed_ = true;
+  open->place_ = order_.insert(order_.end(), open);
   listed_[open->ino] = open;
   any_.store(true);
+  if (EndOf(*open) < looks_at_) {
+    wake_.NotifyAll();
+  }
 }
 
 SharedOpens::Open SharedOpens::Join(uint64_t ino, int flags) {
@@ -47,39 +51,21 @@ SharedOpens::Open SharedOpens::Join(uint64_t ino, int flags) {
   if (found == listed_.end() || found->second->flags != flags || EndOf(*found->second) <= steady_clock::now()) {
     return nullptr;
   }
-  const Open& open = found->second;
-  if (open->users_++ == 0) {
-    idle_.erase(open->place_);
-  }
-  return open;
+  idle_ -= found->second->users_++ == 0 ? 1 : 0;
+  return found->second;
 }
 
 bool SharedOpens::Leave(const Open& open, bool keep) {
   MutexLock lock(mutex_);
-  if (!keep || stopping_ || EndOf(*open) <= steady_clock::now()) {
+  const bool full = open->users_ == 1 && idle_ >= kMostIdle;
+  if (!keep || full || stopping_ || EndOf(*open) <= steady_clock::now()) {
     Unlist(open);
   }
   if (--open->users_ > 0) {
     return true;
   }
-  if (open->listed_) {
-    Rest(open);
-  }
+  idle_ += open->listed_ ? 1 : 0;
   return open->listed_;
-}
-
-void SharedOpens::Rest(const Open& open) {
-  if (idle_.size() >= kMostIdle) {
-    EndSoon(TakeListed(idle_.front()->ino));
-  }
-  auto place = idle_.end();
-  while (place != idle_.begin() && EndOf(**std::prev(place)) > EndOf(*open)) {
-    --place;
-  }
-  open->place_ = idle_.insert(place, open);
-  if (EndOf(*open) < looks_at_) {
-    wake_.NotifyAll();
-  }
 }
 
 bool SharedOpens::Unlist(const Open& open) {
@@ -87,12 +73,13 @@ bool SharedOpens::Unlist(const Open& open) {
     return false;
   }
   open->listed_ = false;
+  order_.erase(open->place_);
   listed_.erase(open->ino);
   any_.store(!listed_.empty());
   if (open->users_ > 0) {
     return false;
   }
-  idle_.erase(open->place_);
+  idle_--;
   return true;
 }
 
@@ -148,33 +135,40 @@ void SharedOpens::AwaitClosed(uint64_t ino) {
   }
 }
 
+std::vector<SharedOpens::Open> SharedOpens::TakeOutdated() {
+  std::vector<Open> outdated;
+  const TimePoint now = steady_clock::now();
+  while (!order_.empty() && EndOf(*order_.front()) <= now) {
+    if (Open idle = TakeListed(order_.front()->ino)) {
+      outdated.push_back(std::move(idle));
+    }
+  }
+  looks_at_ = order_.empty() ? now + kLongest : EndOf(*order_.front());
+  return outdated;
+}
+
 void SharedOpens::Run() {
   mutex_.Lock();
   while (!stopping_) {
-    const TimePoint now = steady_clock::now();
-    while (!idle_.empty() && EndOf(*idle_.front()) <= now) {
-      ended_.push_back(TakeListed(idle_.front()->ino));
-    }
+    const std::vector<Open> outdated = TakeOutdated();
     closing_ = std::exchange(ended_, {});
-    if (closing_.empty()) {
-      AwaitWork();
+    if (closing_.empty() && outdated.empty()) {
+      wake_.WaitUntil(mutex_, looks_at_);
       continue;
     }
-    const std::vector<Open> now_closing = closing_;
+    const std::vector<Open> ended = closing_;
     mutex_.Unlock();
-    for (const Open& open : now_closing) {
-      close_(*open);
+    for (const Open& open : ended) {
+      close_(*open, true);
+    }
+    for (const Open& open : outdated) {
+      close_(*open, false);
     }
     mutex_.Lock();
     closing_.clear();
     closed_.NotifyAll();
   }
   mutex_.Unlock();
-}
-
-void SharedOpens::AwaitWork() {
-  looks_at_ = idle_.empty() ? steady_clock::now() + kLongest : EndOf(*idle_.front());
-  wake_.WaitUntil(mutex_, looks_at_);
 }
 
 }  // namespace termfs::fs::client

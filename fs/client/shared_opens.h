@@ -4,9 +4,9 @@
 // any number of handles here, at a time and one after the other, so that opening it again needs no request. See "Pages
 // under a lease".
 //
-// After its last handle an open stays idle for a while. It is shared no more when the server tells of a change, when
-// this client changes the file, after kLongest, or when too many are idle. What is idle then is closed by a thread of
-// this; what is not, by its last user.
+// After its last handle an open stays idle for a while, unless too many are. It is shared no more when the server tells of
+// a change, when this client changes the file, and after kLongest. What is idle then is closed by a thread of this; what
+// is not, by its last user.
 //
 // Thread-safety: any thread. Ownership: shares the inodes' caches; what Close refers to outlives this.
 #pragma once
@@ -46,11 +46,11 @@ class SharedOpen {
 
  private:
   friend class SharedOpens;
-  using Idle = std::list<std::shared_ptr<SharedOpen>>;
+  using Order = std::list<std::shared_ptr<SharedOpen>>;
   // Of SharedOpens, under its lock.
   uint64_t users_ = 0;
   bool listed_ = false;
-  Idle::iterator place_{};  // while nobody uses it and it is listed
+  Order::iterator place_{};  // while it is listed
 };
 
 class SharedOpens {
@@ -59,10 +59,10 @@ class SharedOpens {
 
   // From the open that asked the server. So long a file that was removed elsewhere may keep its space, if nobody tells.
   static constexpr std::chrono::seconds kLongest{10};
-  static constexpr size_t kMostIdle = 256;
+  static constexpr size_t kMostIdle = 4096;  // some KiB each, here and at the server
 
-  // Closes one, on the thread of this; when it returns the server has heard of it.
-  using Close = std::function<void(const SharedOpen& open)>;
+  // Closes one, on the thread of this. `waits`: when it returns the server has heard of it.
+  using Close = std::function<void(const SharedOpen& open, bool waits)>;
 
   explicit SharedOpens(Close close);
   ~SharedOpens() { Stop(); }
@@ -92,12 +92,11 @@ class SharedOpens {
   // Whether it was idle.
   bool Unlist(const Open& open) REQUIRES(mutex_);
   Open TakeListed(uint64_t ino) REQUIRES(mutex_);
-  // It has no user any more, and is idle from now on.
-  void Rest(const Open& open) REQUIRES(mutex_);
   // What was idle, and is not listed any more.
   void EndSoon(const Open& open) REQUIRES(mutex_);
   void Run() EXCLUDES(mutex_);
-  void AwaitWork() REQUIRES(mutex_);
+  // Those whose time is over: of these, what was idle.
+  std::vector<Open> TakeOutdated() REQUIRES(mutex_);
   bool IsClosing(uint64_t ino) REQUIRES(mutex_);
 
   const Close close_;
@@ -106,7 +105,8 @@ class SharedOpens {
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> any_{false};  // is listed
   std::unordered_map<uint64_t, Open> listed_ GUARDED_BY(mutex_);
-  SharedOpen::Idle idle_ GUARDED_BY(mutex_);  // the first to end first
+  SharedOpen::Order order_ GUARDED_BY(mutex_);  // the same, the first to end first
+  size_t idle_ GUARDED_BY(mutex_) = 0;          // of them
   std::vector<Open> ended_ GUARDED_BY(mutex_);
   std::vector<Open> closing_ GUARDED_BY(mutex_);  // by the thread
   TimePoint looks_at_ GUARDED_BY(mutex_){};       // the thread, if nobody wakes it

@@ -51,8 +51,8 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
       write_time_(metrics_.histogram("fs_write")),
-      shared_(caches() ? std::make_unique<SharedOpens>([this](const SharedOpen& open) {
-        CloseOne(*closing_lane_, {.ino = open.ino}, open.cache, Closing::kWaits);
+      shared_(caches() ? std::make_unique<SharedOpens>([this](const SharedOpen& open, bool waits) {
+        CloseOne(*closing_lane_, {.ino = open.ino}, open.cache, waits ? Closing::kWaits : Closing::kPosted);
       })
                        : nullptr),
       kept_(cache) {}
