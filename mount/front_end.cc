@@ -17,12 +17,12 @@ void FrontEnd::RememberOpen(fs::client::OpenFile* file) {
   open_.insert(file);
 }
 
-void FrontEnd::Release(fs::client::Lane& lane, fs::client::OpenFile* file, std::optional<uint64_t> flock_owner) {
+void FrontEnd::Release(fs::client::Lane& lane, fs::client::OpenFile* file) {
   {
     MutexLock lock(mutex_);
     open_.erase(file);
   }
-  file_system_.Release(lane, file, flock_owner);
+  file_system_.Release(lane, file);
 }
 
 void FrontEnd::ReleaseAll(fs::client::Lane& lane) {

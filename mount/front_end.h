@@ -69,8 +69,7 @@ class FrontEnd {
 
   void RememberOpen(fs::client::OpenFile* file) EXCLUDES(mutex_);
   // Ends an open file, remembered or not.
-  void Release(fs::client::Lane& lane, fs::client::OpenFile* file, std::optional<uint64_t> flock_owner = std::nullopt)
-      EXCLUDES(mutex_);
+  void Release(fs::client::Lane& lane, fs::client::OpenFile* file) EXCLUDES(mutex_);
   // After the serving threads have ended: releases what the kernel left open.
   void ReleaseAll(fs::client::Lane& lane) EXCLUDES(mutex_);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Locks hold between all mounts of a volume: the kernel keeps none by itself. fcntl's come as ranges, flock's as the
-// whole file; an owner is the kernel's number for a process or, of flock and open-file-description locks, an open file.
+// whole file; an owner of ranges is the kernel's number for a process or, of open-file-description locks, an open file.
 #include <fcntl.h>
 #include <sys/file.h>
 
@@ -59,7 +59,6 @@ void OnFlock(fuse_req_t request, fuse_ino_t, fuse_file_info* info, int operation
   const int what = operation & ~LOCK_NB;
   AnswerLock(request, info,
              {.flock = true,
-              .owner = info->lock_owner,
               .type = what == LOCK_SH   ? fs::LockType::kRead
                       : what == LOCK_EX ? fs::LockType::kWrite
                                         : fs::LockType::kUnlock,

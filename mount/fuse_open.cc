@@ -45,8 +45,7 @@ void OnSync(fuse_req_t request, fuse_ino_t, int data_only, fuse_file_info* info)
 }
 
 void OnRelease(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  FrontEnd::Of(request).Release(FrontEnd::lane(), FileOf(info),
-                                info->flock_release ? std::optional<uint64_t>(info->lock_owner) : std::nullopt);
+  FrontEnd::Of(request).Release(FrontEnd::lane(), FileOf(info));
   Reply(request, Status::Ok());
 }
 

@@ -5,15 +5,20 @@
 
 namespace termfs::fs::client {
 
-void BareInodes::Seen(uint64_t ino, BootTime end) {
+void BareInodes::Seen(const Attributes& attributes, const LaneGrants& grants) {
+  const uint64_t ino = attributes.ino;
   MutexLock lock(mutex_);
-  if (changing_.contains(ino)) {
+  const auto end = grants.AttributesEnd();  // a recall that this does not see is counted, and calls Forget, later
+  if (!end.has_value() || changing_.contains(ino)) {
     return;
+  }
+  if (!attributes.no_xattrs) {
+    return Erase(ino);
   }
   if (recent_.size() >= kMost && !recent_.contains(ino)) {
     earlier_ = std::exchange(recent_, {});
   }
-  recent_[ino] = end;
+  recent_[ino] = *end;
 }
 
 bool BareInodes::Contains(uint64_t ino) {

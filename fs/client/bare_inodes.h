@@ -16,17 +16,18 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "fs/client/kept_by_kernel.h"
+#include "fs/types.h"
 
 namespace termfs::fs::client {
 
 class BareInodes {
  public:
-  // It has none, and its attributes are granted until `end`. Look afterwards whether anything was recalled since they
-  // were asked for, and if so, Forget it.
-  void Seen(uint64_t ino, BootTime end) EXCLUDES(mutex_);
+  // What the attributes say that the last reply of that lane has granted, if it has.
+  void Seen(const Attributes& attributes, const LaneGrants& grants) EXCLUDES(mutex_);
   // It has none now.
   bool Contains(uint64_t ino) EXCLUDES(mutex_);
-  // Before a recall of its attributes is answered.
+  // Its attributes are granted no longer: after that was counted as a recall, and before it is answered.
   void Forget(uint64_t ino) EXCLUDES(mutex_);
   void ForgetAll() EXCLUDES(mutex_);
 

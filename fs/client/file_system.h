@@ -177,7 +177,7 @@ struct SetAttributes {  // what is absent stays
 // A lock of a file: of bytes, as fcntl has it, or of the whole, as flock has it. The two do not see each other.
 struct FileLock {
   bool flock = false;
-  uint64_t owner = 0;  // process or open file, by the kernel's number
+  uint64_t owner = 0;  // process or open file, by the kernel's number; of flock it is always the handle
   LockType type = LockType::kRead;
   uint64_t start = 0;
   uint64_t end = kLastLockByte;  // the last byte
@@ -299,8 +299,8 @@ class FileSystem {
   virtual Status Sync(Lane& lane, OpenFile* file, bool data_only) = 0;
   virtual Status SyncDirectory(Lane& lane, uint64_t ino) = 0;
   // Does not wait for the server. Locks end that were taken by this handle for owners that were not flushed (those of
-  // open files), and that of `flock_owner`.
-  virtual void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner = std::nullopt) = 0;
+  // open files), and its flock.
+  virtual void Release(Lane& lane, OpenFile* file) = 0;
   // Holds against every client of the volume until it is unlocked, as file_system.h says of Flush and Release, or the
   // client ends. EBUSY: another has it locked, and lock.wait is not set; EDEADLK; EINTR: interrupted in the wait, it
   // is not locked; ENOLCK: too many. `sleep`: null: nothing waits; else also what does not wait for locks may have to

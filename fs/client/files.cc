@@ -116,7 +116,7 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   Of(lane).grants().Bring(change, opened.directory.get(), opened.directory_ms);
   RenewNames(lane, parent, opened.directory_ms);
   const Attributes attributes = FromWire(*opened.attributes);
-  NoteXattrs(lane, attributes);
+  bare_inodes_.Seen(attributes, Of(lane).grants());
   NoteNews(attributes.ino);  // it may have been there, and was truncated
   // A map in the reply (of a file that was there) is not used: its revocation would not have found the inode.
   auto made = TakeMade(lane, attributes, flags);
@@ -219,9 +219,9 @@ Status VolumeClient::SyncDirectory(Lane& lane, uint64_t) {
   return Call(lane, kFsSync, Encode<wire::Sync>({})).status();
 }
 
-void VolumeClient::Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) {
+void VolumeClient::Release(Lane& lane, OpenFile* file) {
   Closed closed{.ino = file->ino};
-  TakeOwners(*file, flock_owner, closed);
+  TakeOwners(*file, closed);
   NoteUse(*file);
   if (file->shared != nullptr && shared_->Leave(file->shared, IsAsOpened(*file->shared))) {
     if (!closed.record_owners.empty() || !closed.flock_owners.empty()) {
@@ -292,6 +292,8 @@ OpenFile* VolumeClient::OpenAgain(Lane& lane, uint64_t ino, int flags) {
 void VolumeClient::Unshare(Lane& lane, uint64_t ino, Closing how) {
   if (const SharedOpens::Open idle = shared_ != nullptr ? shared_->Take(ino) : nullptr) {
     CloseOne(lane, {.ino = ino}, idle->cache, how);
+  } else if (shared_ != nullptr && how == Closing::kWaits) {
+    shared_->AwaitClosed({ino});
   }
 }
 

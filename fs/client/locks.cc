@@ -34,7 +34,7 @@ wire::LockT ToWire(const LockKey& key, const LockRange& range, LockType type, ui
 }
 
 LockKey KeyOf(const OpenFile& file, const FileLock& lock) {
-  return {.ino = file.ino, .flock = lock.flock, .owner = lock.owner};
+  return {.ino = file.ino, .flock = lock.flock, .owner = lock.flock ? file.flock_owner : lock.owner};
 }
 
 LockRange RangeOf(const FileLock& lock) {
@@ -211,7 +211,8 @@ Result<std::optional<FileLock>> VolumeClient::TestLock(Lane& lane, OpenFile* fil
 
 Status VolumeClient::Flush(Lane& lane, OpenFile* file, uint64_t owner) {
   if (!CheckUsable(file).ok() || !held_locks_.Any({.ino = file->ino, .flock = false, .owner = owner})) {
-    return Status::Ok();  // every write has reached the server before it returned
+    file->ForgetRecordOwner(owner);  // who may lock by another handle before this one is released
+    return Status::Ok();             // every write has reached the server before it returned
   }
   Status unlocked = Lock(lane, file, {.owner = owner, .type = LockType::kUnlock}, nullptr);
   if (unlocked.ok()) {
@@ -220,7 +221,7 @@ Status VolumeClient::Flush(Lane& lane, OpenFile* file, uint64_t owner) {
   return unlocked;
 }
 
-void VolumeClient::TakeOwners(OpenFile& file, std::optional<uint64_t> flock_owner, Closed& closed) {
+void VolumeClient::TakeOwners(OpenFile& file, Closed& closed) {
   const auto take = [this](const LockKey& key, std::vector<uint64_t>& owners) {
     if (held_locks_.Any(key)) {
       held_locks_.Forget(key);
@@ -230,9 +231,7 @@ void VolumeClient::TakeOwners(OpenFile& file, std::optional<uint64_t> flock_owne
   for (const uint64_t owner : file.record_owners()) {
     take({.ino = file.ino, .flock = false, .owner = owner}, closed.record_owners);
   }
-  if (flock_owner) {
-    take({.ino = file.ino, .flock = true, .owner = *flock_owner}, closed.flock_owners);
-  }
+  take({.ino = file.ino, .flock = true, .owner = file.flock_owner}, closed.flock_owners);
 }
 
 // Returns the files that are not locked any more.

@@ -170,8 +170,9 @@ Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint
                        .type = entry->type,
                        .cursor = entry->cursor,
                        .attributes = plus ? FromWire(*entry->attributes) : Attributes{}});
-    if (plus) {
-      NoteXattrs(lane, entries.back().attributes);
+    const DirectoryEntry& added = entries.back();
+    if (plus && added.name != "." && added.name != "..") {  // which are granted nothing
+      bare_inodes_.Seen(added.attributes, Of(lane).grants());
     }
   }
   return entries;

@@ -34,12 +34,20 @@ void SharedOpens::Share(const Open& open) {
   }
   open->users_++;
   open->listed_ = true;
-  open->place_ = order_.insert(order_.end(), open);
+  Insert(open);
   listed_[open->ino] = open;
   any_.store(true);
   if (EndOf(*open) < looks_at_) {
     wake_.NotifyAll();
   }
+}
+
+void SharedOpens::Insert(const Open& open) {
+  auto place = order_.end();
+  while (place != order_.begin() && EndOf(**std::prev(place)) > EndOf(*open)) {
+    --place;
+  }
+  open->place_ = order_.insert(place, open);
 }
 
 SharedOpens::Open SharedOpens::Join(uint64_t ino, int flags) {
@@ -90,7 +98,7 @@ SharedOpens::Open SharedOpens::TakeListed(uint64_t ino) {
 }
 
 void SharedOpens::EndSoon(const Open& open) {
-  ended_.push_back(open);
+  ended_.push_front(open);
   wake_.NotifyAll();
 }
 
@@ -104,7 +112,9 @@ SharedOpens::Open SharedOpens::Take(uint64_t ino) {
 
 std::vector<SharedOpens::Open> SharedOpens::TakeAll() {
   MutexLock lock(mutex_);
-  std::vector<Open> all = std::exchange(ended_, {});
+  std::vector<Open> all(ended_.begin(), ended_.end());
+  ended_.clear();
+  closed_.NotifyAll();
   while (!listed_.empty()) {
     if (Open idle = TakeListed(listed_.begin()->first)) {
       all.push_back(std::move(idle));
@@ -123,49 +133,45 @@ void SharedOpens::End(uint64_t ino) {
   }
 }
 
-bool SharedOpens::IsClosing(uint64_t ino) {
-  const auto is_it = [ino](const Open& open) { return open->ino == ino; };
-  return std::any_of(ended_.begin(), ended_.end(), is_it) || std::any_of(closing_.begin(), closing_.end(), is_it);
+bool SharedOpens::IsClosing(const std::vector<uint64_t>& inodes) {
+  const auto is_one = [&](const Open& open) {
+    return open != nullptr && std::find(inodes.begin(), inodes.end(), open->ino) != inodes.end();
+  };
+  return is_one(closing_) || std::any_of(ended_.begin(), ended_.end(), is_one);
 }
 
-void SharedOpens::AwaitClosed(uint64_t ino) {
+void SharedOpens::AwaitClosed(const std::vector<uint64_t>& inodes) {
   const auto deadline = steady_clock::now() + kPatience;
   MutexLock lock(mutex_);
-  while (IsClosing(ino) && !stopping_ && closed_.WaitUntil(mutex_, deadline)) {
+  while (IsClosing(inodes) && !stopping_ && closed_.WaitUntil(mutex_, deadline)) {
   }
 }
 
-std::vector<SharedOpens::Open> SharedOpens::TakeOutdated() {
-  std::vector<Open> outdated;
+void SharedOpens::EndOutdated() {
   const TimePoint now = steady_clock::now();
   while (!order_.empty() && EndOf(*order_.front()) <= now) {
-    if (Open idle = TakeListed(order_.front()->ino)) {
-      outdated.push_back(std::move(idle));
+    if (const Open idle = TakeListed(order_.front()->ino)) {
+      ended_.push_back(idle);
     }
   }
   looks_at_ = order_.empty() ? now + kLongest : EndOf(*order_.front());
-  return outdated;
 }
 
 void SharedOpens::Run() {
   mutex_.Lock();
   while (!stopping_) {
-    const std::vector<Open> outdated = TakeOutdated();
-    closing_ = std::exchange(ended_, {});
-    if (closing_.empty() && outdated.empty()) {
+    EndOutdated();
+    if (ended_.empty()) {
       wake_.WaitUntil(mutex_, looks_at_);
       continue;
     }
-    const std::vector<Open> ended = closing_;
+    const Open open = ended_.front();
+    ended_.pop_front();
+    closing_ = open;
     mutex_.Unlock();
-    for (const Open& open : ended) {
-      close_(*open, true);
-    }
-    for (const Open& open : outdated) {
-      close_(*open, false);
-    }
+    close_(*open);
     mutex_.Lock();
-    closing_.clear();
+    closing_ = nullptr;
     closed_.NotifyAll();
   }
   mutex_.Unlock();

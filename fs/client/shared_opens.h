@@ -4,9 +4,9 @@
 // any number of handles here, at a time and one after the other, so that opening it again needs no request. See "Pages
 // under a lease".
 //
-// After its last handle an open stays idle for a while, unless too many are. It is shared no more when the server tells of
-// a change, when this client changes the file, and after kLongest. What is idle then is closed by a thread of this; what
-// is not, by its last user.
+// After its last handle an open stays idle for a while, unless too many are. It is shared no more when the server tells
+// of a change, when this client changes the file, and after kLongest. What is idle then is closed by a thread of this;
+// what is not, by its last user.
 //
 // Thread-safety: any thread. Ownership: shares the inodes' caches; what Close refers to outlives this.
 #pragma once
@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -61,8 +62,8 @@ class SharedOpens {
   static constexpr std::chrono::seconds kLongest{10};
   static constexpr size_t kMostIdle = 4096;  // some KiB each, here and at the server
 
-  // Closes one, on the thread of this. `waits`: when it returns the server has heard of it.
-  using Close = std::function<void(const SharedOpen& open, bool waits)>;
+  // Closes one, on the thread of this; when it returns the server has heard of it.
+  using Close = std::function<void(const SharedOpen& open)>;
 
   explicit SharedOpens(Close close);
   ~SharedOpens() { Stop(); }
@@ -82,8 +83,8 @@ class SharedOpens {
   std::vector<Open> TakeAll() EXCLUDES(mutex_);
   // Nobody joins it any more. If it was idle it is closed soon.
   void End(uint64_t ino) EXCLUDES(mutex_);
-  // Until what ended of it is closed, but not for ever.
-  void AwaitClosed(uint64_t ino) EXCLUDES(mutex_);
+  // Until what ended of these is closed, but not for ever.
+  void AwaitClosed(const std::vector<uint64_t>& inodes) EXCLUDES(mutex_);
 
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -92,12 +93,14 @@ class SharedOpens {
   // Whether it was idle.
   bool Unlist(const Open& open) REQUIRES(mutex_);
   Open TakeListed(uint64_t ino) REQUIRES(mutex_);
-  // What was idle, and is not listed any more.
+  // What was idle, and is not listed any more. Somebody may wait for that.
   void EndSoon(const Open& open) REQUIRES(mutex_);
+  // In their order: most of the time that is the one of their ends.
+  void Insert(const Open& open) REQUIRES(mutex_);
   void Run() EXCLUDES(mutex_);
-  // Those whose time is over: of these, what was idle.
-  std::vector<Open> TakeOutdated() REQUIRES(mutex_);
-  bool IsClosing(uint64_t ino) REQUIRES(mutex_);
+  // Those whose time is over.
+  void EndOutdated() REQUIRES(mutex_);
+  bool IsClosing(const std::vector<uint64_t>& inodes) REQUIRES(mutex_);
 
   const Close close_;
   Mutex mutex_;
@@ -107,9 +110,9 @@ class SharedOpens {
   std::unordered_map<uint64_t, Open> listed_ GUARDED_BY(mutex_);
   SharedOpen::Order order_ GUARDED_BY(mutex_);  // the same, the first to end first
   size_t idle_ GUARDED_BY(mutex_) = 0;          // of them
-  std::vector<Open> ended_ GUARDED_BY(mutex_);
-  std::vector<Open> closing_ GUARDED_BY(mutex_);  // by the thread
-  TimePoint looks_at_ GUARDED_BY(mutex_){};       // the thread, if nobody wakes it
+  std::deque<Open> ended_ GUARDED_BY(mutex_);   // in the order in which they are closed
+  Open closing_ GUARDED_BY(mutex_);             // by the thread
+  TimePoint looks_at_ GUARDED_BY(mutex_){};     // the thread, if nobody wakes it
   CondVar closed_;
   std::thread thread_;
 };

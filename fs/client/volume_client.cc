@@ -51,8 +51,8 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
       write_time_(metrics_.histogram("fs_write")),
-      shared_(caches() ? std::make_unique<SharedOpens>([this](const SharedOpen& open, bool waits) {
-        CloseOne(*closing_lane_, {.ino = open.ino}, open.cache, waits ? Closing::kWaits : Closing::kPosted);
+      shared_(caches() ? std::make_unique<SharedOpens>([this](const SharedOpen& open) {
+        CloseOne(*closing_lane_, {.ino = open.ino}, open.cache, Closing::kWaits);
       })
                        : nullptr),
       kept_(cache) {}
@@ -136,6 +136,7 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
       known_pages_.Dropped(invalidate.ino, std::chrono::steady_clock::now());
       const std::shared_ptr<InodeCache> cache = inodes_.Find(invalidate.ino);
       kept_.NoteRecall();  // attributes go along
+      bare_inodes_.Forget(invalidate.ino);
       MutexLock lock(invalidator_mutex_);
       if (pages_ == nullptr) {
         return Status::Error(ENOTCONN, "the mount is ending");
@@ -199,9 +200,9 @@ std::function<bool()> VolumeClient::DropOf(std::shared_ptr<const wire::RecallT> 
   return [this, recalled = std::move(recalled), when = std::chrono::steady_clock::now()] {
     for (const uint64_t ino : recalled->inodes) {
       kernel_cache_->InvalidateAttributes(ino, when);
-      if (shared_ != nullptr) {
-        shared_->AwaitClosed(ino);  // who has removed a file wants its space
-      }
+    }
+    if (shared_ != nullptr) {
+      shared_->AwaitClosed(recalled->inodes);  // who has removed a file wants its space
     }
     bool dropped = true;
     for (const auto& entry : recalled->entries) {
@@ -381,19 +382,8 @@ Result<Attributes> VolumeClient::TakeAttributes(Lane& lane, Opcode opcode, std::
     return Status::Error(ENOENT, "no such name");
   }
   const Attributes attributes = FromWire(*decoded.attributes);
-  NoteXattrs(lane, attributes);
+  bare_inodes_.Seen(attributes, Of(lane).grants());
   return attributes;
-}
-
-void VolumeClient::NoteXattrs(Lane& lane, const Attributes& attributes) {
-  const auto end = Of(lane).grants().AttributesEnd();
-  if (!attributes.no_xattrs || !end.has_value()) {
-    return;
-  }
-  bare_inodes_.Seen(attributes.ino, *end);
-  if (!Of(lane).grants().AttributesEnd().has_value()) {
-    bare_inodes_.Forget(attributes.ino);
-  }
 }
 
 void VolumeClient::RenewNames(Lane& lane, uint64_t directory, uint32_t granted_ms) {

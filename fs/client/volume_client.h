@@ -65,6 +65,8 @@ class OpenFile {
   const std::shared_ptr<InodeCache> cache;
   const SharedOpens::Open shared;  // null: the open at the server is this handle's own
   const uint64_t dropping_open = 0;
+  // The kernel's own number may be that of a later handle before this one is released.
+  const uint64_t flock_owner = next_flock_owner_.fetch_add(1, std::memory_order_relaxed);
   uint32_t told;  // of losses of what was written: WriteHistory's
 
   // Owners that took record locks by this handle, and have not closed it since. Any thread.
@@ -82,6 +84,7 @@ class OpenFile {
   }
 
  private:
+  static inline std::atomic<uint64_t> next_flock_owner_{1};
   Mutex mutex_;
   std::set<uint64_t> record_owners_ GUARDED_BY(mutex_);
 };
@@ -139,7 +142,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   void AwaitDropped(const OpenFile* file) override EXCLUDES(dropping_mutex_);
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
-  void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) override;
+  void Release(Lane& lane, OpenFile* file) override;
   Status Lock(Lane& lane, OpenFile* file, const FileLock& lock, LockSleep* sleep) override;
   Result<std::optional<FileLock>> TestLock(Lane& lane, OpenFile* file, const FileLock& lock) override;
   Result<uint64_t> Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) override;
@@ -173,8 +176,6 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
                          std::span<std::byte> out = {}, bool once = false);
   // The reply to the lane's last request has granted attributes of the directory for so long.
   void RenewNames(Lane& lane, uint64_t directory, uint32_t granted_ms);
-  // The same of attributes, of this inode.
-  void NoteXattrs(Lane& lane, const Attributes& attributes);
   Status ChangeXattr(Lane& lane, Opcode opcode, uint64_t ino, std::span<const std::byte> body, std::span<std::byte> in);
   // What changes `directory` and returns what it made there.
   Result<Attributes> CallForMade(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
@@ -317,7 +318,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Status EndWait(Lane& lane, const OpenFile& file, const FileLock& lock, uint64_t ticket, HeldLocks::Asking& asking,
                  const Status& why);
   void LockGranted(uint64_t ticket) EXCLUDES(lock_waits_mutex_);
-  void TakeOwners(OpenFile& file, std::optional<uint64_t> flock_owner, Closed& closed);
+  void TakeOwners(OpenFile& file, Closed& closed);
   Result<std::vector<uint64_t>> ReclaimLocks(tlib::client::Channel& channel);
   void DeferRelease(const Closed& closed) EXCLUDES(deferred_mutex_);
   // Has the kernel drop everything that any session has granted. Returns when it has.

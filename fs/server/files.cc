@@ -74,6 +74,9 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
   }
   // Before the attributes are read: what they tell of the contents holds for as long as it has the lease.
   const wire::Caching caching = caches ? LeaseAtOpen(*inode, request.session) : wire::Caching::No;
+  if (caching != wire::Caching::No) {  // its client may open it again by itself, until any attribute changes
+    coherence_.grants().AddAlways(GrantKey::Attributes(ino), request.session.id);
+  }
   auto attributes = [&]() -> Result<metadata::Attributes> {
     if (ending) {
       RETURN_IF_ERROR(GateHold::Enter(*inode, GateMode::kShared, request.session).status());
@@ -339,7 +342,8 @@ Status FileService::CloseOne(const Request& request, Inode& inode) {
   if (freed) {
     hold.Leave();
     reclaimer_.Kick();
-    coherence_.Recall(0, {inode.ino}, {});  // the caller's kernel does not know either
+    // The caller's kernel does not know either. Not here: a client that is told something waits for what it is closing.
+    RecallLater(inode.ino);
   }
   return Status::Ok();
 }

@@ -370,7 +370,7 @@ void FileService::AfterRemoval(const Removed& removed, Nanoseconds now) {
     MutexLock lock(inode->mutex);
     inode->unlinked = true;
     for (const auto& [session, opener] : inode->opens) {
-      if (opener.caches) {  // it may have closed the file already, and is told
+      if (opener.leases > 0) {  // it may have closed the file already, and is told
         coherence_.grants().AddAlways(GrantKey::Attributes(removed.ino), session);
       }
     }

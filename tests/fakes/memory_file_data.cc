@@ -109,11 +109,8 @@ Result<std::pair<fs::Attributes, fs::client::OpenFile*>> MemoryFileSystem::Creat
   return std::pair(node->attributes, reinterpret_cast<OpenFile*>(new Handle{node->attributes.ino, flags}));
 }
 
-void MemoryFileSystem::Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) {
-  if (flock_owner) {
-    [[maybe_unused]] const Status unlocked =
-        Lock(lane, file, {.flock = true, .owner = *flock_owner, .type = fs::LockType::kUnlock}, nullptr);
-  }
+void MemoryFileSystem::Release(Lane& lane, OpenFile* file) {
+  [[maybe_unused]] const Status unlocked = Lock(lane, file, {.flock = true, .type = fs::LockType::kUnlock}, nullptr);
   const std::unique_ptr<Handle> handle(&HandleOf(file));
   open_files_--;
   WriterLock lock(volume_.mutex);
@@ -180,7 +177,9 @@ Result<uint64_t> MemoryFileSystem::Copy(Lane& lane, const fs::client::FileCopy& 
 
 fs::server::LockRequest MemoryFileSystem::RequestOf(OpenFile* file, const fs::client::FileLock& lock) const {
   return {.ino = HandleOf(file).ino,
-          .owner = {.holder = {.client = reinterpret_cast<uintptr_t>(this)}, .flock = lock.flock, .id = lock.owner},
+          .owner = {.holder = {.client = reinterpret_cast<uintptr_t>(this)},
+                    .flock = lock.flock,
+                    .id = lock.flock ? reinterpret_cast<uintptr_t>(file) : lock.owner},
           .type = lock.type,
           .start = lock.start,
           .end = lock.end,

@@ -109,7 +109,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   void AwaitDropped(const OpenFile*) override {}
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
-  void Release(Lane& lane, OpenFile* file, std::optional<uint64_t> flock_owner) override;
+  void Release(Lane& lane, OpenFile* file) override;
   // One that waits looks again now and then.
   Status Lock(Lane& lane, OpenFile* file, const fs::client::FileLock& lock, fs::client::LockSleep* sleep) override;
   Result<std::optional<fs::client::FileLock>> TestLock(Lane& lane, OpenFile* file,

@@ -24,7 +24,18 @@ namespace {
 
 constexpr uint64_t kBare = 7;
 
-BootTime In(seconds time) { return Clock::System().Now() + time; }
+// What a reply grants.
+class Granted {
+ public:
+  explicit Granted(seconds time = seconds(60)) {
+    grants.BeginRequest();
+    grants.Granted(0, static_cast<uint32_t>(std::chrono::milliseconds(time).count()));
+  }
+  client::KeptByKernel kept;
+  client::LaneGrants grants{kept};
+};
+
+Attributes Bare(uint64_t ino) { return {.ino = ino, .no_xattrs = true}; }
 
 Status Label(Mount& mount, uint64_t ino, std::string_view value) {
   return mount.fs->SetXattr(*mount.lane, ino, "user.label", std::as_bytes(std::span(value)), 0, false);
@@ -68,39 +79,55 @@ class BareInodesTest : public testing::Test {
 }  // namespace
 
 TEST(BareInodes, Contains_WhatWasSeenAndNothingHasHappenedToSince) {
+  Granted granted;
   BareInodes bare;
   EXPECT_FALSE(bare.Contains(kBare));
-  bare.Seen(kBare, In(seconds(60)));
-  bare.Seen(kBare + 1, In(seconds(60)));
+  bare.Seen(Bare(kBare), granted.grants);
+  bare.Seen(Bare(kBare + 1), granted.grants);
+  bare.Seen(Bare(kBare + 2), granted.grants);
   EXPECT_TRUE(bare.Contains(kBare));
   bare.Forget(kBare);
   EXPECT_FALSE(bare.Contains(kBare));
   EXPECT_TRUE(bare.Contains(kBare + 1));
+  bare.Seen({.ino = kBare + 1}, granted.grants);
+  EXPECT_FALSE(bare.Contains(kBare + 1)) << "it has some now";
+  EXPECT_TRUE(bare.Contains(kBare + 2));
   bare.ForgetAll();
-  EXPECT_FALSE(bare.Contains(kBare + 1));
-  bare.Seen(kBare, In(seconds(0)));
-  EXPECT_FALSE(bare.Contains(kBare)) << "its time is over";
+  EXPECT_FALSE(bare.Contains(kBare + 2));
+}
+
+TEST(BareInodes, WhatIsNotGranted_IsNotKnown) {
+  Granted nothing(seconds(0));
+  Granted granted;
+  BareInodes bare;
+  bare.Seen(Bare(kBare), nothing.grants);
+  EXPECT_FALSE(bare.Contains(kBare));
+  granted.kept.NoteRecall();
+  bare.Seen(Bare(kBare), granted.grants);
+  EXPECT_FALSE(bare.Contains(kBare)) << "something was recalled since it was asked for";
 }
 
 TEST(BareInodes, WhileItChanges_NothingIsKnown) {
+  Granted granted;
   BareInodes bare;
-  bare.Seen(kBare, In(seconds(60)));
+  bare.Seen(Bare(kBare), granted.grants);
   bare.BeginChange(kBare);
   bare.BeginChange(kBare);
   EXPECT_FALSE(bare.Contains(kBare));
   bare.EndChange(kBare);
-  bare.Seen(kBare, In(seconds(60)));
+  bare.Seen(Bare(kBare), granted.grants);
   EXPECT_FALSE(bare.Contains(kBare)) << "one of two is under way";
   bare.EndChange(kBare);
-  bare.Seen(kBare, In(seconds(60)));
+  bare.Seen(Bare(kBare), granted.grants);
   EXPECT_TRUE(bare.Contains(kBare));
 }
 
 TEST(BareInodes, Many_TheLastOnesAreKnown) {
   constexpr uint64_t kMany = 200'000;
+  Granted granted(seconds(600));
   BareInodes bare;
   for (uint64_t ino = 1; ino <= kMany; ++ino) {
-    bare.Seen(ino, In(seconds(600)));
+    bare.Seen(Bare(ino), granted.grants);
   }
   EXPECT_FALSE(bare.Contains(1));
   for (uint64_t ino = kMany - 30'000; ino <= kMany; ++ino) {
@@ -141,6 +168,25 @@ TEST_F(BareInodesTest, WhatAnyMountSets_IsSeen) {
     ASSERT_TRUE(setter->fs->RemoveXattr(*setter->lane, ino, "user.label").ok());
     EXPECT_EQ(LabelOf(one, ino), std::nullopt);
   }
+}
+
+// What takes its pages back takes its attributes back with them.
+TEST_F(BareInodesTest, WhatAnotherWritesAndThenSets_IsSeen) {
+  one.Close(one.Open("f", O_RDONLY));
+  one.Stat(ino);
+  EXPECT_FALSE(Asks(one));
+  client::OpenFile* const writer = other.Open("f", O_WRONLY);
+  ASSERT_TRUE(other.Write(writer, 0, "contents").ok());
+  other.Close(writer);
+  ASSERT_TRUE(Label(other, ino, "red").ok());
+  EXPECT_EQ(LabelOf(one, ino), "red");
+}
+
+TEST_F(BareInodesTest, AListing_TellsNothingOfItsDirectory) {
+  Mount lister(volume, &one_cache);
+  ASSERT_TRUE(lister.fs->ReadDirectory(*lister.lane, kRootInode, 0, 4096, true).ok());
+  ASSERT_TRUE(Label(other, kRootInode, "red").ok());
+  EXPECT_EQ(LabelOf(lister, kRootInode), "red");
 }
 
 TEST_F(BareInodesTest, WhatIsMadeWithAList_IsAskedFor) {

@@ -121,9 +121,42 @@ TEST_F(FileLocks, Release_EndsFlock) {
   EXPECT_EQ(Lock(a, fa, lock), 0);
   EXPECT_EQ(Lock(b, fb, lock), EBUSY);
   EXPECT_EQ(Lock(b, fb, Record(3, LockType::kWrite)), 0) << "fcntl does not see flock";
-  a.fs->Release(*a.lane, fa, 3);
+  a.Close(fa);
   EXPECT_TRUE(Eventually([&] { return Lock(b, fb, lock) == 0; }));
   a.Close(again);
+  b.Close(fb);
+}
+
+// The kernel numbers open files by their memory, which the next one may get before the release of this one has come.
+TEST_F(FileLocks, Flock_IsTheHandlesOwn_WhateverTheKernelCallsIt) {
+  FileLock lock = Record(3, LockType::kWrite);
+  lock.flock = true;
+  OpenFile* const next = a.Open("f");
+  EXPECT_EQ(Lock(a, fa, lock), 0);
+  EXPECT_EQ(Lock(a, next, lock), EBUSY);
+  lock.type = LockType::kUnlock;
+  EXPECT_EQ(Lock(a, fa, lock), 0);
+  lock.type = LockType::kWrite;
+  EXPECT_EQ(Lock(a, next, lock), 0);
+  a.Close(fa);
+  a.FreeBytes();  // after which the server has heard of it
+  EXPECT_EQ(Lock(b, fb, lock), EBUSY);
+  a.Close(next);
+  EXPECT_TRUE(Eventually([&] { return Lock(b, fb, lock) == 0; }));
+  b.Close(fb);
+}
+
+// close(2) returns after the flush; the release comes later.
+TEST_F(FileLocks, Release_EndsNoRecordLockOfWhoWasFlushed) {
+  OpenFile* const next = a.Open("f");
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kUnlock)), 0);
+  EXPECT_TRUE(a.fs->Flush(*a.lane, fa, 1).ok());
+  EXPECT_EQ(Lock(a, next, Record(1, LockType::kWrite)), 0);
+  a.Close(fa);
+  a.FreeBytes();
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), EBUSY);
+  a.Close(next);
   b.Close(fb);
 }
 

@@ -121,9 +121,9 @@ TEST_F(SharedOpensTest, LocksEndWithTheirHandle_NotWithTheLastOfTheFile) {
     client::FileLock exclusive = lock;
     exclusive.type = LockType::kWrite;
     EXPECT_EQ(b.fs->Lock(*b.lane, writer, exclusive, nullptr).code(), EBUSY);
-    a.fs->Release(*a.lane, locker, 7);
+    a.Close(locker);
     EXPECT_TRUE(Eventually([&] { return b.fs->Lock(*b.lane, writer, exclusive, nullptr).ok(); })) << flock;
-    b.fs->Release(*b.lane, writer, 7);
+    b.Close(writer);
     EXPECT_EQ(a.Read(other, 0, 100), "contents");
     a.Close(other);
   }
@@ -245,6 +245,17 @@ TEST_F(SharedOpensTest, WhatAnotherRemoves_IsFreed_AlsoWhenNoAttributesAreGrante
       << "long before it would be closed anyway";
 }
 
+// Its attributes were granted to nobody but by the open.
+TEST_F(SharedOpensTest, WhatAnotherChangesOfItsAttributes_IsAsked) {
+  for (int i = 0; i < 2; ++i) {
+    OpensAgain();
+    client::SetAttributes atime;
+    atime.atime = 5 + i;
+    EXPECT_TRUE(b.fs->Set(*b.lane, ino, atime, nullptr).ok());
+    EXPECT_FALSE(OpensAgain());
+  }
+}
+
 TEST_F(SharedOpensTest, WhatIsReplaced_IsFreed) {
   inodes = volume.names().StatFs().inodes + 1;
   b.Close(b.Create("other"));
@@ -270,7 +281,7 @@ TEST_F(SharedOpensTest, AMountThatCachesNothing_Asks) {
 }
 
 TEST(SharedOpens, SoManyIdleAtMost_OneMoreIsItsUsersToClose) {
-  SharedOpens opens([](const SharedOpen& one, bool) { ADD_FAILURE() << one.ino; });
+  SharedOpens opens([](const SharedOpen& one) { ADD_FAILURE() << one.ino; });
   const auto cache = std::make_shared<client::InodeCache>();
   const SharedOpen::Since now{.when = std::chrono::steady_clock::now()};
   const auto share = [&](uint64_t ino, const SharedOpen::Since& since) {
@@ -300,7 +311,7 @@ TEST(SharedOpens, SoManyIdleAtMost_OneMoreIsItsUsersToClose) {
 
 TEST(SharedOpens, WhatIsReplacedWhileItIsIdle_IsClosed) {
   std::atomic<const SharedOpen*> closed{nullptr};
-  SharedOpens opens([&](const SharedOpen& one, bool waits) { closed = waits ? &one : nullptr; });
+  SharedOpens opens([&](const SharedOpen& one) { closed = &one; });
   const auto cache = std::make_shared<client::InodeCache>();
   const SharedOpen::Since now{.when = std::chrono::steady_clock::now()};
   const auto first = std::make_shared<SharedOpen>(1, O_RDONLY, cache, now);
