@@ -57,7 +57,7 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
     const bool leased = decoded.caching == wire::Caching::Yes && cache->pages().Take(drops);
     const uint64_t number = cache->dropping_opens().Begin();  // before another open may find that nothing has changed
     const bool known = known_pages_.Opened(ino, decoded.attributes->ctime(), generation);
-    file = Share(std::make_shared<SharedOpen>(ino, flags, cache, since), number, leased && known);
+    file = FirstOf(std::make_shared<SharedOpen>(ino, flags, cache, since), *decoded.attributes, leased, known, number);
     return Status::Ok();
   }();
   if (!opened.ok()) {
@@ -68,14 +68,19 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
   return file;
 }
 
-OpenFile* VolumeClient::Share(const SharedOpens::Open& open, uint64_t number, bool keeps) {
+OpenFile* VolumeClient::FirstOf(const SharedOpens::Open& open, const wire::Attributes& attributes, bool leased,
+                                bool known, uint64_t number) {
   DroppingOpens& dropping = open->cache->dropping_opens();
-  const bool kept = keeps && dropping.AllPassedBut(number);
+  const bool kept = leased && known && dropping.AllPassedBut(number);
   if (kept) {
     dropping.Passed(number);
   }
-  shared_->Share(open);
-  return new OpenFile(open, kept ? PageUse::kKept : PageUse::kFresh, number);
+  // Without a lease nobody says that it changes; and nobody opens anew what has no name, but its space is waited for.
+  const bool shares = leased && attributes.nlink() > 0;
+  if (shares) {
+    shared_->Share(open);
+  }
+  return new OpenFile(open, kept ? PageUse::kKept : PageUse::kFresh, number, shares);
 }
 
 // Who writes by direct I/O holds no locks of pages while the server calls his kernel; so only readers keep them.
@@ -285,15 +290,15 @@ OpenFile* VolumeClient::OpenAgain(Lane& lane, uint64_t ino, int flags) {
   }
   opens_again_.Add();
   DroppingOpens& dropping = open->cache->dropping_opens();
-  return dropping.AllPassed() ? new OpenFile(open, PageUse::kKept, 0)
-                              : new OpenFile(open, PageUse::kFresh, dropping.Begin());
+  return dropping.AllPassed() ? new OpenFile(open, PageUse::kKept, 0, true)
+                              : new OpenFile(open, PageUse::kFresh, dropping.Begin(), true);
 }
 
 void VolumeClient::Unshare(Lane& lane, uint64_t ino, Closing how) {
   if (const SharedOpens::Open idle = shared_ != nullptr ? shared_->Take(ino) : nullptr) {
     CloseOne(lane, {.ino = ino}, idle->cache, how);
   } else if (shared_ != nullptr && how == Closing::kWaits) {
-    shared_->AwaitClosed({ino});
+    shared_->AwaitClosed({ino}, std::chrono::steady_clock::now());
   }
 }
 

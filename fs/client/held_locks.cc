@@ -5,9 +5,11 @@
 
 namespace termfs::fs::client {
 
-void HeldLocks::Begin(const LockKey& key) {
+void HeldLocks::Begin(const LockKey& key, uint64_t handle) {
   MutexLock lock(mutex_);
-  entries_[key].asking++;
+  Entry& entry = entries_[key];
+  entry.asking++;
+  entry.handle = handle != 0 ? handle : entry.handle;
 }
 
 void HeldLocks::End(const LockKey& key) {
@@ -57,6 +59,12 @@ void HeldLocks::Doubt(const LockKey& key) {
 bool HeldLocks::Any(const LockKey& key) {
   MutexLock lock(mutex_);
   return entries_.contains(key);
+}
+
+bool HeldLocks::AnyBy(const LockKey& key, uint64_t handle) {
+  MutexLock lock(mutex_);
+  const auto entry = entries_.find(key);
+  return entry != entries_.end() && entry->second.handle == handle;
 }
 
 std::vector<HeldLocks::Held> HeldLocks::All() {

@@ -31,7 +31,8 @@ class HeldLocks {
   // Lives from before a request is sent until its reply has been noted.
   class Asking {
    public:
-    Asking(HeldLocks& held, const LockKey& key) : held_(held), key_(key) { held_.Begin(key_); }
+    // `handle`: the number of the one by which it is asked to lock; 0: to unlock.
+    Asking(HeldLocks& held, const LockKey& key, uint64_t handle) : held_(held), key_(key) { held_.Begin(key_, handle); }
     ~Asking() { held_.End(key_); }
     Asking(const Asking&) = delete;
     Asking& operator=(const Asking&) = delete;
@@ -47,6 +48,9 @@ class HeldLocks {
 
   // False: the owner has nothing locked, and asks for nothing.
   bool Any(const LockKey& key) EXCLUDES(mutex_);
+  // And the last to ask for some was that handle. The kernel may give an open file the number of one that it has closed
+  // before the release of that has come.
+  bool AnyBy(const LockKey& key, uint64_t handle) EXCLUDES(mutex_);
   struct Held {
     LockKey key;
     LockRange range;
@@ -65,10 +69,11 @@ class HeldLocks {
   struct Entry {
     LockRanges ranges;
     uint64_t asking = 0;
+    uint64_t handle = 0;  // the last to ask for a lock
     bool doubt = false;
     std::vector<Change> recent;  // since `asking` was 0
   };
-  void Begin(const LockKey& key) EXCLUDES(mutex_);
+  void Begin(const LockKey& key, uint64_t handle) EXCLUDES(mutex_);
   void End(const LockKey& key) EXCLUDES(mutex_);
   void Note(const LockKey& key, const LockRange& range, LockType type, uint64_t change) EXCLUDES(mutex_);
   void Doubt(const LockKey& key) EXCLUDES(mutex_);

@@ -34,7 +34,7 @@ wire::LockT ToWire(const LockKey& key, const LockRange& range, LockType type, ui
 }
 
 LockKey KeyOf(const OpenFile& file, const FileLock& lock) {
-  return {.ino = file.ino, .flock = lock.flock, .owner = lock.flock ? file.flock_owner : lock.owner};
+  return {.ino = file.ino, .flock = lock.flock, .owner = lock.flock ? file.number : lock.owner};
 }
 
 LockRange RangeOf(const FileLock& lock) {
@@ -106,7 +106,7 @@ Status VolumeClient::Lock(Lane& lane, OpenFile* file, const FileLock& lock, Lock
   if (sleep != nullptr) {
     ASSIGN_OR_RETURN(waiting, LockWaiting::Begin(*this));
   }
-  HeldLocks::Asking asking(held_locks_, KeyOf(*file, lock));
+  HeldLocks::Asking asking(held_locks_, KeyOf(*file, lock), lock.type != LockType::kUnlock ? file->number : 0);
   const bool waits = lock.wait && waiting != nullptr;
   for (bool prepared = false;;) {
     const auto state = AskForLock(lane, *file, lock, waits ? waiting->ticket() : 0, asking);
@@ -222,8 +222,8 @@ Status VolumeClient::Flush(Lane& lane, OpenFile* file, uint64_t owner) {
 }
 
 void VolumeClient::TakeOwners(OpenFile& file, Closed& closed) {
-  const auto take = [this](const LockKey& key, std::vector<uint64_t>& owners) {
-    if (held_locks_.Any(key)) {
+  const auto take = [&](const LockKey& key, std::vector<uint64_t>& owners) {
+    if (held_locks_.AnyBy(key, file.number)) {
       held_locks_.Forget(key);
       owners.push_back(key.owner);
     }
@@ -231,7 +231,7 @@ void VolumeClient::TakeOwners(OpenFile& file, Closed& closed) {
   for (const uint64_t owner : file.record_owners()) {
     take({.ino = file.ino, .flock = false, .owner = owner}, closed.record_owners);
   }
-  take({.ino = file.ino, .flock = true, .owner = file.flock_owner}, closed.flock_owners);
+  take({.ino = file.ino, .flock = true, .owner = file.number}, closed.flock_owners);
 }
 
 // Returns the files that are not locked any more.

@@ -133,17 +133,16 @@ void SharedOpens::End(uint64_t ino) {
   }
 }
 
-bool SharedOpens::IsClosing(const std::vector<uint64_t>& inodes) {
+void SharedOpens::AwaitClosed(const std::vector<uint64_t>& inodes, TimePoint since) {
   const auto is_one = [&](const Open& open) {
     return open != nullptr && std::find(inodes.begin(), inodes.end(), open->ino) != inodes.end();
   };
-  return is_one(closing_) || std::any_of(ended_.begin(), ended_.end(), is_one);
-}
-
-void SharedOpens::AwaitClosed(const std::vector<uint64_t>& inodes) {
-  const auto deadline = steady_clock::now() + kPatience;
   MutexLock lock(mutex_);
-  while (IsClosing(inodes) && !stopping_ && closed_.WaitUntil(mutex_, deadline)) {
+  std::stable_partition(ended_.begin(), ended_.end(), is_one);  // these first
+  const auto is_closing = [&]() REQUIRES(mutex_) {
+    return is_one(closing_) || std::any_of(ended_.begin(), ended_.end(), is_one);
+  };
+  while (is_closing() && !stopping_ && closed_.WaitUntil(mutex_, since + kPatience)) {
   }
 }
 

@@ -83,8 +83,8 @@ class SharedOpens {
   std::vector<Open> TakeAll() EXCLUDES(mutex_);
   // Nobody joins it any more. If it was idle it is closed soon.
   void End(uint64_t ino) EXCLUDES(mutex_);
-  // Until what ended of these is closed, but not for ever.
-  void AwaitClosed(const std::vector<uint64_t>& inodes) EXCLUDES(mutex_);
+  // Until what ended of these is closed, but not longer than a second from then on.
+  void AwaitClosed(const std::vector<uint64_t>& inodes, std::chrono::steady_clock::time_point since) EXCLUDES(mutex_);
 
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -100,7 +100,6 @@ class SharedOpens {
   void Run() EXCLUDES(mutex_);
   // Those whose time is over.
   void EndOutdated() REQUIRES(mutex_);
-  bool IsClosing(const std::vector<uint64_t>& inodes) REQUIRES(mutex_);
 
   const Close close_;
   Mutex mutex_;

@@ -202,7 +202,7 @@ std::function<bool()> VolumeClient::DropOf(std::shared_ptr<const wire::RecallT> 
       kernel_cache_->InvalidateAttributes(ino, when);
     }
     if (shared_ != nullptr) {
-      shared_->AwaitClosed(recalled->inodes);  // who has removed a file wants its space
+      shared_->AwaitClosed(recalled->inodes, when);  // who has removed a file wants its space
     }
     bool dropped = true;
     for (const auto& entry : recalled->entries) {

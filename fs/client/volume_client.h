@@ -43,20 +43,21 @@ bool GivenUp(const Status& status);
 
 class OpenFile {
  public:
-  OpenFile(uint64_t number, int open_flags, std::shared_ptr<InodeCache> inode_cache)
-      : ino(number), flags(open_flags), cache(std::move(inode_cache)), told(cache->writes().Told()) {}
+  OpenFile(uint64_t inode, int open_flags, std::shared_ptr<InodeCache> inode_cache)
+      : ino(inode), flags(open_flags), cache(std::move(inode_cache)), told(cache->writes().Told()) {}
   // One that the kernel caches. `dropping`: the number of the open among those at which it drops what it has, or 0.
-  OpenFile(SharedOpens::Open open, PageUse use, uint64_t dropping)
+  // `shares`: with others.
+  OpenFile(const SharedOpens::Open& open, PageUse use, uint64_t dropping, bool shares)
       : ino(open->ino),
         flags(open->flags),
         pages(use),
         cache(open->cache),
-        shared(std::move(open)),
+        shared(shares ? open : nullptr),
         dropping_open(dropping),
         told(cache->writes().Told()) {
     cache->keeping() += 1;
   }
-  ~OpenFile() { cache->keeping() -= shared != nullptr ? 1 : 0; }
+  ~OpenFile() { cache->keeping() -= pages != PageUse::kNone ? 1 : 0; }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
   const uint64_t ino;
@@ -65,8 +66,8 @@ class OpenFile {
   const std::shared_ptr<InodeCache> cache;
   const SharedOpens::Open shared;  // null: the open at the server is this handle's own
   const uint64_t dropping_open = 0;
-  // The kernel's own number may be that of a later handle before this one is released.
-  const uint64_t flock_owner = next_flock_owner_.fetch_add(1, std::memory_order_relaxed);
+  // No other handle's ever. The kernel's may be that of a later one before this one is released.
+  const uint64_t number = next_number_.fetch_add(1, std::memory_order_relaxed);
   uint32_t told;  // of losses of what was written: WriteHistory's
 
   // Owners that took record locks by this handle, and have not closed it since. Any thread.
@@ -84,7 +85,7 @@ class OpenFile {
   }
 
  private:
-  static inline std::atomic<uint64_t> next_flock_owner_{1};
+  static inline std::atomic<uint64_t> next_number_{1};
   Mutex mutex_;
   std::set<uint64_t> record_owners_ GUARDED_BY(mutex_);
 };
@@ -263,9 +264,10 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   void SendRelease(Lane& lane, const Closed& closed, Closing how);
   // An open at the server ends. Whose locks end with it, and its first write, are in `closed` already.
   void CloseOne(Lane& lane, Closed closed, const std::shared_ptr<InodeCache>& cache, Closing how = Closing::kPosted);
-  // The first handle of it. `keeps`: the kernel may keep the pages that it has, but for opens before that number of the
-  // file's DroppingOpens which may drop them yet.
-  OpenFile* Share(const SharedOpens::Open& open, uint64_t number, bool keeps);
+  // The first handle of what the server has opened. `leased`: with a lease of its pages. `known`: the kernel has none of
+  // other contents. `number`: of the file's DroppingOpens.
+  OpenFile* FirstOf(const SharedOpens::Open& open, const wire::Attributes& attributes, bool leased, bool known,
+                    uint64_t number);
   // A handle of what is open at the server still; null: the server has to be asked.
   OpenFile* OpenAgain(Lane& lane, uint64_t ino, int flags);
   SharedOpen::Since SinceNow(InodeCache& cache) const;

@@ -74,7 +74,7 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
   }
   // Before the attributes are read: what they tell of the contents holds for as long as it has the lease.
   const wire::Caching caching = caches ? LeaseAtOpen(*inode, request.session) : wire::Caching::No;
-  if (caching != wire::Caching::No) {  // its client may open it again by itself, until any attribute changes
+  if (caching == wire::Caching::Yes) {  // its client may open it again by itself, until any attribute changes
     coherence_.grants().AddAlways(GrantKey::Attributes(ino), request.session.id);
   }
   auto attributes = [&]() -> Result<metadata::Attributes> {

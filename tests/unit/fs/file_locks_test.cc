@@ -146,6 +146,19 @@ TEST_F(FileLocks, Flock_IsTheHandlesOwn_WhateverTheKernelCallsIt) {
   b.Close(fb);
 }
 
+TEST_F(FileLocks, OpenFilesLock_OfTheKernelsNumberOfAnEarlierOne_StaysAtItsRelease) {
+  OpenFile* const next = a.Open("f");
+  EXPECT_EQ(Lock(a, fa, Record(9, LockType::kWrite)), 0);
+  EXPECT_EQ(Lock(a, fa, Record(9, LockType::kUnlock)), 0);
+  EXPECT_EQ(Lock(a, next, Record(9, LockType::kWrite)), 0);
+  a.Close(fa);
+  a.FreeBytes();
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), EBUSY);
+  a.Close(next);
+  EXPECT_TRUE(Eventually([&] { return Lock(b, fb, Record(1, LockType::kWrite)) == 0; }));
+  b.Close(fb);
+}
+
 // close(2) returns after the flush; the release comes later.
 TEST_F(FileLocks, Release_EndsNoRecordLockOfWhoWasFlushed) {
   OpenFile* const next = a.Open("f");
@@ -293,8 +306,8 @@ TEST(HeldLocks, Note_RepliesInAnyOrder) {
   client::HeldLocks held;
   const client::LockKey key{.ino = 1, .flock = false, .owner = 2};
   {
-    client::HeldLocks::Asking first(held, key);
-    client::HeldLocks::Asking second(held, key);
+    client::HeldLocks::Asking first(held, key, 1);
+    client::HeldLocks::Asking second(held, key, 1);
     second.Done({.start = 3, .end = 5}, LockType::kUnlock, 11);
     first.Done({.start = 0, .end = 9, .write = true}, LockType::kWrite, 10);
   }
@@ -303,11 +316,11 @@ TEST(HeldLocks, Note_RepliesInAnyOrder) {
   EXPECT_EQ(all[0].range, (LockRange{0, 2, true, 0}));
   EXPECT_EQ(all[1].range, (LockRange{6, 9, true, 0}));
   {
-    client::HeldLocks::Asking unlock(held, key);
+    client::HeldLocks::Asking unlock(held, key, 0);
     unlock.Doubt();
   }
   {
-    client::HeldLocks::Asking unlock(held, key);
+    client::HeldLocks::Asking unlock(held, key, 0);
     unlock.Done({.start = 0, .end = kLastLockByte}, LockType::kUnlock, 12);
   }
   EXPECT_FALSE(held.Any(key));

@@ -256,6 +256,17 @@ TEST_F(SharedOpensTest, WhatAnotherChangesOfItsAttributes_IsAsked) {
   }
 }
 
+TEST_F(SharedOpensTest, WhatHasNoNameAnyMore_IsNotKept) {
+  inodes = volume.names().StatFs().inodes;
+  OpenFile* const file = Open();
+  EXPECT_TRUE(a.Remove("f").ok());
+  OpenFile* const by_descriptor = Open();  // as by a path in /proc/self/fd
+  EXPECT_EQ(a.Read(by_descriptor, 0, 100), "contents");
+  a.Close(file);
+  a.Close(by_descriptor);
+  EXPECT_TRUE(IsClosed());
+}
+
 TEST_F(SharedOpensTest, WhatIsReplaced_IsFreed) {
   inodes = volume.names().StatFs().inodes + 1;
   b.Close(b.Create("other"));
