@@ -264,8 +264,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   void SendRelease(Lane& lane, const Closed& closed, Closing how);
   // An open at the server ends. Whose locks end with it, and its first write, are in `closed` already.
   void CloseOne(Lane& lane, Closed closed, const std::shared_ptr<InodeCache>& cache, Closing how = Closing::kPosted);
-  // The first handle of what the server has opened. `leased`: with a lease of its pages. `known`: the kernel has none of
-  // other contents. `number`: of the file's DroppingOpens.
+  // The first handle of what the server has opened. `leased`: with a lease of its pages. `known`: the kernel has none
+  // of other contents. `number`: of the file's DroppingOpens.
   OpenFile* FirstOf(const SharedOpens::Open& open, const wire::Attributes& attributes, bool leased, bool known,
                     uint64_t number);
   // A handle of what is open at the server still; null: the server has to be asked.
