@@ -262,6 +262,7 @@ TEST_F(SharedOpensTest, WhatHasNoNameAnyMore_IsNotKept) {
   EXPECT_TRUE(a.Remove("f").ok());
   OpenFile* const by_descriptor = Open();  // as by a path in /proc/self/fd
   EXPECT_EQ(a.Read(by_descriptor, 0, 100), "contents");
+  EXPECT_FALSE(OpensAgain());
   a.Close(file);
   a.Close(by_descriptor);
   EXPECT_TRUE(IsClosed());
