@@ -298,8 +298,8 @@ class FileSystem {
   virtual Status Flush(Lane& lane, OpenFile* file, uint64_t owner) = 0;
   virtual Status Sync(Lane& lane, OpenFile* file, bool data_only) = 0;
   virtual Status SyncDirectory(Lane& lane, uint64_t ino) = 0;
-  // Does not wait for the server. Locks end that were taken by this handle for owners that were not flushed (those of
-  // open files), and its flock.
+  // Locks end that were taken by this handle for owners that were not flushed (those of open files), and its flock.
+  // Where there are none it does not wait for the server.
   virtual void Release(Lane& lane, OpenFile* file) = 0;
   // Holds against every client of the volume until it is unlocked, as file_system.h says of Flush and Release, or the
   // client ends. EBUSY: another has it locked, and lock.wait is not set; EDEADLK; EINTR: interrupted in the wait, it

@@ -226,17 +226,19 @@ Status VolumeClient::SyncDirectory(Lane& lane, uint64_t) {
 
 void VolumeClient::Release(Lane& lane, OpenFile* file) {
   Closed closed{.ino = file->ino};
-  TakeOwners(*file, closed);
+  const std::vector<LockKey> unlocked = TakeLocks(*file, closed);
+  const Closing how = unlocked.empty() ? Closing::kPosted : Closing::kWaits;
   NoteUse(*file);
-  if (file->shared != nullptr && shared_->Leave(file->shared, IsAsOpened(*file->shared))) {
-    if (!closed.record_owners.empty() || !closed.flock_owners.empty()) {
-      closed.stays_open = true;
-      closed.generation = begun_.load();  // who begins one now has seen that these locks are not held any more
-      SendRelease(lane, closed, Closing::kPosted);
-    }
-  } else {
+  if (file->shared == nullptr || !shared_->Leave(file->shared, IsAsOpened(*file->shared))) {
     closed.first = first_writes_.Forgo(file->ino);
-    CloseOne(lane, std::move(closed), file->cache);
+    CloseOne(lane, std::move(closed), file->cache, how);
+  } else if (!unlocked.empty()) {
+    closed.stays_open = true;
+    closed.generation = begun_.load();  // who begins one now has seen that these locks are not held any more
+    SendRelease(lane, closed, how);
+  }
+  for (const LockKey& key : unlocked) {
+    held_locks_.EndedWith(key);
   }
   delete file;
 }
@@ -336,14 +338,18 @@ std::vector<std::byte> VolumeClient::EncodeRelease(const Closed& closed) {
 
 void VolumeClient::SendRelease(Lane& lane, const Closed& closed, Closing how) {
   const auto encoded = EncodeRelease(closed);
-  const tlib::client::CallRequest request{.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}};
   metadata_.Add();
-  const Status sent = how == Closing::kPosted ? link_->PostIn(closed.generation, Of(lane), request)
-                                              : link_->CallIn(closed.generation, Of(lane), request);
-  if (sent.code() == EAGAIN) {
+  const Status posted =
+      link_->PostIn(closed.generation, Of(lane), {.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}});
+  if (posted.code() == EAGAIN) {
     DeferRelease(closed);
-  } else if (!sent.ok() && sent.code() != ENOTCONN) {  // ENOTCONN: nothing is open any more
-    LOG_WARNING("closing inode {}: {}", closed.ino, sent.ToDebugString());
+  } else if (!posted.ok() && posted.code() != ENOTCONN) {  // ENOTCONN: nothing is open any more
+    LOG_WARNING("closing inode {}: {}", closed.ino, posted.ToDebugString());
+  }
+  if (posted.ok() && how == Closing::kWaits) {
+    if (const Status heard = link_->AwaitPosted(closed.generation, Of(lane)); !heard.ok()) {
+      LOG_DEBUG("closing inode {}: {}", closed.ino, heard.ToDebugString());
+    }
   }
 }
 

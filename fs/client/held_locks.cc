@@ -2,11 +2,19 @@
 #include "fs/client/held_locks.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace termfs::fs::client {
 
+namespace {
+constexpr std::chrono::seconds kLongestEnding{60};  // longer than a call to the server
+}
+
 void HeldLocks::Begin(const LockKey& key, uint64_t handle) {
   MutexLock lock(mutex_);
+  const auto deadline = std::chrono::steady_clock::now() + kLongestEnding;
+  while (ending_.contains(key) && ended_.WaitUntil(mutex_, deadline)) {
+  }
   Entry& entry = entries_[key];
   entry.asking++;
   entry.handle = handle != 0 ? handle : entry.handle;
@@ -61,10 +69,24 @@ bool HeldLocks::Any(const LockKey& key) {
   return entries_.contains(key);
 }
 
-bool HeldLocks::AnyBy(const LockKey& key, uint64_t handle) {
+bool HeldLocks::EndWith(const LockKey& key, uint64_t handle) {
   MutexLock lock(mutex_);
   const auto entry = entries_.find(key);
-  return entry != entries_.end() && entry->second.handle == handle;
+  if (entry == entries_.end() || entry->second.handle != handle) {
+    return false;
+  }
+  Clear(entry->second);
+  if (entry->second.asking == 0) {
+    entries_.erase(entry);
+  }
+  ending_.insert(key);
+  return true;
+}
+
+void HeldLocks::EndedWith(const LockKey& key) {
+  MutexLock lock(mutex_);
+  ending_.erase(key);
+  ended_.NotifyAll();
 }
 
 std::vector<HeldLocks::Held> HeldLocks::All() {
@@ -81,16 +103,6 @@ std::vector<HeldLocks::Held> HeldLocks::All() {
 void HeldLocks::Clear(Entry& entry) {
   entry.ranges = {};
   entry.doubt = false;
-}
-
-void HeldLocks::Forget(const LockKey& key) {
-  MutexLock lock(mutex_);
-  if (const auto entry = entries_.find(key); entry != entries_.end()) {
-    Clear(entry->second);
-    if (entry->second.asking == 0) {
-      entries_.erase(entry);
-    }
-  }
 }
 
 void HeldLocks::ForgetFile(uint64_t ino) {

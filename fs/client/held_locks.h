@@ -12,6 +12,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "base/mutex.h"
@@ -48,15 +49,16 @@ class HeldLocks {
 
   // False: the owner has nothing locked, and asks for nothing.
   bool Any(const LockKey& key) EXCLUDES(mutex_);
-  // And the last to ask for some was that handle. The kernel may give an open file the number of one that it has closed
-  // before the release of that has come.
-  bool AnyBy(const LockKey& key, uint64_t handle) EXCLUDES(mutex_);
+  // The server is about to be told that they end with that handle: they are forgotten, and until EndedWith nobody asks
+  // for any of that key. False: there are none, or another handle was the last to ask for some. (The kernel may give an
+  // open file the number of one that it has closed before the release of that has come.)
+  bool EndWith(const LockKey& key, uint64_t handle) EXCLUDES(mutex_);
+  void EndedWith(const LockKey& key) EXCLUDES(mutex_);
   struct Held {
     LockKey key;
     LockRange range;
   };
   std::vector<Held> All() EXCLUDES(mutex_);
-  void Forget(const LockKey& key) EXCLUDES(mutex_);
   void ForgetFile(uint64_t ino) EXCLUDES(mutex_);
   void ForgetAll() EXCLUDES(mutex_);
 
@@ -81,6 +83,8 @@ class HeldLocks {
 
   Mutex mutex_;
   std::map<LockKey, Entry> entries_ GUARDED_BY(mutex_);
+  std::set<LockKey> ending_ GUARDED_BY(mutex_);
+  CondVar ended_;
 };
 
 }  // namespace termfs::fs::client

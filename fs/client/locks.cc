@@ -221,10 +221,11 @@ Status VolumeClient::Flush(Lane& lane, OpenFile* file, uint64_t owner) {
   return unlocked;
 }
 
-void VolumeClient::TakeOwners(OpenFile& file, Closed& closed) {
+std::vector<LockKey> VolumeClient::TakeLocks(OpenFile& file, Closed& closed) {
+  std::vector<LockKey> keys;
   const auto take = [&](const LockKey& key, std::vector<uint64_t>& owners) {
-    if (held_locks_.AnyBy(key, file.number)) {
-      held_locks_.Forget(key);
+    if (held_locks_.EndWith(key, file.number)) {
+      keys.push_back(key);
       owners.push_back(key.owner);
     }
   };
@@ -232,6 +233,7 @@ void VolumeClient::TakeOwners(OpenFile& file, Closed& closed) {
     take({.ino = file.ino, .flock = false, .owner = owner}, closed.record_owners);
   }
   take({.ino = file.ino, .flock = true, .owner = file.number}, closed.flock_owners);
+  return keys;
 }
 
 // Returns the files that are not locked any more.

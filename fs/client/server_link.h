@@ -236,6 +236,9 @@ class ServerLink {
   // As Channel::Post, in one session only: ENOTCONN when it is gone, EAGAIN also when it is not there yet.
   Status PostIn(uint64_t generation, VolumeLane& lane, const tlib::client::CallRequest& request);
 
+  // As Channel::AwaitPosted, in one session only: ENOTCONN when it is gone.
+  Status AwaitPosted(uint64_t generation, VolumeLane& lane);
+
   // As Channel::Post; the place is given back when it is answered, or if this fails.
   Status PostOnce(VolumeLane& lane, const VolumeLane::PostPlace& place, tlib::client::CallRequest request,
                   tlib::client::LateReply late);

@@ -320,7 +320,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Status EndWait(Lane& lane, const OpenFile& file, const FileLock& lock, uint64_t ticket, HeldLocks::Asking& asking,
                  const Status& why);
   void LockGranted(uint64_t ticket) EXCLUDES(lock_waits_mutex_);
-  void TakeOwners(OpenFile& file, Closed& closed);
+  // Those that end with the handle; held_locks_ is to be told when they have.
+  std::vector<LockKey> TakeLocks(OpenFile& file, Closed& closed);
   Result<std::vector<uint64_t>> ReclaimLocks(tlib::client::Channel& channel);
   void DeferRelease(const Closed& closed) EXCLUDES(deferred_mutex_);
   // Has the kernel drop everything that any session has granted. Returns when it has.

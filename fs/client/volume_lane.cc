@@ -214,6 +214,11 @@ Status ServerLink::PostIn(uint64_t generation, VolumeLane& lane, const CallReque
   return lane.channel_->Post(request);
 }
 
+Status ServerLink::AwaitPosted(uint64_t generation, VolumeLane& lane) {
+  const SpinHold in_use(lane.in_use_);
+  return lane.generation_ == generation ? lane.channel_->AwaitPosted() : Status::Error(ENOTCONN, "another session");
+}
+
 Status ServerLink::PostOnce(VolumeLane& lane, const VolumeLane::PostPlace& place, CallRequest request,
                             tlib::client::LateReply late) {
   const SpinHold in_use(lane.in_use_);
