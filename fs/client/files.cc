@@ -338,18 +338,26 @@ std::vector<std::byte> VolumeClient::EncodeRelease(const Closed& closed) {
 
 void VolumeClient::SendRelease(Lane& lane, const Closed& closed, Closing how) {
   const auto encoded = EncodeRelease(closed);
-  metadata_.Add();
-  const Status posted =
-      link_->PostIn(closed.generation, Of(lane), {.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}});
-  if (posted.code() == EAGAIN) {
-    DeferRelease(closed);
-  } else if (!posted.ok() && posted.code() != ENOTCONN) {  // ENOTCONN: nothing is open any more
-    LOG_WARNING("closing inode {}: {}", closed.ino, posted.ToDebugString());
-  }
-  if (posted.ok() && how == Closing::kWaits) {
+  const auto post = [&] {
+    return link_->PostIn(closed.generation, Of(lane), {.opcode = kFsRelease, .body = encoded, .in = {}, .out = {}});
+  };
+  const auto wait = [&] {
     if (const Status heard = link_->AwaitPosted(closed.generation, Of(lane)); !heard.ok()) {
       LOG_DEBUG("closing inode {}: {}", closed.ino, heard.ToDebugString());
     }
+  };
+  metadata_.Add();
+  Status posted = post();
+  if (posted.code() == EAGAIN && how == Closing::kWaits) {
+    wait();  // too many are under way
+    posted = post();
+  }
+  if (posted.code() == EAGAIN) {
+    DeferRelease(closed);
+  } else if (posted.ok() && how == Closing::kWaits) {
+    wait();
+  } else if (!posted.ok() && posted.code() != ENOTCONN) {  // ENOTCONN: nothing is open any more
+    LOG_WARNING("closing inode {}: {}", closed.ino, posted.ToDebugString());
   }
 }
 

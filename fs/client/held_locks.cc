@@ -10,14 +10,12 @@ namespace {
 constexpr std::chrono::seconds kLongestEnding{60};  // longer than a call to the server
 }
 
-void HeldLocks::Begin(const LockKey& key, uint64_t handle) {
+void HeldLocks::Begin(const LockKey& key) {
   MutexLock lock(mutex_);
   const auto deadline = std::chrono::steady_clock::now() + kLongestEnding;
   while (ending_.contains(key) && ended_.WaitUntil(mutex_, deadline)) {
   }
-  Entry& entry = entries_[key];
-  entry.asking++;
-  entry.handle = handle != 0 ? handle : entry.handle;
+  entries_[key].asking++;
 }
 
 void HeldLocks::End(const LockKey& key) {
@@ -32,9 +30,10 @@ void HeldLocks::End(const LockKey& key) {
   }
 }
 
-void HeldLocks::Note(const LockKey& key, const LockRange& range, LockType type, uint64_t change) {
+void HeldLocks::Note(const LockKey& key, uint64_t handle, const LockRange& range, LockType type, uint64_t change) {
   MutexLock lock(mutex_);
   Entry& entry = entries_[key];
+  entry.handle = type != LockType::kUnlock ? handle : entry.handle;
   // What a later change has decided stays: only the bytes between such are set.
   uint64_t next = range.start;
   std::sort(entry.recent.begin(), entry.recent.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
@@ -59,9 +58,11 @@ void HeldLocks::Note(const LockKey& key, const LockRange& range, LockType type, 
   }
 }
 
-void HeldLocks::Doubt(const LockKey& key) {
+void HeldLocks::Doubt(const LockKey& key, uint64_t handle) {
   MutexLock lock(mutex_);
-  entries_[key].doubt = true;
+  Entry& entry = entries_[key];
+  entry.handle = handle;
+  entry.doubt = true;
 }
 
 bool HeldLocks::Any(const LockKey& key) {

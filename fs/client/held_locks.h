@@ -32,25 +32,30 @@ class HeldLocks {
   // Lives from before a request is sent until its reply has been noted.
   class Asking {
    public:
-    // `handle`: the number of the one by which it is asked to lock; 0: to unlock.
-    Asking(HeldLocks& held, const LockKey& key, uint64_t handle) : held_(held), key_(key) { held_.Begin(key_, handle); }
+    // `handle`: the number of the one by which it is asked.
+    Asking(HeldLocks& held, const LockKey& key, uint64_t handle) : held_(held), key_(key), handle_(handle) {
+      held_.Begin(key_);
+    }
     ~Asking() { held_.End(key_); }
     Asking(const Asking&) = delete;
     Asking& operator=(const Asking&) = delete;
     // The server has done it.
-    void Done(const LockRange& range, LockType type, uint64_t change) { held_.Note(key_, range, type, change); }
+    void Done(const LockRange& range, LockType type, uint64_t change) {
+      held_.Note(key_, handle_, range, type, change);
+    }
     // The server may have done it.
-    void Doubt() { held_.Doubt(key_); }
+    void Doubt() { held_.Doubt(key_, handle_); }
 
    private:
     HeldLocks& held_;
     const LockKey key_;
+    const uint64_t handle_;
   };
 
   // False: the owner has nothing locked, and asks for nothing.
   bool Any(const LockKey& key) EXCLUDES(mutex_);
   // The server is about to be told that they end with that handle: they are forgotten, and until EndedWith nobody asks
-  // for any of that key. False: there are none, or another handle was the last to ask for some. (The kernel may give an
+  // for any of that key. False: there are none, or another handle was the last to get some. (The kernel may give an
   // open file the number of one that it has closed before the release of that has come.)
   bool EndWith(const LockKey& key, uint64_t handle) EXCLUDES(mutex_);
   void EndedWith(const LockKey& key) EXCLUDES(mutex_);
@@ -71,14 +76,15 @@ class HeldLocks {
   struct Entry {
     LockRanges ranges;
     uint64_t asking = 0;
-    uint64_t handle = 0;  // the last to ask for a lock
+    uint64_t handle = 0;  // the last that got a lock
     bool doubt = false;
     std::vector<Change> recent;  // since `asking` was 0
   };
-  void Begin(const LockKey& key, uint64_t handle) EXCLUDES(mutex_);
+  void Begin(const LockKey& key) EXCLUDES(mutex_);
   void End(const LockKey& key) EXCLUDES(mutex_);
-  void Note(const LockKey& key, const LockRange& range, LockType type, uint64_t change) EXCLUDES(mutex_);
-  void Doubt(const LockKey& key) EXCLUDES(mutex_);
+  void Note(const LockKey& key, uint64_t handle, const LockRange& range, LockType type, uint64_t change)
+      EXCLUDES(mutex_);
+  void Doubt(const LockKey& key, uint64_t handle) EXCLUDES(mutex_);
   static void Clear(Entry& entry);
 
   Mutex mutex_;

@@ -106,7 +106,7 @@ Status VolumeClient::Lock(Lane& lane, OpenFile* file, const FileLock& lock, Lock
   if (sleep != nullptr) {
     ASSIGN_OR_RETURN(waiting, LockWaiting::Begin(*this));
   }
-  HeldLocks::Asking asking(held_locks_, KeyOf(*file, lock), lock.type != LockType::kUnlock ? file->number : 0);
+  HeldLocks::Asking asking(held_locks_, KeyOf(*file, lock), file->number);
   const bool waits = lock.wait && waiting != nullptr;
   for (bool prepared = false;;) {
     const auto state = AskForLock(lane, *file, lock, waits ? waiting->ticket() : 0, asking);

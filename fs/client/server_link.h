@@ -275,6 +275,8 @@ class ServerLink {
   Status Resume(const SessionPtr& session, uint64_t generation, uint64_t last_start) EXCLUDES(mutex_);
   void GiveUp(const Status& why) EXCLUDES(mutex_);
   void ReportLost(uint64_t generation, const Status& why) EXCLUDES(mutex_);
+  // What a channel of it has said; if that is that the session is lost, it is reported.
+  Status NoteLoss(uint64_t generation, Status status) EXCLUDES(mutex_);
   Result<Reply> CallAgain(VolumeLane& lane, tlib::client::CallRequest request, Status why);
   // Moves the lane to the session of now, for which it waits.
   Status Rejoin(VolumeLane& lane, const Status& why) EXCLUDES(mutex_);

@@ -201,22 +201,26 @@ Result<ServerLink::Reply> ServerLink::CallAgain(VolumeLane& lane, CallRequest re
 Status ServerLink::CallIn(uint64_t generation, VolumeLane& lane, const CallRequest& request) {
   const SpinHold in_use(lane.in_use_);
   RETURN_IF_ERROR(JoinIn(generation, lane, Phase::kResuming));
-  const auto reply = lane.channel_->Call(request);
-  if (!reply.ok() && IsLoss(reply.status())) {
-    ReportLost(generation, reply.status());
-  }
-  return reply.status();
+  return NoteLoss(generation, lane.channel_->Call(request).status());
 }
 
 Status ServerLink::PostIn(uint64_t generation, VolumeLane& lane, const CallRequest& request) {
   const SpinHold in_use(lane.in_use_);
   RETURN_IF_ERROR(JoinIn(generation, lane, Phase::kResumed));
-  return lane.channel_->Post(request);
+  return NoteLoss(generation, lane.channel_->Post(request));
 }
 
 Status ServerLink::AwaitPosted(uint64_t generation, VolumeLane& lane) {
   const SpinHold in_use(lane.in_use_);
-  return lane.generation_ == generation ? lane.channel_->AwaitPosted() : Status::Error(ENOTCONN, "another session");
+  return lane.generation_ == generation ? NoteLoss(generation, lane.channel_->AwaitPosted())
+                                        : Status::Error(ENOTCONN, "another session");
+}
+
+Status ServerLink::NoteLoss(uint64_t generation, Status status) {
+  if (IsLoss(status)) {
+    ReportLost(generation, status);
+  }
+  return status;
 }
 
 Status ServerLink::PostOnce(VolumeLane& lane, const VolumeLane::PostPlace& place, CallRequest request,

@@ -159,6 +159,17 @@ TEST_F(FileLocks, OpenFilesLock_OfTheKernelsNumberOfAnEarlierOne_StaysAtItsRelea
   b.Close(fb);
 }
 
+TEST_F(FileLocks, OpenFilesLock_EndsAtItsRelease_ThoughTheNextWasRefusedOne) {
+  OpenFile* const next = a.Open("f");
+  EXPECT_EQ(Lock(a, fa, Record(9, LockType::kWrite, 0, 9)), 0);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 20, 29)), 0);
+  EXPECT_EQ(Lock(a, next, Record(9, LockType::kWrite, 20, 29)), EBUSY);
+  a.Close(fa);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite, 0, 9)), 0) << "the release was waited for";
+  a.Close(next);
+  b.Close(fb);
+}
+
 // close(2) returns after the flush; the release comes later.
 TEST_F(FileLocks, Release_EndsNoRecordLockOfWhoWasFlushed) {
   OpenFile* const next = a.Open("f");
@@ -316,11 +327,11 @@ TEST(HeldLocks, Note_RepliesInAnyOrder) {
   EXPECT_EQ(all[0].range, (LockRange{0, 2, true, 0}));
   EXPECT_EQ(all[1].range, (LockRange{6, 9, true, 0}));
   {
-    client::HeldLocks::Asking unlock(held, key, 0);
+    client::HeldLocks::Asking unlock(held, key, 1);
     unlock.Doubt();
   }
   {
-    client::HeldLocks::Asking unlock(held, key, 0);
+    client::HeldLocks::Asking unlock(held, key, 1);
     unlock.Done({.start = 0, .end = kLastLockByte}, LockType::kUnlock, 12);
   }
   EXPECT_FALSE(held.Any(key));
