@@ -12,6 +12,8 @@ namespace {
 
 constexpr uint64_t kMaxEntries = 1U << 17;  // of distinct pages per period; more are left out
 
+uint32_t Saturated(uint64_t n) { return static_cast<uint32_t>(std::min<uint64_t>(n, UINT32_MAX)); }
+
 }  // namespace
 
 Result<std::unique_ptr<HeatExporter>> HeatExporter::Create(driver::Nic& nic, driver::ProtectionDomain& domain,
@@ -72,8 +74,10 @@ void HeatExporter::Count(uint32_t page) {
   }
 }
 
-void HeatExporter::Publish() {
-  if (used_.empty()) {
+void HeatExporter::Publish(const ReadTotals& totals) {
+  const uint64_t hits = totals.hit_pages - told_.hit_pages;
+  const uint64_t misses = totals.missed_pages - told_.missed_pages;
+  if (used_.empty() && hits == 0 && misses == 0) {
     return;  // the sequence stands: the server has nothing to fetch
   }
   std::atomic_ref<uint64_t> sequence(header().sequence);
@@ -88,8 +92,11 @@ void HeatExporter::Publish() {
   }
   std::atomic_ref<uint32_t>(header().count[next % 2])
       .store(static_cast<uint32_t>(used_.size()), std::memory_order_relaxed);
+  std::atomic_ref<uint32_t>(header().hit_pages[next % 2]).store(Saturated(hits), std::memory_order_relaxed);
+  std::atomic_ref<uint32_t>(header().missed_pages[next % 2]).store(Saturated(misses), std::memory_order_relaxed);
   sequence.store(next, std::memory_order_release);
   used_.clear();
+  told_ = totals;
 }
 
 }  // namespace termfs::tlib::client

@@ -19,6 +19,12 @@
 
 namespace termfs::tlib::client {
 
+// Since the session began.
+struct ReadTotals {
+  uint64_t hit_pages = 0;     // read one-sided
+  uint64_t missed_pages = 0;  // fetched by RPC
+};
+
 class HeatExporter {
  public:
   // `pages`: of the region, bounds what is exported.
@@ -37,8 +43,8 @@ class HeatExporter {
 
   // Takes in what the rings hold; call it some times per Publish. Returns how many accesses were in the fullest one.
   uint32_t Drain() EXCLUDES(mutex_);
-  // Exports the counts and begins anew.
-  void Publish();
+  // Exports the counts, with what `totals` has grown by, and begins anew.
+  void Publish(const ReadTotals& totals);
 
  private:
   HeatExporter() = default;
@@ -52,6 +58,7 @@ class HeatExporter {
   // Open addressing by page, a slot without accesses is free; emptied at each Publish. `used_` lists the taken slots.
   std::vector<HeatEntry> table_;
   std::vector<uint32_t> used_;
+  ReadTotals told_;
 
   Mutex mutex_;
   std::vector<std::shared_ptr<AccessRing>> rings_ GUARDED_BY(mutex_);

@@ -257,15 +257,23 @@ void SessionCore::RemoveChannel(const std::shared_ptr<ChannelCounters>& counters
   std::erase(channels_, counters);
 }
 
+void SessionCore::SumChannels(ChannelCounters& sum) const {
+  MutexLock lock(mutex_);
+  closed_channels_.AddTo(sum);
+  for (const auto& channel : channels_) {
+    channel->AddTo(sum);
+  }
+}
+
+ReadTotals SessionCore::read_totals() const {
+  ChannelCounters sum;
+  SumChannels(sum);
+  return {.hit_pages = sum.read_hit_pages.value(), .missed_pages = sum.rpc_read_pages.value()};
+}
+
 std::vector<MetricValue> SessionCore::Metrics() const {
   ChannelCounters sum;
-  {
-    MutexLock lock(mutex_);
-    closed_channels_.AddTo(sum);
-    for (const auto& channel : channels_) {
-      channel->AddTo(sum);
-    }
-  }
+  SumChannels(sum);
   std::vector<MetricValue> values = {
       {"reads_total", sum.reads.value()},
       {"read_pages_total", sum.read_pages.value()},

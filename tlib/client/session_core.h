@@ -114,9 +114,11 @@ class SessionCore {
 
   std::shared_ptr<ChannelCounters> AddChannel() EXCLUDES(mutex_);
   void RemoveChannel(const std::shared_ptr<ChannelCounters>& counters) EXCLUDES(mutex_);
+  ReadTotals read_totals() const EXCLUDES(mutex_);
   std::vector<MetricValue> Metrics() const EXCLUDES(mutex_);
 
  private:
+  void SumChannels(ChannelCounters& sum) const EXCLUDES(mutex_);
   SessionCore(driver::Nic& nic, const SessionOptions& options) : nic_(nic), options_(options) {}
   Status SayHello();
   Status Learn(const wire::WelcomeT& welcome);

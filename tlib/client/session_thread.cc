@@ -114,7 +114,7 @@ void SessionThread::Run() {
     if (now >= publish_due) {
       publish_due = now + (heat ? options.heat_period : kForever);
       if (heat) {
-        core_->heat()->Publish();
+        core_->heat()->Publish(core_->read_totals());
       }
     }
   }

@@ -4,6 +4,8 @@
 // period. Two buffers alternate: the client fills the one that `sequence` does not name, then stores sequence + 1
 // (release); the server READs the header, then the buffer `sequence % 2` names, then the header again, and drops what
 // it got when the sequence moved meanwhile: the client may have begun to fill that buffer anew. A sequence counts once.
+// Beside each buffer stands how many pages were READ and how many were absent in the time that it tells of: both by the
+// client, as what the server itself sees of misses is of another time.
 // Nothing in it is trusted: page numbers beyond the region are skipped, `count` is bounded by the region's size.
 #pragma once
 
@@ -15,7 +17,9 @@ struct HeatHeader {
   uint64_t sequence = 0;  // 0: nothing published yet
   uint32_t count[2] = {0, 0};
   uint32_t capacity = 0;  // entries per buffer
-  uint32_t reserved[11] = {};
+  uint32_t hit_pages[2] = {0, 0};
+  uint32_t missed_pages[2] = {0, 0};
+  uint32_t reserved[7] = {};
 };
 static_assert(sizeof(HeatHeader) == 64);
 

@@ -42,15 +42,10 @@ std::optional<PageIndex> FrameSupply::Owner(driver::FrameIndex frame) const {
   return page == kNobody ? std::nullopt : std::optional(PageIndex{page - 1});
 }
 
-std::optional<PageIndex> FrameSupply::EvictablePage(driver::FrameIndex frame) const {
-  const std::optional<PageIndex> page = Owner(frame);
-  if (!page.has_value()) {
-    return std::nullopt;
-  }
-  const PageEntry entry = states_.Peek(*page);
-  const bool evictable = entry.state() == PageState::kClean && entry.frame() == frame && !entry.held() &&
-                         !entry.mark_pending() && !entry.mark_committing();
-  return evictable ? page : std::nullopt;
+bool FrameSupply::Evictable(driver::FrameIndex frame, PageIndex page) const {
+  const PageEntry entry = states_.Peek(page);
+  return entry.state() == PageState::kClean && entry.frame() == frame && !entry.held() && !entry.mark_pending() &&
+         !entry.mark_committing();
 }
 
 std::optional<driver::FrameIndex> FrameSupply::Evict(std::optional<driver::FrameIndex> victim) {

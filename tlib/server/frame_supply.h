@@ -58,8 +58,7 @@ class FrameSupply final : private TierView {
   // `page` is in `frame`; before the page's state says so. And: no page is any more; before Give.
   void SetOwner(driver::FrameIndex frame, PageIndex page);
   void ClearOwner(driver::FrameIndex frame);
-  // The page in the frame, if any: a guess.
-  std::optional<PageIndex> Owner(driver::FrameIndex frame) const;
+  std::optional<PageIndex> Owner(driver::FrameIndex frame) const override;
 
   // Evicts until the reserve is full; false when there was nothing to evict.
   bool RefillReserve();
@@ -78,7 +77,7 @@ class FrameSupply final : private TierView {
     PageIndex page;
   };
 
-  std::optional<PageIndex> EvictablePage(driver::FrameIndex frame) const override;
+  bool Evictable(driver::FrameIndex frame, PageIndex page) const override;
   // At that page; none when it cannot be placed there.
   std::optional<driver::FrameIndex> Placed(std::optional<driver::FrameIndex> frame, PageIndex page);
   std::optional<driver::FrameIndex> TakeSome();

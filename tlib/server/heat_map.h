@@ -39,6 +39,8 @@ class HeatMap {
   // REQUIRES here and below: page < max_pages.
   void Add(PageIndex page, uint32_t accesses) EXCLUDES(range_mutex_);
   float Heat(PageIndex page) const;
+  // Heat(page) is about to be asked.
+  void Prefetch(PageIndex page) const { __builtin_prefetch(&heats_[page.value]); }
   // All heats shrink to `factor` (0 < factor <= 1) of what they were.
   void Age(double factor) EXCLUDES(range_mutex_);
   // A heat that at most `count` pages exceed, to a precision of an eighth of an octave; 0 when fewer pages have any.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HeatReader: READs one client's access counts (tlib/rpc/heat.h) every sample period and gives them to the region,
-// until the client's connection closes.
+// HeatReader: READs one client's access counts (tlib/rpc/heat.h), once in a sample period, and gives them to the
+// region, until the client's connection closes.
 //
 // Thread-safety: a task of the connection's worker.
 // Errors:        a client whose counts make no sense is not listened to; one whose memory cannot be READ loses that

@@ -211,6 +211,11 @@ class StorageRegion final : public Region {
   }
 
   void AddCounts(std::span<const HeatEntry> counts) override { promoter_.AddCounts(counts); }
+  void AddTotals(uint64_t hit_pages, uint64_t missed_pages) override {
+    metrics_.told_hit_pages.Add(hit_pages);
+    metrics_.told_missed_pages.Add(missed_pages);
+    policy_.AddTotals(hit_pages, missed_pages);
+  }
   Status SetDramRatio(double ratio) override;
   Status CheckGrowth(uint64_t pages) override;
   Status CheckShrink() const override;

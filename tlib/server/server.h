@@ -223,8 +223,8 @@ class Server {
   // Gauges: region_pages, frames_budget, frames_used, pages_dirty, pages_present, sessions, queue_pairs. Counters:
   // rpc_reads_total, rpc_read_pages_total, rpc_writes_total, frame_read_pages_total, ssd_reads_total, ssd_writes_total,
   // ssd_read_bytes_total, ssd_write_bytes_total, promotions_total, read_ahead_pages_total, evictions_total,
-  // write_backs_total, flushes_total, heat_reads_total, faults_total (odp). Histograms: rpc_read, rpc_write, ssd_read,
-  // ssd_write.
+  // write_backs_total, flushes_total, heat_reads_total, told_hit_pages_total, told_missed_pages_total, faults_total
+  // (odp). Histograms: rpc_read, rpc_write, ssd_read, ssd_write.
   virtual std::vector<MetricValue> Metrics() const = 0;
 };
 

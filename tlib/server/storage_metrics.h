@@ -12,6 +12,8 @@ namespace termfs::tlib::server {
 struct StorageMetrics {
   explicit StorageMetrics(MetricsRegistry& registry)
       : frame_read_pages(registry.counter("frame_read_pages_total")),
+        told_hit_pages(registry.counter("told_hit_pages_total")),
+        told_missed_pages(registry.counter("told_missed_pages_total")),
         ssd_reads(registry.counter("ssd_reads_total")),
         ssd_writes(registry.counter("ssd_writes_total")),
         ssd_read_bytes(registry.counter("ssd_read_bytes_total")),
@@ -27,7 +29,9 @@ struct StorageMetrics {
         ssd_write(registry.histogram("ssd_write")) {}
 
   Counter& frame_read_pages;  // pages of RPC reads that were in a frame
-  Counter& ssd_reads;         // accesses, each of one or several adjacent pages
+  Counter& told_hit_pages;    // read one-sided, as clients tell
+  Counter& told_missed_pages;
+  Counter& ssd_reads;  // accesses, each of one or several adjacent pages
   Counter& ssd_writes;
   Counter& ssd_read_bytes;
   Counter& ssd_write_bytes;

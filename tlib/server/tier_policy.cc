@@ -2,7 +2,9 @@
 #include "tlib/server/tier_policy.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
 
 namespace termfs::tlib::server {
 namespace {
@@ -12,7 +14,7 @@ constexpr double kFastHalfLife = 1;
 // When something has shifted, what was counted before counts so much less at once: enough for what is missed twice to
 // take its place, too little for one scan to.
 constexpr double kOnceShifted = 0.125;
-constexpr int kSample = 16;         // frames that are looked at for a victim
+constexpr uint32_t kSample = 16;    // frames that are looked at for a victim
 constexpr int kSecondChances = 64;  // frames that may be passed over
 // How many deviations hotter a page must be to replace another: half of one where heats differ anyhow, since a wrong
 // exchange of two pages about as hot costs next to nothing; three where they look like chance (by HeatMap::Dispersion).
@@ -25,6 +27,7 @@ constexpr double kClearlyBelow = 0.9;  // of the usual hit ratio: something has 
 constexpr double kRecovered = 0.92;
 constexpr double kRatioMemory = 0.9;  // of the usual hit ratio, per period
 constexpr uint32_t kMaxFastPeriods = 30;
+constexpr uint32_t kUntoldPeriods = 5;  // without a word from clients: what is counted here is all there is
 constexpr uint64_t kEnoughReads = 256;  // in a period, to tell anything from their hit ratio
 
 float DeviationsFor(double dispersion) {
@@ -56,6 +59,11 @@ void TierPolicy::Access(PageIndex page, uint32_t accesses, AccessKind kind) {
   }
 }
 
+void TierPolicy::AddTotals(uint64_t hits, uint64_t misses) {
+  told_hits_.fetch_add(hits, std::memory_order_relaxed);
+  told_misses_.fetch_add(misses, std::memory_order_relaxed);
+}
+
 // Once a period, so that what clients report together counts alike; and within bounds, or what was counted in a long
 // period would hardly weigh more than what comes by chance in the next.
 void TierPolicy::Age(uint64_t accesses) {
@@ -64,20 +72,25 @@ void TierPolicy::Age(uint64_t accesses) {
   heat_.Age(std::exp2(-std::min(half_lives, 1.0)));
 }
 
-uint32_t TierPolicy::Advance(uint32_t frames) { return hand_.fetch_add(1, std::memory_order_relaxed) % frames; }
-
 std::optional<TierPolicy::Candidate> TierPolicy::FindColdest(const TierView& tier, uint32_t frames) {
+  // Heats, and still more the states of pages, are far apart in memory: all heats on their way at once, and states only
+  // of those who may be it.
+  std::array<Candidate, kSample> candidates;
+  size_t count = 0;
+  const uint32_t first = hand_.fetch_add(kSample, std::memory_order_relaxed);
+  for (uint32_t i = 0; i < kSample; i++) {
+    const driver::FrameIndex frame{(first + i) % frames};
+    if (const std::optional<PageIndex> page = tier.Owner(frame); page.has_value()) {
+      heat_.Prefetch(*page);
+      candidates[count++] = {frame, *page};
+    }
+  }
   std::optional<Candidate> coldest;
   float lowest = 0;
-  for (int i = 0; i < kSample; i++) {
-    const driver::FrameIndex frame{Advance(frames)};
-    const std::optional<PageIndex> page = tier.EvictablePage(frame);
-    if (!page.has_value()) {
-      continue;
-    }
-    const float heat = heat_.Heat(*page);
-    if (!coldest.has_value() || heat < lowest) {
-      coldest = {frame, *page};
+  for (const Candidate& candidate : std::span(candidates).first(count)) {
+    const float heat = heat_.Heat(candidate.page);
+    if ((!coldest.has_value() || heat < lowest) && tier.Evictable(candidate.frame, candidate.page)) {
+      coldest = candidate;
       lowest = heat;
     }
   }
@@ -94,9 +107,9 @@ bool TierPolicy::TakeReferenced(PageIndex page) {
 std::optional<TierPolicy::Candidate> TierPolicy::FindNotRecent(const TierView& tier, uint32_t frames) {
   std::optional<Candidate> passed_over;
   for (int i = 0; i < kSecondChances; i++) {
-    const driver::FrameIndex frame{Advance(frames)};
-    const std::optional<PageIndex> page = tier.EvictablePage(frame);
-    if (!page.has_value()) {
+    const driver::FrameIndex frame{hand_.fetch_add(1, std::memory_order_relaxed) % frames};
+    const std::optional<PageIndex> page = tier.Owner(frame);
+    if (!page.has_value() || !tier.Evictable(frame, *page)) {
       continue;
     }
     if (!TakeReferenced(*page)) {
@@ -150,12 +163,29 @@ bool TierPolicy::DeservesFrame(PageIndex page) const {
 void TierPolicy::EndPeriod() {
   threshold_.store(heat_.Threshold(budget_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
   deviations_.store(DeviationsFor(heat_.Dispersion()), std::memory_order_relaxed);
-  const uint64_t hits = hits_.exchange(0, std::memory_order_relaxed);
-  const uint64_t reads = hits + misses_.exchange(0, std::memory_order_relaxed);
+  uint64_t hits = hits_.exchange(0, std::memory_order_relaxed);
+  uint64_t reads = hits + misses_.exchange(0, std::memory_order_relaxed);
   Age(reads + writes_.exchange(0, std::memory_order_relaxed));
+  const uint64_t told_hits = told_hits_.exchange(0, std::memory_order_relaxed);
+  const uint64_t told_reads = told_hits + told_misses_.exchange(0, std::memory_order_relaxed);
+  untold_periods_ = told_reads > 0 ? 0 : untold_periods_ + 1;
+  if (by_told_ ? untold_periods_ >= kUntoldPeriods : told_reads > 0) {
+    BeginToJudge(!by_told_);
+  }
+  if (by_told_) {
+    hits = told_hits;
+    reads = told_reads;
+  }
   if (reads >= kEnoughReads) {
     JudgeHitRatio(static_cast<double>(hits) / static_cast<double>(reads));
   }
+}
+
+// The two say different things of the same tier: what was usual for one says nothing of the other.
+void TierPolicy::BeginToJudge(bool by_told) {
+  by_told_ = by_told;
+  fast_ = false;
+  usual_ratio_ = 0;
 }
 
 void TierPolicy::JudgeHitRatio(double ratio) {

@@ -33,8 +33,10 @@ namespace termfs::tlib::server {
 class TierView {
  public:
   virtual ~TierView() = default;
-  // The page in `frame`, when it could be given up at once (clean, nobody uses it).
-  virtual std::optional<PageIndex> EvictablePage(driver::FrameIndex frame) const = 0;
+  // The page in `frame`, if any: a guess.
+  virtual std::optional<PageIndex> Owner(driver::FrameIndex frame) const = 0;
+  // Whether `frame`, with `page` in it, could be given up at once (clean, nobody uses it).
+  virtual bool Evictable(driver::FrameIndex frame, PageIndex page) const = 0;
 };
 
 enum class AccessKind : uint8_t {
@@ -55,6 +57,10 @@ class TierPolicy {
   void SetBudget(uint32_t frames) { budget_.store(frames, std::memory_order_relaxed); }
 
   void Access(PageIndex page, uint32_t accesses, AccessKind kind);
+  // As Region's. A client counts its hits and its misses of the same time; what comes by Access are the misses as they
+  // happen, and the hits when they are told, up to some periods later. So the hit ratio is the clients', where any
+  // tell.
+  void AddTotals(uint64_t hits, uint64_t misses);
 
   // A frame of [0, frames) to give up for `candidate`, when it is worth it.
   std::optional<driver::FrameIndex> VictimFor(PageIndex candidate, const TierView& tier, uint32_t frames);
@@ -76,10 +82,10 @@ class TierPolicy {
 
   std::optional<Candidate> FindColdest(const TierView& tier, uint32_t frames);
   std::optional<Candidate> FindNotRecent(const TierView& tier, uint32_t frames);
-  uint32_t Advance(uint32_t frames);
   bool TakeReferenced(PageIndex page);
   void Age(uint64_t accesses);
   void JudgeHitRatio(double ratio);
+  void BeginToJudge(bool by_told);
 
   HeatMap heat_;
   std::atomic<FrameChoice> choice_;
@@ -91,8 +97,12 @@ class TierPolicy {
   std::atomic<uint64_t> hits_{0};
   std::atomic<uint64_t> misses_{0};
   std::atomic<uint64_t> writes_{0};
+  std::atomic<uint64_t> told_hits_{0};
+  std::atomic<uint64_t> told_misses_{0};
   std::atomic<double> hit_ratio_{0};
   // EndPeriod only.
+  bool by_told_ = false;  // the hit ratio is the clients'
+  uint32_t untold_periods_ = 0;
   bool fast_ = false;
   double usual_ratio_ = 0;
   uint32_t fast_periods_ = 0;

@@ -46,17 +46,35 @@ TEST_F(HeatExporterTest, Publish_SumsRingsAndBeginsAnew) {
     b->Push(999);
   }
   EXPECT_EQ(exporter_->Drain(), 10U);  // of the fuller ring
-  exporter_->Publish();
+  exporter_->Publish({});
   EXPECT_EQ(Sequence(), 1U);
   EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{7, 10}, {999, 5}}));
   a->Push(0);
   exporter_->Drain();
-  exporter_->Publish();
+  exporter_->Publish({});
   EXPECT_EQ(Sequence(), 2U);
   EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{0, 1}}));
   EXPECT_EQ(exporter_->Drain(), 0U);
-  exporter_->Publish();  // nothing new
+  exporter_->Publish({});  // nothing new
   EXPECT_EQ(Sequence(), 2U);
+}
+
+TEST_F(HeatExporterTest, Publish_TellsWhatTotalsHaveGrownBy) {
+  const auto totals = [this] {
+    const auto* header = reinterpret_cast<const HeatHeader*>(exporter_->memory().data());
+    return std::pair(header->hit_pages[header->sequence % 2], header->missed_pages[header->sequence % 2]);
+  };
+  exporter_->Publish({.hit_pages = 10, .missed_pages = 3});
+  EXPECT_EQ(Sequence(), 1U);
+  EXPECT_EQ(totals(), std::pair(10U, 3U));
+  EXPECT_TRUE(Exported().empty());
+  exporter_->Publish({.hit_pages = 10, .missed_pages = 5});  // misses alone
+  EXPECT_EQ(Sequence(), 2U);
+  EXPECT_EQ(totals(), std::pair(0U, 2U));
+  exporter_->Publish({.hit_pages = 10, .missed_pages = 5});  // nothing new
+  EXPECT_EQ(Sequence(), 2U);
+  exporter_->Publish({.hit_pages = 10 + (uint64_t{1} << 40), .missed_pages = 5});
+  EXPECT_EQ(totals(), std::pair(UINT32_MAX, 0U));
 }
 
 TEST_F(HeatExporterTest, Drain_MorePagesThanFitLeavesTheRestOut) {
@@ -67,7 +85,7 @@ TEST_F(HeatExporterTest, Drain_MorePagesThanFitLeavesTheRestOut) {
     ring->Push(page);
   }
   exporter_->Drain();
-  exporter_->Publish();
+  exporter_->Publish({});
   EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{0, 2}, {1, 2}, {2, 2}, {3, 2}}));
 }
 
@@ -77,11 +95,11 @@ TEST_F(HeatExporterTest, Push_FullRingDropsAndGoesOn) {
     ring->Push(1);
   }
   exporter_->Drain();
-  exporter_->Publish();
+  exporter_->Publish({});
   EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{1, AccessRing::kEntries}}));
   ring->Push(2);
   exporter_->Drain();
-  exporter_->Publish();
+  exporter_->Publish({});
   EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{2, 1}}));
 }
 
@@ -99,7 +117,7 @@ TEST_F(HeatExporterTest, Push_BesideDrainLosesNothingThatFits) {
   }
   pusher.join();
   exporter_->Drain();
-  exporter_->Publish();
+  exporter_->Publish({});
   uint64_t sum = 0;
   for (const auto& [page, accesses] : Exported()) {
     sum += accesses;

@@ -181,5 +181,28 @@ TEST(Server, Heat_PromotesWhatClientsRead) {
   }));
 }
 
+// Neither of the two periods waits for the other. Who looks but once in a sample period sees two of five publications.
+TEST(Server, Heat_EveryPublicationIsMet) {
+  constexpr uint64_t kPages = 50;
+  TestVolume volume({.pages = kPages, .dram_ratio = 1, .sample_period = milliseconds(500)});
+  ASSERT_TRUE(volume.Format().ok());
+  ASSERT_TRUE(volume.Start().ok());
+  TestClient client;
+  ASSERT_TRUE(client.Connect(volume.path(), {.heat_period = milliseconds(200)}).ok());
+  std::vector<std::byte> page(kPageSize);
+  uint64_t hits = 0;
+  const auto end = std::chrono::steady_clock::now() + milliseconds(3000);
+  for (uint64_t i = 0; std::chrono::steady_clock::now() < end; i++) {
+    ASSERT_TRUE(client.Read(i % kPages * kPageSize, page).ok());
+    std::this_thread::sleep_for(milliseconds(1));
+    hits++;
+  }
+  EXPECT_TRUE(Eventually([&] {
+    const auto metrics = volume.server().Metrics();
+    const uint64_t told = MetricOf(metrics, "told_hit_pages_total") + MetricOf(metrics, "told_missed_pages_total");
+    return told > hits * 7 / 10 && told <= hits;
+  }));
+}
+
 }  // namespace
 }  // namespace termfs::tlib

@@ -32,6 +32,33 @@ TEST(TierPolicy, Heat_ZipfOverScrambledPages_IsCloseToTheOracle) {
   }
 }
 
+// Periods of which nothing has been told are no periods of misses alone.
+TEST(TierPolicy, Heat_ReportsThatComeLate_AreNotTakenForAShift) {
+  for (const uint32_t late : {2, 4}) {
+    TierSimulation simulation(kPages, kFrames, FrameChoice::kHeat);
+    simulation.SetPeriod(kPages);
+    simulation.SetLate(late);
+    ScrambledZipf zipf(kPages, 0.99, 1);
+    Drive(simulation, zipf, 48);
+    simulation.TakeMissRatio();
+    Drive(simulation, zipf, 16);
+    EXPECT_LT(simulation.TakeMissRatio(), 1.15 * zipf.OracleMissRatio(kFrames)) << late;  // 1.08
+  }
+}
+
+TEST(TierPolicy, Heat_WhoTellsNoMore_IsForgotten) {
+  TierSimulation simulation(kPages, kFrames, FrameChoice::kHeat);
+  simulation.SetPeriod(kPages);
+  ScrambledZipf zipf(kPages, 0.99, 1);
+  simulation.policy().AddTotals(100'000, 0);
+  simulation.policy().EndPeriod();
+  EXPECT_EQ(simulation.policy().hit_ratio(), 1);
+  Drive(simulation, zipf, 4);
+  EXPECT_EQ(simulation.policy().hit_ratio(), 1);
+  Drive(simulation, zipf, 4);
+  EXPECT_LT(simulation.policy().hit_ratio(), 1);
+}
+
 TEST(TierPolicy, Heat_UniformAccess_MovesAlmostNothing) {
   TierSimulation simulation(kPages, kFrames, FrameChoice::kHeat);
   simulation.SetPeriod(kPages);

@@ -23,19 +23,24 @@ class TierSimulation final : public TierView {
     policy_.SetBudget(frames);
   }
 
-  std::optional<PageIndex> EvictablePage(driver::FrameIndex frame) const override { return owners_[frame.value]; }
+  std::optional<PageIndex> Owner(driver::FrameIndex frame) const override { return owners_[frame.value]; }
+  bool Evictable(driver::FrameIndex /*frame*/, PageIndex /*page*/) const override { return true; }
 
   // Accesses between two reports of the clients: about one per page, as at half a million reads per second on 2 GiB.
   void SetPeriod(uint64_t accesses) { period_ = accesses; }
+  // Reports reach the policy in every `periods`-th of its periods only, and say how many hits and misses they are of.
+  void SetLate(uint32_t periods) { late_ = periods; }
 
   void Access(PageIndex page) {
     if (frame_of_[page.value] != kNone) {
       hits_++;
+      untold_hits_++;
       if (pending_[page.value]++ == 0) {
         touched_.push_back(page);
       }
     } else {
       misses_++;
+      untold_misses_++;
       policy_.Access(page, 1, AccessKind::kMiss);
       Admit(page);
     }
@@ -73,12 +78,21 @@ class TierSimulation final : public TierView {
   }
 
   void EndPeriod() {
+    if (late_ == 0 || ++ended_ % late_ == 0) {
+      Report();
+    }
+    in_period_ = 0;
+    policy_.EndPeriod();
+  }
+
+  void Report() {
+    if (late_ != 0) {
+      policy_.AddTotals(std::exchange(untold_hits_, 0), std::exchange(untold_misses_, 0));
+    }
     for (const PageIndex page : touched_) {
       policy_.Access(page, std::exchange(pending_[page.value], 0), AccessKind::kHit);
     }
     touched_.clear();
-    in_period_ = 0;
-    policy_.EndPeriod();
   }
 
   TierPolicy policy_;
@@ -89,6 +103,10 @@ class TierSimulation final : public TierView {
   uint32_t used_ = 0;
   uint64_t period_ = 65536;
   uint64_t in_period_ = 0;
+  uint32_t late_ = 0;
+  uint32_t ended_ = 0;
+  uint64_t untold_hits_ = 0;
+  uint64_t untold_misses_ = 0;
   uint64_t hits_ = 0;
   uint64_t misses_ = 0;
   uint64_t replacements_ = 0;
