@@ -25,10 +25,10 @@ struct Column {
 
 constexpr std::array<Column, 8> kColumns = {{
     {"ops/s", "fuse_requests_total", "fs_reads_total fs_writes_total fs_metadata_total"},
-    {"hits/s", "read_hit_pages_total", ""},
+    {"hits/s", "read_hit_pages_total", "told_hit_pages_total"},
     {"bitmap/s", "absent_by_bitmap_pages_total", ""},
     {"magic/s", "absent_by_pattern_pages_total validation_misses_total", ""},
-    {"rpc/s", "rpc_reads_total", "rpc_reads_total"},
+    {"rpc/s", "rpc_read_pages_total", "rpc_read_pages_total"},
     {"promo/s", "", "promotions_total"},
     {"evict/s", "", "evictions_total"},
     {"ssd-rd/s", "", "ssd_reads_total"},

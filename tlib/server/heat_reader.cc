@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "base/log.h"
 
@@ -12,6 +13,8 @@ namespace {
 // A client publishes once a period by its own clock: what it published is met before it publishes again, however late
 // either of the two is. Where nothing is new a look costs a READ of 64 bytes.
 constexpr int kLooksInPeriod = 4;
+// A hundred thousand counts, each of a page that is in no cache, take longer than anybody should wait for a worker.
+constexpr size_t kCountsPerTurn = 1024;
 
 }  // namespace
 
@@ -74,7 +77,12 @@ Status HeatReader::ReadOnce() {
     return Status::Error(EAGAIN, "overtaken by the client");
   }
   counted_ = before.sequence;
-  region_.AddCounts(entries_);
+  for (std::span<const HeatEntry> left(entries_); !left.empty();) {
+    const size_t turn = std::min(left.size(), kCountsPerTurn);
+    region_.AddCounts(left.first(turn));
+    left = left.subspan(turn);
+    Task::Yield();
+  }
   region_.AddTotals(before.hit_pages[before.sequence % 2], before.missed_pages[before.sequence % 2]);
   return Status::Ok();
 }

@@ -12,6 +12,7 @@ namespace {
 constexpr uint64_t kSweepPages = 65536;  // per period
 constexpr uint64_t kSweepPagesPerTurn = 4096;
 constexpr size_t kMostLoads = 8192;           // pages per period: 32 MiB
+constexpr size_t kCountsAhead = 8;            // heats are far apart in memory: on their way before they are counted
 constexpr uint32_t kMostAccesses = 1U << 20;  // of one page in one report; more is nonsense or counts as much
 
 }  // namespace
@@ -21,9 +22,14 @@ Promoter::Promoter(TierPolicy& policy, PageStates& states, Pager& pager, std::ch
 
 void Promoter::AddCounts(std::span<const HeatEntry> counts) {
   std::vector<PageIndex> absent;
-  for (const HeatEntry& entry : counts) {
+  const uint64_t pages = states_.pages();
+  for (size_t i = 0; i < counts.size(); i++) {
+    if (i + kCountsAhead < counts.size() && counts[i + kCountsAhead].page < pages) {
+      policy_.Prefetch({counts[i + kCountsAhead].page});
+    }
+    const HeatEntry& entry = counts[i];
     const PageIndex page{entry.page};
-    if (page.value >= states_.pages()) {
+    if (page.value >= pages) {
       continue;
     }
     policy_.Access(page, std::min(entry.accesses, kMostAccesses), AccessKind::kHit);

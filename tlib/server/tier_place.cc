@@ -54,34 +54,51 @@ Result<std::vector<std::string>> NamesIn(const std::string& path) {
 Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                   uint64_t most_bytes) {
   TierPlace place(directory, huge_pages);
-  if (Status made = place.Make(); !made.ok()) {
-    return Status::Error(made.code(), made.ToString() + Advice(needed_bytes));
+  Made made;
+  if (Status entered = place.Enter(own_tmpfs, needed_bytes, most_bytes, made); !entered.ok()) {
+    place.Unmake(made);
+    return entered;
   }
-  Status mounted;
-  if (own_tmpfs) {
-    mounted = place.MountOwn(most_bytes);
-  }
-  ASSIGN_OR_RETURN(const bool on_tmpfs, IsOnTmpfs(directory));
-  if (!on_tmpfs && !mounted.ok()) {
-    rmdir(directory.c_str());
-    return Status::Error(mounted.code(), mounted.ToString() + Advice(needed_bytes));
-  }
-  if (!on_tmpfs) {
-    rmdir(directory.c_str());
-    return Status::Error(EINVAL, directory + " is not on a tmpfs; memory-directory must name a directory on one with " +
-                                     Mebibytes(needed_bytes) + " free (such as one in /dev/shm)");
-  }
-  RETURN_IF_ERROR(place.CheckPrivate());
-  RETURN_IF_ERROR(place.CheckRoom(needed_bytes, /*instead=*/true));
   return place;
 }
 
-Status TierPlace::Make() const {
-  const std::string parent = path_.substr(0, path_.rfind('/'));  // of all volumes of this host
-  if (mkdir(parent.c_str(), 0755) != 0 && errno != EEXIST) {
-    return ErrnoStatus("create " + parent);
+Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes, Made& made) const {
+  if (Status there = Make(made); !there.ok()) {
+    return Status::Error(there.code(), there.ToString() + Advice(needed_bytes));
   }
-  return mkdir(path_.c_str(), 0700) == 0 || errno == EEXIST ? Status::Ok() : ErrnoStatus("create " + path_);
+  Status mounted;
+  if (own_tmpfs) {
+    mounted = MountOwn(most_bytes);
+  }
+  ASSIGN_OR_RETURN(const bool on_tmpfs, IsOnTmpfs(path_));
+  if (!on_tmpfs && !mounted.ok()) {
+    return Status::Error(mounted.code(), mounted.ToString() + Advice(needed_bytes));
+  }
+  if (!on_tmpfs) {
+    return Status::Error(EINVAL, path_ + " is not on a tmpfs; memory-directory must name a directory on one with " +
+                                     Mebibytes(needed_bytes) + " free (such as one in /dev/shm)");
+  }
+  RETURN_IF_ERROR(CheckPrivate());
+  return CheckRoom(needed_bytes, /*instead=*/true);
+}
+
+Status TierPlace::Make(Made& made) const {
+  made.parent = mkdir(Parent().c_str(), 0755) == 0;
+  if (!made.parent && errno != EEXIST) {
+    return ErrnoStatus("create " + Parent());
+  }
+  made.directory = mkdir(path_.c_str(), 0700) == 0;
+  return made.directory || errno == EEXIST ? Status::Ok() : ErrnoStatus("create " + path_);
+}
+
+// What somebody else uses by now stays.
+void TierPlace::Unmake(const Made& made) const {
+  if (made.directory) {
+    rmdir(path_.c_str());
+  }
+  if (made.parent) {
+    rmdir(Parent().c_str());
+  }
 }
 
 bool TierPlace::IsMountPoint() const {

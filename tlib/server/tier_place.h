@@ -20,6 +20,7 @@ class TierPlace {
   // Makes what is missing of `directory`, and enters it. With `own_tmpfs` a tmpfs that may hold `most_bytes` is mounted
   // there unless one is already, with `huge_pages` where the kernel has them; where that is not permitted the directory
   // must lie on one. `needed_bytes`: what will be allocated at once; what the directory holds already counts as free.
+  // What it made is gone when it fails.
   static Result<TierPlace> Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                 uint64_t most_bytes);
 
@@ -35,8 +36,16 @@ class TierPlace {
   Status Remove() const;
 
  private:
+  struct Made {
+    bool parent = false;
+    bool directory = false;
+  };
+
   TierPlace(std::string path, bool huge_pages) : path_(std::move(path)), huge_pages_(huge_pages) {}
-  Status Make() const;
+  Status Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes, Made& made) const;
+  Status Make(Made& made) const;
+  void Unmake(const Made& made) const;
+  std::string Parent() const { return path_.substr(0, path_.rfind('/')); }  // of all volumes of this host
   Status MountOwn(uint64_t most_bytes) const;
   Status CheckPrivate() const;
   // What it holds counts as free when `instead` of that something else shall be there.

@@ -57,6 +57,8 @@ class TierPolicy {
   void SetBudget(uint32_t frames) { budget_.store(frames, std::memory_order_relaxed); }
 
   void Access(PageIndex page, uint32_t accesses, AccessKind kind);
+  // Access(page, ...) is to come.
+  void Prefetch(PageIndex page) const { heat_.Prefetch(page); }
   // As Region's. A client counts its hits and its misses of the same time; what comes by Access are the misses as they
   // happen, and the hits when they are told, up to some periods later. So the hit ratio is the clients', where any
   // tell.

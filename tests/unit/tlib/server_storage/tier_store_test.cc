@@ -110,6 +110,18 @@ TEST_F(TierStoreTest, OwnTmpfs_HasHugePagesAndGoesWithRemove) {
   EXPECT_EQ(Slurp("/proc/self/mounts").find(options_.directory), std::string::npos);
 }
 
+// What a refused start has made, and nothing else, is gone: neither its directory stays, nor that of all volumes.
+TEST_F(TierStoreTest, Open_Refused_LeavesNothingBehind) {
+  const std::string elsewhere = "/var/tmp/termfs-tier-test-" + std::to_string(getpid());  // on no tmpfs
+  options_.directory = elsewhere + "/volume";
+  EXPECT_EQ(Refused().code(), EINVAL);
+  EXPECT_FALSE(std::filesystem::exists(elsewhere));
+  std::filesystem::create_directory(elsewhere);
+  EXPECT_EQ(Refused().code(), EINVAL);
+  EXPECT_TRUE(std::filesystem::is_empty(elsewhere));
+  std::filesystem::remove(elsewhere);
+}
+
 TEST_F(TierStoreTest, LookAtKept_CountsThePagesThatTheSsdHasNot) {
   const auto kept = [this] {
     auto found = TierStore::LookAtKept(options_, kPages);
