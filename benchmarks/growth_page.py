@@ -90,7 +90,7 @@ pages. All else of it goes with the tier's size.
 | promoter: threshold, hit ratio, `TierPolicy::EndPeriod` | sample period | 2048 buckets of a histogram |
 | ageing, `HeatMap::Age` | sample period | a hundredth of the heats for each time that they halve: once as a rule, four times when the hot set has shifted |
 | promoter, `Promoter::Sweep` | sample period | 65536 pages, others each time; 8192 loads at most |
-| access counts, `HeatReader` | sample period | what the client has read since, 131072 pages at most |
+| access counts, `HeatReader` | 250 ms; as clients tell | what the client has read since, 131072 pages at most |
 | cleaner, `Cleaner::Round` | 500 ms | what is dirty and old; a queue, no search |
 | reserve, `FrameSupply::RefillReserve` | 500 ms, on demand | 256 frames at most |
 | commit, `WrittenLog::Sync` | with each flush | blocks of 32256 pages that changed |

@@ -110,9 +110,9 @@ void AddStats(CLI::App& app, StatsArguments& arguments, Action& action) {
   command->add_option("--interval", arguments.interval, "seconds between samples (default 1)");
   command->add_option("--count", arguments.count, "end after so many samples");
   command->footer(
-      "Rates are per second: requests from the kernel; pages read one-sidedly, of which clients tell their server "
-      "once\n"
-      "a second; pages known absent by the bitmap and by the magic pattern, or by validation found to have changed;\n"
+      "Rates are per second: requests from the kernel; pages read one-sidedly, of which a server hears about\n"
+      "once a second; pages known absent by the bitmap and by the magic pattern, or by validation found to have "
+      "changed;\n"
       "pages read by RPC; pages promoted and evicted; reads of the SSD. Percentiles count from the start.\n"
       "link: whether the mount has its server, or for how long it has been without (down, later given-up).\n"
       "A column that the source does not know shows -.\n");

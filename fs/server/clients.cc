@@ -20,6 +20,9 @@ using std::chrono::steady_clock;
 using tlib::server::SessionEnd;
 
 constexpr std::chrono::seconds kLongestPatience{3600};
+// Of a process on another host that is ending: its kernel has closed the connection with us, and ends that with its
+// mount next. Programs there can no longer use what it was granted then.
+constexpr std::chrono::seconds kLastMoments{2};
 
 std::chrono::seconds PatienceOf(uint32_t seconds) { return std::min(std::chrono::seconds(seconds), kLongestPatience); }
 
@@ -214,7 +217,8 @@ Clients::Expected Clients::Ended(uint64_t client, uint64_t session, const Sessio
     if (end.how != SessionEnd::How::kGoodbye && !HasEnded(end.process)) {
       Entry& entry = found->second;
       entry.session = 0;
-      entry.until = steady_clock::now() + entry.patience;
+      const bool died = end.how == SessionEnd::How::kDied;
+      entry.until = steady_clock::now() + (died ? std::min(entry.patience, kLastMoments) : entry.patience);
       entry.keeps_files =
           end.how != SessionEnd::How::kExpelled;  // one that did not answer must not keep space for long
       entry.process = end.process;

@@ -6,6 +6,7 @@
 //   Arrived --> [session] --Ended: goodbye, or its process has ended--> forgotten, with its receipts
 //                  ^   |
 //                  |   +--Ended: lost, expelled--> away --its time over, or its process ended--> forgotten
+//                  |   |    died (on another host)  |     (its last moments: nobody can see that process)
 //                  |                                |
 //                  +-------Arrived, Resumed---------+
 //

@@ -34,7 +34,8 @@ struct alignas(64) ChannelCounters {
   LocalCounter calls;
 
   void AddTo(ChannelCounters& sum) const {
-    const uint64_t slow = slow_calls.value();  // first: the difference is never negative
+    // A call that will turn out slow counts as quick until it has, so that a later sum may be one less.
+    const uint64_t slow = slow_calls.value();
     const uint64_t quick = read_calls.value() - slow;
     sum.reads.Add(reads.value() + quick);
     sum.read_pages.Add(read_pages.value() + quick);

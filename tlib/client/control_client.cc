@@ -25,7 +25,7 @@ Result<std::unique_ptr<ControlClient>> ControlClient::ConnectTo(const HostPort& 
   ASSIGN_OR_RETURN(const Secret secret, LoadSecret(secret_file));
   const auto deadline = std::chrono::steady_clock::now() + kConnectTimeout;
   ASSIGN_OR_RETURN(UniqueFd socket_fd, ConnectTcp(host, deadline));
-  std::unique_ptr<ControlClient> client(new ControlClient(std::move(socket_fd)));
+  std::unique_ptr<ControlClient> client(new ControlClient(std::move(socket_fd), /*tcp=*/true));
   if (Status proved = client->Prove(secret, deadline); !proved.ok()) {
     return std::move(proved).WithContext("the server at " + ToString(host));
   }
@@ -87,10 +87,22 @@ Result<std::unique_ptr<ControlClient>> ControlClient::ConnectHere(const std::str
   if (fcntl(socket_fd.get(), F_SETFL, O_NONBLOCK) != 0) {
     return ErrnoStatus("make a socket non-blocking");
   }
-  return std::unique_ptr<ControlClient>(new ControlClient(std::move(socket_fd)));
+  return std::unique_ptr<ControlClient>(new ControlClient(std::move(socket_fd), /*tcp=*/false));
 }
 
-void ControlClient::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
+ControlClient::~ControlClient() {
+  if (tcp_) {
+    ResetTcp(socket_.get());
+  }
+}
+
+void ControlClient::Shutdown() {
+  if (tcp_) {
+    ResetTcp(socket_.get());
+  } else {
+    shutdown(socket_.get(), SHUT_RDWR);
+  }
+}
 
 Result<ControlClient::Answer> ControlClient::Exchange(const wire::ControlMessageT& message,
                                                       const std::vector<UniqueFd>& fds, TimePoint deadline) {

@@ -37,6 +37,8 @@ class ControlClient {
 
   // Connects to the socket in the volume's directory, or to the host, where both ends prove to know the secret.
   static Result<std::unique_ptr<ControlClient>> Connect(const ServerAddress& address);
+  // Over TCP the server sees a reset, as of Shutdown: only a process that has ended just hangs up.
+  ~ControlClient();
   ControlClient(const ControlClient&) = delete;
   ControlClient& operator=(const ControlClient&) = delete;
 
@@ -64,7 +66,7 @@ class ControlClient {
   void Shutdown();
 
  private:
-  explicit ControlClient(UniqueFd socket) : socket_(std::move(socket)) {}
+  ControlClient(UniqueFd socket, bool tcp) : socket_(std::move(socket)), tcp_(tcp) {}
   static Result<std::unique_ptr<ControlClient>> ConnectHere(const std::string& directory);
   static Result<std::unique_ptr<ControlClient>> ConnectTo(const HostPort& host, const std::string& secret_file);
   Status Prove(const Secret& secret, TimePoint deadline);
@@ -77,6 +79,7 @@ class ControlClient {
                                 TimePoint deadline);
 
   const UniqueFd socket_;
+  const bool tcp_;
   Mutex mutex_;
   CondVar turn_changed_;
   bool busy_ GUARDED_BY(mutex_) = false;

@@ -10,16 +10,19 @@
 namespace termfs::tlib::client {
 namespace {
 
-constexpr uint64_t kMaxEntries = 1U << 17;  // of distinct pages per period; more are left out
-
-uint32_t Saturated(uint64_t n) { return static_cast<uint32_t>(std::min<uint64_t>(n, UINT32_MAX)); }
+// What `told` has grown by, and it grows. Totals that are summed while others count may be a little short of the last.
+uint32_t Take(uint64_t now, uint64_t& told) {
+  const uint64_t more = now > told ? now - told : 0;
+  told += more;
+  return static_cast<uint32_t>(std::min<uint64_t>(more, UINT32_MAX));
+}
 
 }  // namespace
 
 Result<std::unique_ptr<HeatExporter>> HeatExporter::Create(driver::Nic& nic, driver::ProtectionDomain& domain,
                                                            uint64_t pages) {
   std::unique_ptr<HeatExporter> exporter(new HeatExporter);
-  exporter->capacity_ = static_cast<uint32_t>(std::clamp<uint64_t>(pages, 1, kMaxEntries));
+  exporter->capacity_ = static_cast<uint32_t>(std::clamp<uint64_t>(pages, 1, kMaxHeatEntries));
   const size_t bytes = sizeof(HeatHeader) + 2 * size_t{exporter->capacity_} * sizeof(HeatEntry);
   ASSIGN_OR_RETURN(exporter->memory_, nic.AllocateMemory({.bytes = bytes, .name = "termfs-heat"}));
   new (exporter->memory_->data()) HeatHeader{.sequence = 0, .capacity = exporter->capacity_};
@@ -75,8 +78,8 @@ void HeatExporter::Count(uint32_t page) {
 }
 
 void HeatExporter::Publish(const ReadTotals& totals) {
-  const uint64_t hits = totals.hit_pages - told_.hit_pages;
-  const uint64_t misses = totals.missed_pages - told_.missed_pages;
+  const uint32_t hits = Take(totals.hit_pages, told_.hit_pages);
+  const uint32_t misses = Take(totals.missed_pages, told_.missed_pages);
   if (used_.empty() && hits == 0 && misses == 0) {
     return;  // the sequence stands: the server has nothing to fetch
   }
@@ -92,11 +95,10 @@ void HeatExporter::Publish(const ReadTotals& totals) {
   }
   std::atomic_ref<uint32_t>(header().count[next % 2])
       .store(static_cast<uint32_t>(used_.size()), std::memory_order_relaxed);
-  std::atomic_ref<uint32_t>(header().hit_pages[next % 2]).store(Saturated(hits), std::memory_order_relaxed);
-  std::atomic_ref<uint32_t>(header().missed_pages[next % 2]).store(Saturated(misses), std::memory_order_relaxed);
+  std::atomic_ref<uint32_t>(header().hit_pages[next % 2]).store(hits, std::memory_order_relaxed);
+  std::atomic_ref<uint32_t>(header().missed_pages[next % 2]).store(misses, std::memory_order_relaxed);
   sequence.store(next, std::memory_order_release);
   used_.clear();
-  told_ = totals;
 }
 
 }  // namespace termfs::tlib::client

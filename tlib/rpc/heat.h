@@ -6,7 +6,8 @@
 // it got when the sequence moved meanwhile: the client may have begun to fill that buffer anew. A sequence counts once.
 // Beside each buffer stands how many pages were READ and how many were absent in the time that it tells of: both by the
 // client, as what the server itself sees of misses is of another time.
-// Nothing in it is trusted: page numbers beyond the region are skipped, `count` is bounded by the region's size.
+// Nothing in it is trusted with more than the choice of what is in memory: page numbers beyond the region are skipped,
+// `count` is bounded by what was exported, and what one report says of one page, or of all, is cut to what is possible.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,8 @@ struct HeatHeader {
   uint32_t reserved[7] = {};
 };
 static_assert(sizeof(HeatHeader) == 64);
+
+inline constexpr uint32_t kMaxHeatEntries = 1U << 17;  // per buffer: distinct pages per period; more are left out
 
 struct HeatEntry {
   uint32_t page = 0;

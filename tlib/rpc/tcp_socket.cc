@@ -120,6 +120,13 @@ Status SetTcpOptions(int socket) {
   return SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(kDeadAfter.count() * 1000));
 }
 
+void ResetTcp(int socket) {
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  if (connect(socket, &nowhere, sizeof(nowhere)) != 0) {
+    shutdown(socket, SHUT_RDWR);  // it wakes those who wait, which is what nobody can do without
+  }
+}
+
 Result<UniqueFd> ConnectTcp(const HostPort& place, steady_clock::time_point deadline) {
   ASSIGN_OR_RETURN(const Addresses addresses, Resolve(place, false));
   Status failed = Status::Error(EHOSTUNREACH, "it has no address");

@@ -28,6 +28,10 @@ Result<std::vector<UniqueFd>> ListenTcp(const HostPort& place);
 // For an accepted socket what the others have from the beginning.
 Status SetTcpOptions(int socket);
 
+// Ends a connection for good by a reset, where shutdown and close, also that of a process that ends, say that nothing
+// more will come. Whoever waits for the socket wakes up.
+void ResetTcp(int socket);
+
 // Where a connected socket's two ends are, for queue pairs between the same hosts.
 Result<driver::NetworkPath> NetworkPathOf(int socket);
 

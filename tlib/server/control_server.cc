@@ -212,6 +212,10 @@ Status ControlServer::Admit(const PeerPtr& peer) {
 
 void ControlServer::OnEvents(const PeerPtr& peer, uint32_t events) {
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+    const bool reset = (events & (EPOLLHUP | EPOLLERR)) != 0;
+    if (peer->seal.has_value() && !reset && peer->end.how == SessionEnd::How::kLost) {
+      peer->end.how = SessionEnd::How::kDied;
+    }
     Drop(peer, Status::Error(ENOTCONN, "the client hung up without a goodbye"));
     return;
   }

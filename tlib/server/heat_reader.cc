@@ -10,9 +10,11 @@
 namespace termfs::tlib::server {
 namespace {
 
-// A client publishes once a period by its own clock: what it published is met before it publishes again, however late
-// either of the two is. Where nothing is new a look costs a READ of 64 bytes.
+// A client publishes once in a period of its own, a second by default: what it published is met before it publishes
+// again, though both may be late. Where nothing is new a look costs a READ of 64 bytes.
 constexpr int kLooksInPeriod = 4;
+constexpr std::chrono::milliseconds kShortestPause{5};
+constexpr std::chrono::milliseconds kLongestPause{250};
 // A hundred thousand counts, each of a page that is in no cache, take longer than anybody should wait for a worker.
 constexpr size_t kCountsPerTurn = 1024;
 
@@ -20,16 +22,16 @@ constexpr size_t kCountsPerTurn = 1024;
 
 void HeatReader::Run(DataHandler& handler, std::chrono::milliseconds period) {
   handler.set_sleeper(&Task::Current());
-  const std::chrono::milliseconds often = period / kLooksInPeriod;
-  auto due = std::chrono::steady_clock::now() + often;
+  const auto pause = std::clamp(period / kLooksInPeriod, kShortestPause, kLongestPause);
+  auto due = std::chrono::steady_clock::now() + pause;
   while (connection_.open()) {
     if (Task::ParkUntil(due)) {
       continue;  // closing, or an older permit
     }
-    due = std::chrono::steady_clock::now() + often;
     if (Status read = ReadOnce(); !read.ok()) {
       LOG_DEBUG("access counts of queue pair {}: {}", connection_.number(), read.ToString());
     }
+    due = std::chrono::steady_clock::now() + pause;
   }
   handler.set_sleeper(nullptr);
 }
@@ -77,13 +79,16 @@ Status HeatReader::ReadOnce() {
     return Status::Error(EAGAIN, "overtaken by the client");
   }
   counted_ = before.sequence;
-  for (std::span<const HeatEntry> left(entries_); !left.empty();) {
+  for (std::span<const HeatEntry> left(entries_); !left.empty() && connection_.open();) {
     const size_t turn = std::min(left.size(), kCountsPerTurn);
     region_.AddCounts(left.first(turn));
     left = left.subspan(turn);
-    Task::Yield();
+    if (!left.empty()) {
+      Task::Yield();
+    }
   }
-  region_.AddTotals(before.hit_pages[before.sequence % 2], before.missed_pages[before.sequence % 2]);
+  region_.AddTotals(connection_.number(), before.hit_pages[before.sequence % 2],
+                    before.missed_pages[before.sequence % 2]);
   return Status::Ok();
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HeatReader: READs one client's access counts (tlib/rpc/heat.h), once in a sample period, and gives them to the
-// region, until the client's connection closes.
+// HeatReader: READs one client's access counts (tlib/rpc/heat.h) as it publishes them, and gives them to the region,
+// until the client's connection closes.
 //
 // Thread-safety: a task of the connection's worker.
 // Errors:        a client whose counts make no sense is not listened to; one whose memory cannot be READ loses that
@@ -30,7 +30,7 @@ struct HeatExport {
 
 class HeatReader {
  public:
-  static constexpr uint64_t kMaxBytes = 64ULL << 20;
+  static constexpr uint64_t kMaxBytes = sizeof(HeatHeader) + uint64_t{2} * kMaxHeatEntries * sizeof(HeatEntry);
 
   HeatReader(Region& region, Counter& reads, Connection& connection, BulkPool& bulk, const HeatExport& exported)
       : region_(region), reads_(reads), connection_(connection), bulk_(bulk), exported_(exported) {}

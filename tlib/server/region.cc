@@ -63,6 +63,11 @@ FrameChoice EffectiveChoice(RegionKind kind, FrameChoice choice) {
   return choice == FrameChoice::kHeat && !by_heat ? FrameChoice::kRecent : choice;
 }
 
+// What a client has told holds for five of its own periods at least, which are a second by default.
+uint32_t ToldPeriods(std::chrono::milliseconds period) {
+  return 5 + static_cast<uint32_t>(5000 / std::max<int64_t>(period.count(), 1));
+}
+
 Result<uint32_t> FramesFor(RegionKind kind, uint64_t pages, double ratio) {
   if (!HasFrames(kind)) {
     return uint32_t{0};
@@ -183,6 +188,7 @@ class StorageRegion final : public Region {
              .pager = pager_,
              .bounce = *bounce_,
              .metrics = metrics_}) {
+    policy_.SetToldPeriods(ToldPeriods(options.sample_period));
     if (!tier_->resumed()) {
       log_->ForEach([this](PageIndex page) { states_.SetMarkedAtOpen(page); });
     }
@@ -211,10 +217,10 @@ class StorageRegion final : public Region {
   }
 
   void AddCounts(std::span<const HeatEntry> counts) override { promoter_.AddCounts(counts); }
-  void AddTotals(uint64_t hit_pages, uint64_t missed_pages) override {
+  void AddTotals(uint64_t client, uint32_t hit_pages, uint32_t missed_pages) override {
     metrics_.told_hit_pages.Add(hit_pages);
     metrics_.told_missed_pages.Add(missed_pages);
-    policy_.AddTotals(hit_pages, missed_pages);
+    policy_.AddTotals(client, hit_pages, missed_pages);
   }
   Status SetDramRatio(double ratio) override;
   Status CheckGrowth(uint64_t pages) override;

@@ -98,8 +98,9 @@ class Region {
   // Accesses that clients answered by one-sided READs since they last told. Those by RPC are counted when they are
   // served, and must not be in here. Page numbers are checked. Any thread.
   virtual void AddCounts(std::span<const HeatEntry> counts) = 0;
-  // How many pages a client has read, one-sided and by RPC, in some time: both of the same, so that their ratio is one.
-  virtual void AddTotals(uint64_t hit_pages, uint64_t missed_pages) = 0;
+  // How many pages a client has read, one-sided and by RPC, in a period of its own: both in the same, so that their
+  // ratio is one. `client`: a number of its own. Any thread.
+  virtual void AddTotals(uint64_t client, uint32_t hit_pages, uint32_t missed_pages) = 0;
 
   virtual Status SetDramRatio(double ratio) = 0;  // in a coroutine; returns when the budget is in force
   // Growing, in this order: CheckGrowth (whether memory and tmpfs have enough), ExtendDevice (SSD, written log, label),

@@ -28,10 +28,10 @@ struct StorageMetrics {
         ssd_read(registry.histogram("ssd_read")),
         ssd_write(registry.histogram("ssd_write")) {}
 
-  Counter& frame_read_pages;  // pages of RPC reads that were in a frame
-  Counter& told_hit_pages;    // read one-sided, as clients tell
-  Counter& told_missed_pages;
-  Counter& ssd_reads;  // accesses, each of one or several adjacent pages
+  Counter& frame_read_pages;   // pages of RPC reads that were in a frame
+  Counter& told_hit_pages;     // read one-sided, as clients tell
+  Counter& told_missed_pages;  // and not
+  Counter& ssd_reads;          // accesses, each of one or several adjacent pages
   Counter& ssd_writes;
   Counter& ssd_read_bytes;
   Counter& ssd_write_bytes;

@@ -83,9 +83,10 @@ Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_byt
 }
 
 Status TierPlace::Make(Made& made) const {
-  made.parent = mkdir(Parent().c_str(), 0755) == 0;
+  const std::string parent = Parent();
+  made.parent = mkdir(parent.c_str(), 0755) == 0;
   if (!made.parent && errno != EEXIST) {
-    return ErrnoStatus("create " + Parent());
+    return ErrnoStatus("create " + parent);
   }
   made.directory = mkdir(path_.c_str(), 0700) == 0;
   return made.directory || errno == EEXIST ? Status::Ok() : ErrnoStatus("create " + path_);

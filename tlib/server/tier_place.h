@@ -20,7 +20,7 @@ class TierPlace {
   // Makes what is missing of `directory`, and enters it. With `own_tmpfs` a tmpfs that may hold `most_bytes` is mounted
   // there unless one is already, with `huge_pages` where the kernel has them; where that is not permitted the directory
   // must lie on one. `needed_bytes`: what will be allocated at once; what the directory holds already counts as free.
-  // What it made is gone when it fails.
+  // The directories that it made are gone when it fails.
   static Result<TierPlace> Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                 uint64_t most_bytes);
 

@@ -27,8 +27,8 @@ constexpr double kClearlyBelow = 0.9;  // of the usual hit ratio: something has 
 constexpr double kRecovered = 0.92;
 constexpr double kRatioMemory = 0.9;  // of the usual hit ratio, per period
 constexpr uint32_t kMaxFastPeriods = 30;
-constexpr uint32_t kUntoldPeriods = 5;  // without a word from clients: what is counted here is all there is
-constexpr uint64_t kEnoughReads = 256;  // in a period, to tell anything from their hit ratio
+constexpr uint32_t kMostTold = 1U << 26;  // pages of one client in a period; more is nonsense
+constexpr uint64_t kEnoughReads = 256;    // in a period, to tell anything from their hit ratio
 
 float DeviationsFor(double dispersion) {
   const double share = std::clamp((dispersion - kEven) / (kSkewed - kEven), 0.0, 1.0);
@@ -59,9 +59,25 @@ void TierPolicy::Access(PageIndex page, uint32_t accesses, AccessKind kind) {
   }
 }
 
-void TierPolicy::AddTotals(uint64_t hits, uint64_t misses) {
-  told_hits_.fetch_add(hits, std::memory_order_relaxed);
-  told_misses_.fetch_add(misses, std::memory_order_relaxed);
+void TierPolicy::AddTotals(uint64_t client, uint32_t hits, uint32_t misses) {
+  hits = std::min(hits, kMostTold);
+  MutexLock lock(told_mutex_);
+  told_[client] = {.hits = hits, .reads = uint64_t{hits} + std::min(misses, kMostTold)};
+}
+
+TierPolicy::Told TierPolicy::SumTold() {
+  Told sum;
+  MutexLock lock(told_mutex_);
+  for (auto told = told_.begin(); told != told_.end();) {
+    if (told->second.periods++ >= told_periods_.load(std::memory_order_relaxed)) {
+      told = told_.erase(told);
+      continue;
+    }
+    sum.hits += told->second.hits;
+    sum.reads += told->second.reads;
+    ++told;
+  }
+  return sum;
 }
 
 // Once a period, so that what clients report together counts alike; and within bounds, or what was counted in a long
@@ -166,26 +182,20 @@ void TierPolicy::EndPeriod() {
   uint64_t hits = hits_.exchange(0, std::memory_order_relaxed);
   uint64_t reads = hits + misses_.exchange(0, std::memory_order_relaxed);
   Age(reads + writes_.exchange(0, std::memory_order_relaxed));
-  const uint64_t told_hits = told_hits_.exchange(0, std::memory_order_relaxed);
-  const uint64_t told_reads = told_hits + told_misses_.exchange(0, std::memory_order_relaxed);
-  untold_periods_ = told_reads > 0 ? 0 : untold_periods_ + 1;
-  if (by_told_ ? untold_periods_ >= kUntoldPeriods : told_reads > 0) {
-    BeginToJudge(!by_told_);
+  const Told told = SumTold();
+  if (const bool enough = told.reads >= kEnoughReads; enough != by_told_) {
+    // The two say different things of the same tier: what was usual for one says nothing of the other.
+    by_told_ = enough;
+    fast_ = false;
+    usual_ratio_ = 0;
   }
   if (by_told_) {
-    hits = told_hits;
-    reads = told_reads;
+    hits = told.hits;
+    reads = told.reads;
   }
   if (reads >= kEnoughReads) {
     JudgeHitRatio(static_cast<double>(hits) / static_cast<double>(reads));
   }
-}
-
-// The two say different things of the same tier: what was usual for one says nothing of the other.
-void TierPolicy::BeginToJudge(bool by_told) {
-  by_told_ = by_told;
-  fast_ = false;
-  usual_ratio_ = 0;
 }
 
 void TierPolicy::JudgeHitRatio(double ratio) {

@@ -20,7 +20,9 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 
+#include "base/mutex.h"
 #include "base/page.h"
 #include "driver/nic.h"
 #include "tlib/server/heat_map.h"
@@ -61,8 +63,10 @@ class TierPolicy {
   void Prefetch(PageIndex page) const { heat_.Prefetch(page); }
   // As Region's. A client counts its hits and its misses of the same time; what comes by Access are the misses as they
   // happen, and the hits when they are told, up to some periods later. So the hit ratio is the clients', where any
-  // tell.
-  void AddTotals(uint64_t hits, uint64_t misses);
+  // tell: of what each said last, as no period of theirs is one of ours.
+  void AddTotals(uint64_t client, uint32_t hits, uint32_t misses) EXCLUDES(told_mutex_);
+  // What a client says holds for so many periods (5); then it has gone, or reads no more.
+  void SetToldPeriods(uint32_t periods) { told_periods_.store(periods, std::memory_order_relaxed); }
 
   // A frame of [0, frames) to give up for `candidate`, when it is worth it.
   std::optional<driver::FrameIndex> VictimFor(PageIndex candidate, const TierView& tier, uint32_t frames);
@@ -72,11 +76,16 @@ class TierPolicy {
   bool DeservesFrame(PageIndex page) const;
 
   // Every sample period: takes the hit ratio into account and finds the threshold anew.
-  void EndPeriod();
+  void EndPeriod() EXCLUDES(told_mutex_);
   // Of the last period that had accesses.
   double hit_ratio() const { return hit_ratio_.load(std::memory_order_relaxed); }
 
  private:
+  struct Told {
+    uint64_t hits = 0;
+    uint64_t reads = 0;
+    uint32_t periods = 0;  // ended since
+  };
   struct Candidate {
     driver::FrameIndex frame;
     PageIndex page;
@@ -87,7 +96,7 @@ class TierPolicy {
   bool TakeReferenced(PageIndex page);
   void Age(uint64_t accesses);
   void JudgeHitRatio(double ratio);
-  void BeginToJudge(bool by_told);
+  Told SumTold() EXCLUDES(told_mutex_);
 
   HeatMap heat_;
   std::atomic<FrameChoice> choice_;
@@ -99,12 +108,12 @@ class TierPolicy {
   std::atomic<uint64_t> hits_{0};
   std::atomic<uint64_t> misses_{0};
   std::atomic<uint64_t> writes_{0};
-  std::atomic<uint64_t> told_hits_{0};
-  std::atomic<uint64_t> told_misses_{0};
+  std::atomic<uint32_t> told_periods_{5};
+  Mutex told_mutex_;
+  std::unordered_map<uint64_t, Told> told_ GUARDED_BY(told_mutex_);  // by client
   std::atomic<double> hit_ratio_{0};
   // EndPeriod only.
   bool by_told_ = false;  // the hit ratio is the clients'
-  uint32_t untold_periods_ = 0;
   bool fast_ = false;
   double usual_ratio_ = 0;
   uint32_t fast_periods_ = 0;

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 
 #include <fstream>
+#include <functional>
 
 #include "tests/unit/tlib/raw_control.h"
 #include "tlib/client/control_client.h"
@@ -188,6 +189,33 @@ TEST_F(ControlTcpTest, AForgedOrRepeatedMessageEndsTheSession) {
     EXPECT_EQ(control.BytesUntilHungUp(), 0U);
     EXPECT_TRUE(Eventually([&] { return volume_.server().Sessions().size() == 1; }));
   }
+}
+
+// Its kernel hangs up for a process that has ended; one that is alive, and may come back, says so by a reset.
+TEST_F(ControlTcpTest, WhoDiedAndWhoMayComeBack) {
+  using How = server::SessionEnd::How;
+  const auto end_of = [this](const std::function<void()>& end) {
+    const int before = volume_.service().closed;
+    end();
+    EXPECT_TRUE(Eventually([&] { return volume_.service().closed == before + 1; }));
+    return volume_.service().last_end.load();
+  };
+  auto control = Connect().value();
+  ASSERT_TRUE(SayHello(*control).ok());
+  EXPECT_EQ(end_of([&] { control->Shutdown(); }), How::kLost);
+  EXPECT_EQ(control->Call<wire::DoneT>(wire::PingT(), Soon()).status().code(), ENOTCONN);
+  control = Connect().value();
+  ASSERT_TRUE(SayHello(*control).ok());
+  EXPECT_EQ(end_of([&] { control.reset(); }), How::kLost);
+  control = Connect().value();
+  ASSERT_TRUE(SayHello(*control).ok());
+  ASSERT_TRUE(control->Call<wire::DoneT>(wire::GoodbyeT(), Soon()).ok());
+  EXPECT_EQ(end_of([&] { control.reset(); }), How::kGoodbye);
+  ByHand by_hand(place_);
+  by_hand.ShakeHands(OwnSecret());
+  by_hand.Send(by_hand.Sealed(HelloMessage()));
+  ASSERT_TRUE(by_hand.Receive().ok());
+  EXPECT_EQ(end_of([&] { by_hand.socket = UniqueFd(); }), How::kDied);
 }
 
 // Somebody who sits in between and does not know the secret.

@@ -103,7 +103,10 @@ class TestService final : public server::Service {
     opened++;
     return Status::Ok();
   }
-  void SessionClosed(server::SessionId, const server::SessionEnd&) override { closed++; }
+  void SessionClosed(server::SessionId, const server::SessionEnd& end) override {
+    last_end = end.how;
+    closed++;
+  }
   bool AllowsRawWrites() const override { return allow_writes; }
 
   void WaitWithheld() {
@@ -122,6 +125,7 @@ class TestService final : public server::Service {
   std::atomic<uint64_t> echoes{0};  // that have their bytes
   std::atomic<int> opened{0};
   std::atomic<int> closed{0};
+  std::atomic<server::SessionEnd::How> last_end{};  // of those closed
 };
 
 inline std::vector<std::byte> BytesOf(uint32_t value) {

@@ -73,7 +73,13 @@ TEST_F(HeatExporterTest, Publish_TellsWhatTotalsHaveGrownBy) {
   EXPECT_EQ(totals(), std::pair(0U, 2U));
   exporter_->Publish({.hit_pages = 10, .missed_pages = 5});  // nothing new
   EXPECT_EQ(Sequence(), 2U);
-  exporter_->Publish({.hit_pages = 10 + (uint64_t{1} << 40), .missed_pages = 5});
+  exporter_->Publish({.hit_pages = 9, .missed_pages = 5});  // a sum that was taken at a bad moment
+  EXPECT_EQ(Sequence(), 2U);
+  exporter_->Publish({.hit_pages = 9, .missed_pages = 6});
+  EXPECT_EQ(totals(), std::pair(0U, 1U));
+  exporter_->Publish({.hit_pages = 11, .missed_pages = 6});
+  EXPECT_EQ(totals(), std::pair(1U, 0U));
+  exporter_->Publish({.hit_pages = 11 + (uint64_t{1} << 40), .missed_pages = 6});
   EXPECT_EQ(totals(), std::pair(UINT32_MAX, 0U));
 }
 

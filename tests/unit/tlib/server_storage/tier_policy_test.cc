@@ -50,13 +50,59 @@ TEST(TierPolicy, Heat_WhoTellsNoMore_IsForgotten) {
   TierSimulation simulation(kPages, kFrames, FrameChoice::kHeat);
   simulation.SetPeriod(kPages);
   ScrambledZipf zipf(kPages, 0.99, 1);
-  simulation.policy().AddTotals(100'000, 0);
+  simulation.policy().AddTotals(1, 100'000, 0);
   simulation.policy().EndPeriod();
   EXPECT_EQ(simulation.policy().hit_ratio(), 1);
   Drive(simulation, zipf, 4);
   EXPECT_EQ(simulation.policy().hit_ratio(), 1);
   Drive(simulation, zipf, 4);
   EXPECT_LT(simulation.policy().hit_ratio(), 1);
+}
+
+// The periods of clients are not the server's: one may fall out of it, or two into it.
+TEST(TierPolicy, Heat_ClientsOfUnequalLuck_AreNoShift) {
+  TierPolicy policy(kPages, FrameChoice::kHeat);
+  for (uint32_t period = 0; period < 40; period++) {
+    policy.AddTotals(1, 950, 50);
+    if (period % 4 != 1) {
+      policy.AddTotals(2, 100, 900);
+    }
+    if (period % 4 == 2) {
+      policy.AddTotals(2, 100, 900);
+    }
+    policy.EndPeriod();
+    EXPECT_NEAR(policy.hit_ratio(), 0.525, 0.001);
+  }
+}
+
+TEST(TierPolicy, Heat_FewTold_DoNotSpeakForAll) {
+  TierPolicy policy(kPages, FrameChoice::kHeat);
+  policy.SetBudget(kFrames);
+  policy.Access({0}, 900, AccessKind::kHit);
+  policy.Access({1}, 100, AccessKind::kMiss);
+  policy.AddTotals(1, 5, 5);
+  policy.EndPeriod();
+  EXPECT_NEAR(policy.hit_ratio(), 0.9, 0.001);
+}
+
+TEST(TierPolicy, Heat_TheColdestThatMayGo_Goes) {
+  TierSimulation simulation(16, 8, FrameChoice::kHeat);
+  for (uint64_t page = 0; page < 8; page++) {
+    for (uint64_t i = 0; i <= page; i++) {
+      simulation.Access({page});
+    }
+  }
+  simulation.Hold({0});
+  for (int i = 0; i < 40; i++) {
+    simulation.Access({8});
+  }
+  EXPECT_TRUE(simulation.Resident({0}));
+  EXPECT_TRUE(simulation.Resident({8}));
+  uint64_t resident = 0;
+  for (uint64_t page = 0; page < 8; page++) {
+    resident += simulation.Resident({page}) ? 1 : 0;
+  }
+  EXPECT_EQ(resident, 7U);
 }
 
 TEST(TierPolicy, Heat_UniformAccess_MovesAlmostNothing) {

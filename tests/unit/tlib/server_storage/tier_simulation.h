@@ -24,10 +24,12 @@ class TierSimulation final : public TierView {
   }
 
   std::optional<PageIndex> Owner(driver::FrameIndex frame) const override { return owners_[frame.value]; }
-  bool Evictable(driver::FrameIndex /*frame*/, PageIndex /*page*/) const override { return true; }
+  bool Evictable(driver::FrameIndex /*frame*/, PageIndex page) const override { return held_ != page; }
 
   // Accesses between two reports of the clients: about one per page, as at half a million reads per second on 2 GiB.
   void SetPeriod(uint64_t accesses) { period_ = accesses; }
+  // Nobody may give up its frame.
+  void Hold(PageIndex page) { held_ = page; }
   // Reports reach the policy in every `periods`-th of its periods only, and say how many hits and misses they are of.
   void SetLate(uint32_t periods) { late_ = periods; }
 
@@ -87,7 +89,7 @@ class TierSimulation final : public TierView {
 
   void Report() {
     if (late_ != 0) {
-      policy_.AddTotals(std::exchange(untold_hits_, 0), std::exchange(untold_misses_, 0));
+      policy_.AddTotals(1, std::exchange(untold_hits_, 0), std::exchange(untold_misses_, 0));
     }
     for (const PageIndex page : touched_) {
       policy_.Access(page, std::exchange(pending_[page.value], 0), AccessKind::kHit);
@@ -105,8 +107,9 @@ class TierSimulation final : public TierView {
   uint64_t in_period_ = 0;
   uint32_t late_ = 0;
   uint32_t ended_ = 0;
-  uint64_t untold_hits_ = 0;
-  uint64_t untold_misses_ = 0;
+  uint32_t untold_hits_ = 0;
+  uint32_t untold_misses_ = 0;
+  std::optional<PageIndex> held_;
   uint64_t hits_ = 0;
   uint64_t misses_ = 0;
   uint64_t replacements_ = 0;

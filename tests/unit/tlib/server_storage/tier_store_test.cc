@@ -112,7 +112,7 @@ TEST_F(TierStoreTest, OwnTmpfs_HasHugePagesAndGoesWithRemove) {
 
 // What a refused start has made, and nothing else, is gone: neither its directory stays, nor that of all volumes.
 TEST_F(TierStoreTest, Open_Refused_LeavesNothingBehind) {
-  const std::string elsewhere = "/var/tmp/termfs-tier-test-" + std::to_string(getpid());  // on no tmpfs
+  const std::string elsewhere = disk_.path() + "/elsewhere";
   options_.directory = elsewhere + "/volume";
   EXPECT_EQ(Refused().code(), EINVAL);
   EXPECT_FALSE(std::filesystem::exists(elsewhere));
