@@ -127,6 +127,12 @@ void ResetTcp(int socket) {
   }
 }
 
+bool HasHungUp(int socket) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  return getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == TCP_CLOSE_WAIT;
+}
+
 Result<UniqueFd> ConnectTcp(const HostPort& place, steady_clock::time_point deadline) {
   ASSIGN_OR_RETURN(const Addresses addresses, Resolve(place, false));
   Status failed = Status::Error(EHOSTUNREACH, "it has no address");

@@ -31,6 +31,8 @@ Status SetTcpOptions(int socket);
 // Ends a connection for good by a reset, where shutdown and close, also that of a process that ends, say that nothing
 // more will come. Whoever waits for the socket wakes up.
 void ResetTcp(int socket);
+// The other end has said that nothing more will come: by shutdown or close, and not by a reset.
+bool HasHungUp(int socket);
 
 // Where a connected socket's two ends are, for queue pairs between the same hosts.
 Result<driver::NetworkPath> NetworkPathOf(int socket);

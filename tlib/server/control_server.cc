@@ -212,10 +212,6 @@ Status ControlServer::Admit(const PeerPtr& peer) {
 
 void ControlServer::OnEvents(const PeerPtr& peer, uint32_t events) {
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
-    const bool reset = (events & (EPOLLHUP | EPOLLERR)) != 0;
-    if (peer->seal.has_value() && !reset && peer->end.how == SessionEnd::How::kLost) {
-      peer->end.how = SessionEnd::How::kDied;
-    }
     Drop(peer, Status::Error(ENOTCONN, "the client hung up without a goodbye"));
     return;
   }
@@ -271,6 +267,9 @@ void ControlServer::SetBusy(const PeerPtr& peer, bool busy) {
 void ControlServer::Drop(const PeerPtr& peer, const Status& why) {
   if (std::exchange(peer->dropped, true)) {
     return;
+  }
+  if (peer->end.how == SessionEnd::How::kLost && peer->seal.has_value() && HasHungUp(peer->socket.get())) {
+    peer->end.how = SessionEnd::How::kDied;
   }
   loop_->Remove(peer->socket.get());
   peers_.erase(peer->socket.get());

@@ -211,11 +211,13 @@ TEST_F(ControlTcpTest, WhoDiedAndWhoMayComeBack) {
   ASSERT_TRUE(SayHello(*control).ok());
   ASSERT_TRUE(control->Call<wire::DoneT>(wire::GoodbyeT(), Soon()).ok());
   EXPECT_EQ(end_of([&] { control.reset(); }), How::kGoodbye);
-  ByHand by_hand(place_);
-  by_hand.ShakeHands(OwnSecret());
-  by_hand.Send(by_hand.Sealed(HelloMessage()));
-  ASSERT_TRUE(by_hand.Receive().ok());
-  EXPECT_EQ(end_of([&] { by_hand.socket = UniqueFd(); }), How::kDied);
+  for (int i = 0; i < 20; i++) {  // the server reads the end, or hears of it first
+    ByHand by_hand(place_);
+    by_hand.ShakeHands(OwnSecret());
+    by_hand.Send(by_hand.Sealed(HelloMessage()));
+    ASSERT_TRUE(by_hand.Receive().ok());
+    EXPECT_EQ(end_of([&] { by_hand.socket = UniqueFd(); }), How::kDied);
+  }
 }
 
 // Somebody who sits in between and does not know the secret.
