@@ -7,7 +7,8 @@
 // Beside each buffer stands how many pages were READ and how many were absent in the time that it tells of: both by the
 // client, as what the server itself sees of misses is of another time.
 // Nothing in it is trusted with more than the choice of what is in memory: page numbers beyond the region are skipped,
-// `count` is bounded by what was exported, and what one report says of one page, or of all, is cut to what is possible.
+// `count` by the memory and by kMaxHeatEntries, and what one report says of one page, or of all, is cut to what is
+// possible.
 #pragma once
 
 #include <cstdint>

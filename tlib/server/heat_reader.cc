@@ -59,7 +59,7 @@ Status HeatReader::ReadOnce() {
   }
   const uint64_t room = (exported_.bytes - sizeof(HeatHeader)) / (2 * sizeof(HeatEntry));
   const uint32_t count = before.count[before.sequence % 2];
-  if (before.capacity > room || count > before.capacity) {
+  if (before.capacity > std::min<uint64_t>(room, kMaxHeatEntries) || count > before.capacity) {
     return Status::Error(EPROTO, "access counts that make no sense");
   }
   entries_.resize(count);

@@ -30,7 +30,7 @@ struct HeatExport {
 
 class HeatReader {
  public:
-  static constexpr uint64_t kMaxBytes = sizeof(HeatHeader) + uint64_t{2} * kMaxHeatEntries * sizeof(HeatEntry);
+  static constexpr uint64_t kMaxBytes = 64ULL << 20;  // memory is rounded up by whoever allocates it
 
   HeatReader(Region& region, Counter& reads, Connection& connection, BulkPool& bulk, const HeatExport& exported)
       : region_(region), reads_(reads), connection_(connection), bulk_(bulk), exported_(exported) {}

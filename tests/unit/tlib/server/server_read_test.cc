@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/unit/tlib/server/server_fixture.h"
+#include "tlib/rpc/heat.h"
 
 namespace termfs::tlib {
 namespace {
@@ -178,6 +179,20 @@ TEST(Server, Heat_PromotesWhatClientsRead) {
     }
     const auto metrics = volume.server().Metrics();
     return MetricOf(metrics, "heat_reads_total") > 2 && MetricOf(metrics, "pages_present") >= 50;
+  }));
+}
+
+TEST(Server, Heat_OfALargeRegion_IsTaken) {
+  TestVolume volume({.pages = 2 * uint64_t{kMaxHeatEntries}, .dram_ratio = 0.001, .sample_period = milliseconds(20)});
+  ASSERT_TRUE(volume.Format().ok());
+  ASSERT_TRUE(volume.Start().ok());
+  TestClient client;
+  const Status connected = client.Connect(volume.path(), {.heat_period = milliseconds(20)});
+  ASSERT_TRUE(connected.ok()) << connected.ToString();
+  std::vector<std::byte> page(kPageSize);
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_TRUE(client.Read(0, page).ok());
+    return MetricOf(volume.server().Metrics(), "told_hit_pages_total") > 0;
   }));
 }
 
