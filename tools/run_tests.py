@@ -31,6 +31,9 @@ TELLING = re.compile(
     r"error:|FAILED|CMake Error|Error: |: Failure$|runtime error|WARNING: ThreadSanitizer|check failed|Falsifiable|^not ok|^FAIL|^UNSTEADY"
 )
 
+NAMING = re.compile(r"^(?:not ok|FAIL) .*|^\[  FAILED  \] \S+\.\S+|^\s+\d+ - \S+ \(.*")  # who failed
+NAMED = 10  # of a tier, at the end
+
 
 class TimeIsUp(Exception):
     """A tier has used up its budget, and all patience."""
@@ -112,6 +115,13 @@ class Tier:
                 shown = telling_lines(log.read().splitlines())
             print("\n".join("    | " + line for line in shown))
             print(f"    all of it: {os.path.relpath(self.log_path, tree.ROOT)}", flush=True)
+
+
+    def names_of_failed(self):
+        """A line each, for the end of the whole run."""
+        with open(self.log_path, encoding="utf-8", errors="replace") as log:
+            found = [match[0] for match in map(NAMING.match, log) if match]
+        return [f"{self.name}: {line.strip()}" for line in list(dict.fromkeys(found))[:NAMED] or [self.note or "see its log"]]
 
 
 def telling_lines(lines):
@@ -283,10 +293,11 @@ def end_to_end(*arguments):
 def virtual_machines(tier):
     """The kernel's RNIC driver, and what needs an RDMA device."""
     folder = build(tier, "default", "termfs", "driver_test")
-    code, output = tier.command("tests/vm/run", folder)
+    code, output = tier.command("tests/vm/run", folder, *second(tier))
     if code == 77:
         tier.note = output.strip().splitlines()[-1] if output.strip() else "it gave no reason"
         return Counts(skipped=1)
+    tier.unsteady = unsteady_cases(output)
     return test_counts.of_closing_line(output, code)
 
 
@@ -361,6 +372,7 @@ def main():
     whole = QUICK_BUDGET if arguments.quick else FULL_BUDGET
     deadline = start + PATIENCE * whole
     sums = Counts()
+    failures = []
     tiers = [tier for tier in (QUICK if arguments.quick else FULL)
              if not arguments.tier or tier[0] in arguments.tier]
     ahead = None
@@ -371,14 +383,17 @@ def main():
                 ahead = None
             elif name in WAITING and ahead is None and not arguments.quick:
                 ahead = Ahead([MEANWHILE[later] for later, *_ in tiers[i:] if later in MEANWHILE])
-            sums += Tier(name, title, budget, body, deadline, arguments.second_chance).run()
+            tier = Tier(name, title, budget, body, deadline, arguments.second_chance)
+            counts = tier.run()
+            sums += counts
+            failures += tier.names_of_failed() if counts.failed or tier.unsteady else []
     finally:
         if ahead is not None:
             ahead.end()
     print()
     if time.monotonic() - start > whole:
         print(f"This took {time.monotonic() - start:.0f} s; it should take {whole} s at most.")
-    print(sums)
+    print("\n".join([*(["Failed, also if it passed the second time:"] if failures else []), *failures, str(sums)]))
     return 1 if sums.failed or not sums.passed and not arguments.tier else 0
 
 

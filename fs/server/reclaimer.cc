@@ -92,7 +92,7 @@ void Reclaimer::Kick() {
 
 bool Reclaimer::HasOrphans() {
   MutexLock lock(mutex_);
-  return !orphans_.empty();
+  return !orphans_.empty() || releasing_;
 }
 
 void Reclaimer::WaitForSpace(Deadline deadline) {
@@ -216,7 +216,13 @@ void Reclaimer::ReleaseOrphans() {
   if (clients_.AnyExpected()) {
     return;
   }
-  for (const uint64_t ino : Take(&Reclaimer::orphans_)) {
+  Inodes orphans;
+  {
+    MutexLock lock(mutex_);
+    orphans.swap(orphans_);
+    releasing_ = !orphans.empty();
+  }
+  for (const uint64_t ino : orphans) {
     const InodeRef inode = inodes_.Get(ino);
     bool kept = false;
     {
@@ -244,6 +250,8 @@ void Reclaimer::ReleaseOrphans() {
     }
     NoteChange();
   }
+  MutexLock lock(mutex_);
+  releasing_ = false;
 }
 
 void Reclaimer::EndTruncations() {

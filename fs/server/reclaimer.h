@@ -112,6 +112,7 @@ class Reclaimer {
   // A pass is due then. More is waited for: a pass for each of many removals would cost more than the removals.
   std::optional<std::chrono::steady_clock::time_point> gathering_until_ GUARDED_BY(mutex_);
   Inodes orphans_ GUARDED_BY(mutex_);
+  bool releasing_ GUARDED_BY(mutex_) = false;  // those that were in orphans_
   Inodes truncations_ GUARDED_BY(mutex_);
   Inodes closed_ GUARDED_BY(mutex_);
   Inodes dirty_ GUARDED_BY(mutex_);

@@ -81,10 +81,12 @@ uint64_t FileService::PagesAhead(Inode& inode, uint64_t offset, uint64_t end) co
 }
 
 bool FileService::MayGetRoom(const Status& refused) {
-  if (refused.code() != ENOSPC && (refused.code() != EDQUOT || !reclaimer_.HasOrphans())) {
+  if (refused.code() != ENOSPC && refused.code() != EDQUOT) {
     return false;
   }
-  reclaimer_.WaitForSpace(std::chrono::steady_clock::now() + options_.space_timeout);
+  if (refused.code() == ENOSPC || reclaimer_.HasOrphans()) {  // else those there were may have gone since the refusal
+    reclaimer_.WaitForSpace(std::chrono::steady_clock::now() + options_.space_timeout);
+  }
   return true;
 }
 
