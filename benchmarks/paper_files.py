@@ -24,7 +24,7 @@ def serve(stack, build, scratch, kind, files_bytes, group):
     os.mkdir(home)
     capacity = files_bytes + SPARE
     ratio = DRAM_RATIO * files_bytes / capacity
-    before, options = [], ["--kind", kind, "--memory-directory", "none"]
+    before, options = [], ["--kind", kind]
     if kind in OWN_BYTES:
         memory = int(DRAM_RATIO * files_bytes) + OWN_BYTES[kind]
         options += ["--workers", BLOCKING_WORKERS]
