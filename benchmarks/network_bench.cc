@@ -4,12 +4,16 @@
 // network_bench measure ADDRESS PORT [PAIRS [SECONDS]]
 //
 // Between two hosts: pages of 4 KiB that are READ at queue depth 32, beside the same asked for over TCP, pipelined,
-// with epoll at both ends; and of 1 MiB, beside one TCP stream. Turns of the two alternate. Prints JSON: bytes moved in
-// each turn per second, and per second of processor time that the whole machine spent, on which both hosts must be.
+// with epoll at both ends; and of 1 MiB, beside one TCP stream. Turns of the two alternate. What no transport over UDP
+// with RoCE's packets can pass is measured in the same turns: pages asked for and sent in bare datagrams of their sizes,
+// put together as far as the kernel does, which nobody numbers, checks, repeats, or puts where they belong. Prints JSON:
+// bytes moved in each turn per second, and per second of processor time that the whole machine spent, on which both
+// hosts must be.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <netinet/udp.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -21,8 +25,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/page.h"
@@ -42,7 +49,14 @@ constexpr size_t kLargeDepth = 4;
 constexpr size_t kLarge = 1 << 20;
 constexpr size_t kSmall = kPageSize;
 
-enum class Mode : uint8_t { kRdma = 1, kRequests = 2, kStream = 3 };
+constexpr size_t kRequestBytes = 12 + 16 + 4;  // of RoCE: BTH, RETH and CRC
+constexpr size_t kPagesOfSend = 15;
+// Without jumbo frames a page is four packets, of which the first and the last are longer than the others. Only the last
+// of those that go as one may be shorter: the last of a page and the next one's first two, then a third alone.
+constexpr uint16_t kPartBytes = kSmall / 4;
+constexpr size_t kFirstParts = 3;
+
+enum class Mode : uint8_t { kRdma = 1, kRequests = 2, kStream = 3, kDatagrams = 4 };
 
 void CheckIo(bool ok, const char* what) {
   if (!ok) {
@@ -185,6 +199,117 @@ void ServeStream(Store& store, int socket) {
   }
 }
 
+// A socket for datagrams, with room for all that are under way.
+UniqueFd DatagramSocket(const sockaddr_in6* local) {
+  UniqueFd socket(::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP));
+  constexpr int kBytes = 8 << 20;
+  constexpr int kYes = 1;
+  CheckIo(setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kBytes, sizeof(kBytes)) == 0, "SO_RCVBUFFORCE");
+  CheckIo(setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kBytes, sizeof(kBytes)) == 0, "SO_SNDBUFFORCE");
+  CheckIo(setsockopt(socket.get(), IPPROTO_UDP, UDP_GRO, &kYes, sizeof(kYes)) == 0, "UDP_GRO");
+  if (local != nullptr) {
+    CheckIo(bind(socket.get(), reinterpret_cast<const sockaddr*>(local), sizeof(*local)) == 0, "bind");
+  }
+  return socket;
+}
+
+// Some sends, as one system call. Of each the kernel makes datagrams.
+class Sends {
+ public:
+  // Datagrams of `segment` bytes. `parts` stay as they are until Go().
+  void Add(std::span<iovec> parts, uint16_t segment) {
+    msghdr& message = messages_[count_].msg_hdr;
+    message = {};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    message.msg_control = controls_[count_].bytes.data();
+    message.msg_controllen = controls_[count_].bytes.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = IPPROTO_UDP;
+    header->cmsg_type = UDP_SEGMENT;
+    header->cmsg_len = CMSG_LEN(sizeof(segment));
+    std::memcpy(CMSG_DATA(header), &segment, sizeof(segment));
+    count_++;
+  }
+  void Go(int socket) {
+    for (size_t first = 0; first < count_;) {
+      const int sent = sendmmsg(socket, &messages_[first], static_cast<unsigned>(count_ - first), 0);
+      if (sent < 0 && errno == EAGAIN) {
+        WaitToWrite(socket);
+        continue;
+      }
+      CheckIo(sent > 0, "sendmmsg");
+      first += static_cast<size_t>(sent);
+    }
+    count_ = 0;
+  }
+
+ private:
+  struct Control {
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(uint16_t))> bytes{};
+  };
+  size_t count_ = 0;
+  std::array<mmsghdr, 2 * kDepth> messages_{};
+  std::array<Control, 2 * kDepth> controls_{};
+};
+
+void SendPages(int socket, bool jumbo, std::span<std::byte* const> pages) {
+  Sends sends;
+  std::array<iovec, 2 * kDepth> parts{};
+  size_t used = 0;
+  for (size_t i = 0; i < pages.size(); i++) {
+    if (jumbo) {
+      parts[i] = {pages[i], kSmall};
+    } else {
+      const size_t first = kFirstParts * size_t{kPartBytes};
+      parts[used] = {pages[i], first};
+      parts[used + 1] = {pages[i] + first, kSmall - first};
+      sends.Add({&parts[used], 1}, kPartBytes);
+      sends.Add({&parts[used + 1], 1}, kPartBytes);
+      used += 2;
+    }
+  }
+  for (size_t first = 0; jumbo && first < pages.size(); first += kPagesOfSend) {
+    sends.Add(std::span(parts).subspan(first, std::min(kPagesOfSend, pages.size() - first)), kSmall);
+  }
+  sends.Go(socket);
+}
+
+// Requests are offsets of pages, as those over TCP, in datagrams as long as RoCE's.
+void ServeDatagrams(Store& store, int socket) {
+  sockaddr_in6 local{};
+  socklen_t length = sizeof(local);
+  CheckIo(getsockname(socket, reinterpret_cast<sockaddr*>(&local), &length) == 0, "getsockname");
+  local.sin6_port = 0;
+  const UniqueFd datagrams = DatagramSocket(&local);
+  CheckIo(getsockname(datagrams.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0, "getsockname");
+  SendAll(socket, &local, sizeof(local));
+  sockaddr_in6 peer{};
+  CheckIo(ReceiveAll(socket, &peer, sizeof(peer)), "a port");
+  CheckIo(connect(datagrams.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)) == 0, "connect");
+  int mtu = 0;
+  length = sizeof(mtu);
+  CheckIo(getsockopt(datagrams.get(), IPPROTO_IPV6, IPV6_MTU, &mtu, &length) == 0, "IPV6_MTU");
+  const UniqueFd epoll = Watch(datagrams.get());
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP;
+  event.data.fd = socket;
+  CheckIo(epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket, &event) == 0, "epoll");
+  std::array<std::byte, kDepth * kRequestBytes> requests{};
+  while (epoll_wait(epoll.get(), &event, 1, -1) == 1 && event.data.fd != socket) {
+    size_t count = 0;
+    std::array<std::byte*, kDepth> pages{};
+    for (ssize_t got = 0; count < kDepth && (got = recv(datagrams.get(), requests.data(), requests.size(), 0)) > 0;) {
+      for (size_t at = 0; at < static_cast<size_t>(got) && count < kDepth; at += kRequestBytes) {
+        uint64_t offset = 0;
+        std::memcpy(&offset, &requests[at], sizeof(offset));
+        pages[count++] = BytesOf(store, offset);
+      }
+    }
+    SendPages(datagrams.get(), mtu > static_cast<int>(kSmall), std::span(pages).first(count));
+  }
+}
+
 int Serve(const tlib::HostPort& place) {
   Store store;
   const std::vector<UniqueFd> listeners = Must(tlib::ListenTcp(place));
@@ -203,9 +328,10 @@ int Serve(const tlib::HostPort& place) {
       if (!ReceiveAll(socket.get(), &mode, sizeof(mode))) {
         return;
       }
-      mode == Mode::kRdma       ? ServeRdma(store, socket.get())
-      : mode == Mode::kRequests ? ServeRequests(store, socket.get())
-                                : ServeStream(store, socket.get());
+      mode == Mode::kRdma        ? ServeRdma(store, socket.get())
+      : mode == Mode::kRequests  ? ServeRequests(store, socket.get())
+      : mode == Mode::kDatagrams ? ServeDatagrams(store, socket.get())
+                                 : ServeStream(store, socket.get());
     }).detach();
   }
 }
@@ -347,6 +473,60 @@ class TcpRequests {
   Random random_{1};
 };
 
+class Datagrams {
+ public:
+  explicit Datagrams(const tlib::HostPort& place)
+      : socket_(Dial(place, Mode::kDatagrams)), datagrams_(DatagramSocket(nullptr)), buffer_(size_t{64} << 10) {
+    sockaddr_in6 server{};
+    sockaddr_in6 local{};
+    socklen_t length = sizeof(local);
+    CheckIo(ReceiveAll(socket_.get(), &server, sizeof(server)), "a port");
+    CheckIo(connect(datagrams_.get(), reinterpret_cast<const sockaddr*>(&server), sizeof(server)) == 0, "connect");
+    CheckIo(getsockname(datagrams_.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0, "getsockname");
+    SendAll(socket_.get(), &local, sizeof(local));
+    epoll_ = Watch(datagrams_.get());
+  }
+
+  uint64_t Run(double seconds) {
+    const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
+    Ask(kDepth);
+    uint64_t asked = kDepth;
+    uint64_t bytes = 0;
+    while (bytes < asked * kSmall) {
+      epoll_event event{};
+      CheckIo(epoll_wait(epoll_.get(), &event, 1, 1000) == 1, "a datagram was lost");
+      const uint64_t pages = bytes / kSmall;
+      for (ssize_t got = 0; (got = recv(datagrams_.get(), buffer_.data(), buffer_.size(), 0)) > 0;) {
+        bytes += static_cast<uint64_t>(got);
+      }
+      if (const uint64_t more = bytes / kSmall - pages; more > 0 && steady_clock::now() < end) {
+        Ask(more);
+        asked += more;
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  void Ask(size_t count) {
+    std::array<std::byte, kDepth * kRequestBytes> requests{};
+    for (size_t i = 0; i < count; i++) {
+      const uint64_t offset = random_.Below(kRegionPages) << kPageBits;
+      std::memcpy(&requests[i * kRequestBytes], &offset, sizeof(offset));
+    }
+    iovec part{requests.data(), count * kRequestBytes};
+    Sends sends;
+    sends.Add({&part, 1}, kRequestBytes);
+    sends.Go(datagrams_.get());
+  }
+
+  UniqueFd socket_;
+  UniqueFd datagrams_;
+  UniqueFd epoll_;
+  std::vector<char> buffer_;
+  Random random_{1};
+};
+
 class TcpStream {
  public:
   explicit TcpStream(const tlib::HostPort& place) : socket_(Dial(place, Mode::kStream)), buffer_(kLarge) {}
@@ -377,8 +557,7 @@ struct Turn {
   double per_cpu_second = 0;
 };
 
-template <typename Run>
-Turn Measure(Run&& run) {
+Turn Measure(const std::function<uint64_t()>& run) {
   const double cpu = CpuSeconds();
   const auto begin = steady_clock::now();
   const auto bytes = static_cast<double>(run());
@@ -386,16 +565,21 @@ Turn Measure(Run&& run) {
   return {bytes / took, bytes / std::max(CpuSeconds() - cpu, 0.01)};
 }
 
-template <typename Ours, typename Theirs>
-void Compare(const char* name, int pairs, Ours&& ours, Theirs&& theirs, bool last) {
-  ours();
-  theirs();
+using Way = std::pair<const char*, std::function<uint64_t()>>;
+
+void Compare(const char* name, int pairs, const std::vector<Way>& ways, bool last) {
+  for (const Way& way : ways) {
+    way.second();
+  }
   std::printf("\"%s\": [", name);
   for (int i = 0; i < pairs; i++) {
-    const Turn mine = Measure(ours);
-    const Turn other = Measure(theirs);
-    std::printf("%s{\"rdma\": [%.4g, %.4g], \"tcp\": [%.4g, %.4g]}", i == 0 ? "" : ", ", mine.per_second,
-                mine.per_cpu_second, other.per_second, other.per_cpu_second);
+    const char* separator = i == 0 ? "{" : ", {";
+    for (const Way& way : ways) {
+      const Turn turn = Measure(way.second);
+      std::printf("%s\"%s\": [%.4g, %.4g]", std::exchange(separator, ", "), way.first, turn.per_second,
+                  turn.per_cpu_second);
+    }
+    std::printf("}");
   }
   std::puts(last ? "]}" : "],");
   std::fflush(stdout);
@@ -405,13 +589,17 @@ int MeasureAll(const tlib::HostPort& place, int pairs, double seconds) {
   Rdma rdma(place);
   TcpRequests requests(place);
   TcpStream stream(place);
+  Datagrams datagrams(place);
   std::printf("{");
-  Compare(
-      "requests_4k", pairs, [&] { return rdma.Run(kSmall, kDepth, seconds); }, [&] { return requests.Run(seconds); },
-      false);
-  Compare(
-      "stream_1m", pairs, [&] { return rdma.Run(kLarge, kLargeDepth, seconds); }, [&] { return stream.Run(seconds); },
-      true);
+  Compare("requests_4k", pairs,
+          {{"rdma", [&] { return rdma.Run(kSmall, kDepth, seconds); }},
+           {"tcp", [&] { return requests.Run(seconds); }},
+           {"datagrams", [&] { return datagrams.Run(seconds); }}},
+          false);
+  Compare("stream_1m", pairs,
+          {{"rdma", [&] { return rdma.Run(kLarge, kLargeDepth, seconds); }},
+           {"tcp", [&] { return stream.Run(seconds); }}},
+          true);
   return 0;
 }
 
