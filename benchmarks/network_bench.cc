@@ -5,10 +5,10 @@
 //
 // Between two hosts: pages of 4 KiB that are READ at queue depth 32, beside the same asked for over TCP, pipelined,
 // with epoll at both ends; and of 1 MiB, beside one TCP stream. Turns of the two alternate. What no transport over UDP
-// with RoCE's packets can pass is measured in the same turns: pages asked for and sent in bare datagrams of their sizes,
-// put together as far as the kernel does, which nobody numbers, checks, repeats, or puts where they belong. Prints JSON:
-// bytes moved in each turn per second, and per second of processor time that the whole machine spent, on which both
-// hosts must be.
+// with RoCE's packets can pass is measured in the same turns: pages asked for and sent in bare datagrams of their
+// sizes, put together as far as the kernel does, which nobody numbers, checks, repeats, or puts where they belong.
+// Prints JSON: bytes moved in each turn per second, and per second of processor time that the whole machine spent, on
+// which both hosts must be.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -51,8 +51,8 @@ constexpr size_t kSmall = kPageSize;
 
 constexpr size_t kRequestBytes = 12 + 16 + 4;  // of RoCE: BTH, RETH and CRC
 constexpr size_t kPagesOfSend = 15;
-// Without jumbo frames a page is four packets, of which the first and the last are longer than the others. Only the last
-// of those that go as one may be shorter: the last of a page and the next one's first two, then a third alone.
+// Without jumbo frames a page is four packets, of which the first and the last are longer than the others. Only the
+// last of those that go as one may be shorter: the last of a page and the next one's first two, then a third alone.
 constexpr uint16_t kPartBytes = kSmall / 4;
 constexpr size_t kFirstParts = 3;
 
@@ -596,10 +596,10 @@ int MeasureAll(const tlib::HostPort& place, int pairs, double seconds) {
            {"tcp", [&] { return requests.Run(seconds); }},
            {"datagrams", [&] { return datagrams.Run(seconds); }}},
           false);
-  Compare("stream_1m", pairs,
-          {{"rdma", [&] { return rdma.Run(kLarge, kLargeDepth, seconds); }},
-           {"tcp", [&] { return stream.Run(seconds); }}},
-          true);
+  Compare(
+      "stream_1m", pairs,
+      {{"rdma", [&] { return rdma.Run(kLarge, kLargeDepth, seconds); }}, {"tcp", [&] { return stream.Run(seconds); }}},
+      true);
   return 0;
 }
 

@@ -343,6 +343,8 @@ struct QueuePairOptions {
   uint32_t max_recv = 64;                       // receives posted
   uint32_t max_message = 4096;                  // bytes in a SEND
   std::chrono::milliseconds rnr_timeout{1000};  // how long a SEND waits for a receive before kRnrRetryExcErr
+  // The peer's regions may be files on a tmpfs, which it could shrink while they are mapped here. Nothing for a server.
+  bool maps_files = true;
   // Over the network; without it the software RNIC connects processes of one host, through shared memory.
   std::optional<NetworkPath> network{};
 };

@@ -76,6 +76,15 @@ Status CheckMounted(const std::string& path) {
   return found.f_type == kFuse ? Status::Ok() : Status::Error(EINVAL, path + " is not in a termfs mount");
 }
 
+Result<QuotaStatus> QuotaOf(const std::string& path) {
+  std::array<std::byte, 4096> value{};
+  const ssize_t length = getxattr(path.c_str(), fs::kQuotaXattr, value.data(), value.size());
+  if (length < 0) {
+    return Explain(path);
+  }
+  return fs::client::ParseQuota(std::span(value).first(static_cast<size_t>(length)));
+}
+
 std::string OfLimit(const std::string& limit, bool limited) { return limited ? " of " + limit : ", no limit"; }
 
 }  // namespace
@@ -94,16 +103,17 @@ int RunQuotaSet(const QuotaArguments& arguments) {
   if (setxattr(arguments.path.c_str(), fs::kQuotaXattr, value.data(), value.size(), 0) != 0) {
     return Failed(Explain(arguments.path));
   }
+  const Result<QuotaStatus> left = QuotaOf(arguments.path);
+  if (left.ok() && left->bytes == 0 && left->inodes == 0) {
+    return Print(arguments.path +
+                 " has no limit any more. As it is not empty, it is still counted: names do not leave it, and no "
+                 "directory in it may have a quota, until 'none' is set while it is empty\n");
+  }
   return kExitOk;
 }
 
 int RunQuotaGet(const QuotaArguments& arguments) {
-  std::array<std::byte, 4096> value{};
-  const ssize_t length = getxattr(arguments.path.c_str(), fs::kQuotaXattr, value.data(), value.size());
-  if (length < 0) {
-    return Failed(Explain(arguments.path));
-  }
-  const Result<QuotaStatus> quota = fs::client::ParseQuota(std::span(value).first(static_cast<size_t>(length)));
+  const Result<QuotaStatus> quota = QuotaOf(arguments.path);
   if (!quota.ok()) {
     return Failed(quota.status());
   }

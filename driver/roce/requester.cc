@@ -177,8 +177,15 @@ void Requester::SendPacket(const Item& item, uint64_t index, bool wants_ack) {
   }
 }
 
-// From where it stands: what has come is not asked for again.
+// From where it stands: the pages that have come are not asked for again. A page of which a part has come is, as the
+// rest may be of another version by now.
+uint64_t Requester::DonePages(const Item& item) const {
+  const uint64_t page = kPageSize / options_.mtu;  // in packets
+  return item.request.remote_offset % kPageSize == 0 ? item.done - item.done % page : 0;
+}
+
 void Requester::SendRead(Item& item) {
+  item.done = DonePages(item);  // since GoBack more packets of the attempt before may have come
   attempt_ = attempt_ % 127 + 1;
   item.attempt = attempt_;
   const uint64_t done = item.done * options_.mtu;
@@ -410,8 +417,7 @@ void Requester::GoBack() {
   }
   Item& front = items_.front();
   if (front.request.opcode == Opcode::kRdmaRead) {
-    const uint64_t page = kPageSize / options_.mtu;  // in packets
-    front.done = front.request.remote_offset % kPageSize == 0 ? front.done - front.done % page : 0;
+    front.done = DonePages(front);
   }
   next_ = front.answered() ? front.first + front.done : std::max(oldest_, front.first);
   at_ = 0;

@@ -53,6 +53,7 @@ class Requester {
   void Push(const SendWorkRequest& request, bool last, uint64_t packets);
   uint64_t PacketsOf(uint64_t bytes) const { return bytes == 0 ? 1 : (bytes + options_.mtu - 1) / options_.mtu; }
   void SendPacket(const Item& item, uint64_t index, bool wants_ack);
+  uint64_t DonePages(const Item& item) const;  // in packets
   void SendRead(Item& item);
   void SendAtomic(const Item& item);
   bool MaySend(const Item& item) const;

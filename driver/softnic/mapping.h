@@ -6,7 +6,8 @@
 // A descriptor that comes from a peer is mapped only if it is shared memory that nobody can shrink and is as large as
 // the peer says (EPROTO otherwise): touching the mapping can never raise SIGBUS, whatever the peer does later. The
 // frames and the page table of a region may be files on a tmpfs instead, which outlive their server: those can be
-// shrunk by their owner and by root, and whoever maps them trusts the owner of the volume with all of its bytes anyway.
+// shrunk by their owner and by root, and a client that maps them trusts the owner of the volume with all of its bytes
+// anyway. A server maps none of a client's (QueuePairOptions::maps_files).
 //
 // Thread-safety: Mapping is immutable; MappingCache may be used from any thread.
 #pragma once

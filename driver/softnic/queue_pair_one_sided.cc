@@ -60,8 +60,12 @@ void SoftQueuePair::TakeAnswer(const SocketMessage& message, std::span<const Uni
     return;  // a wake-up, or an answer that came too late
   }
   if (type == MessageType::kResolved) {
+    if (remote_.contains(message.rkey)) {
+      return;  // it is another answer that is awaited, and the region is in use
+    }
     awaited_rkey_ = 0;
-    Result<std::unique_ptr<RemoteRegion>> region = RemoteRegion::Create(message, fds, validity_, *parts_.mappings);
+    Result<std::unique_ptr<RemoteRegion>> region =
+        RemoteRegion::Create(message, fds, validity_, *parts_.mappings, options_.maps_files);
     if (region.ok()) {
       remote_[message.rkey] = std::move(region).value();
       return;

@@ -63,7 +63,10 @@ class Registry {
   static Result<std::shared_ptr<Registry>> Create();
 
   uint32_t NewDomain() { return next_domain_.fetch_add(1, std::memory_order_relaxed); }
-  uint32_t NewQueuePairNumber() { return next_queue_pair_.fetch_add(1, std::memory_order_relaxed) & 0xffffff; }
+  // Beyond those of queue pairs over a network, which have 24 bits.
+  uint32_t NewQueuePairNumber() {
+    return (next_queue_pair_.fetch_add(1, std::memory_order_relaxed) & 0xffffff) | 1U << 24;
+  }
 
   Result<LKey> AddLocal(const LocalRegion& region) EXCLUDES(mutex_);
   void RemoveLocal(LKey lkey) EXCLUDES(mutex_);

@@ -7,7 +7,7 @@ namespace termfs::driver::softnic {
 
 Result<std::unique_ptr<RemoteRegion>> RemoteRegion::Create(const SocketMessage& answer, std::span<const UniqueFd> fds,
                                                            const std::shared_ptr<Mapping>& validity,
-                                                           MappingCache& cache) {
+                                                           MappingCache& cache, bool maps_files) {
   if (answer.ok == 0) {
     return Status::Error(EACCES, "the peer grants no access with this key");
   }
@@ -21,7 +21,7 @@ Result<std::unique_ptr<RemoteRegion>> RemoteRegion::Create(const SocketMessage& 
   region->validity_word_ = reinterpret_cast<const std::atomic<uint32_t>*>(validity->data()) + answer.validity_slot;
   region->validity_generation_ = answer.validity_generation;
   if (answer.has_pages != 0) {
-    RETURN_IF_ERROR(region->MapPages(answer, fds, cache));
+    RETURN_IF_ERROR(region->MapPages(answer, fds, cache, maps_files ? MappedKind::kRegion : MappedKind::kSealed));
   } else {
     RETURN_IF_ERROR(region->MapPlain(answer, fds, cache));
   }
@@ -42,7 +42,8 @@ Status RemoteRegion::MapPlain(const SocketMessage& answer, std::span<const Uniqu
   return Status::Ok();
 }
 
-Status RemoteRegion::MapPages(const SocketMessage& answer, std::span<const UniqueFd> fds, MappingCache& cache) {
+Status RemoteRegion::MapPages(const SocketMessage& answer, std::span<const UniqueFd> fds, MappingCache& cache,
+                              MappedKind kind) {
   if (!fds[0].valid() || !fds[1].valid() || answer.max_pages == 0 || answer.max_pages > kMaxPages ||
       answer.region_kind > static_cast<uint32_t>(RegionKind::kTerm)) {
     return Status::Error(EPROTO, "the peer's region makes no sense");
@@ -50,8 +51,8 @@ Status RemoteRegion::MapPages(const SocketMessage& answer, std::span<const Uniqu
   has_pages_ = true;
   kind_ = static_cast<RegionKind>(answer.region_kind);
   access_ = Access::kRemoteRead;  // a page table is never written through
-  ASSIGN_OR_RETURN(mappings_[0], cache.Map(fds[0], PageTableBytes(answer.max_pages), MappedKind::kRegion));
-  ASSIGN_OR_RETURN(mappings_[1], cache.Map(fds[1], answer.max_pages << kPageBits, MappedKind::kRegion));
+  ASSIGN_OR_RETURN(mappings_[0], cache.Map(fds[0], PageTableBytes(answer.max_pages), kind));
+  ASSIGN_OR_RETURN(mappings_[1], cache.Map(fds[1], answer.max_pages << kPageBits, kind));
   header_ = reinterpret_cast<const PageTableHeader*>(mappings_[0]->data());
   entries_ = reinterpret_cast<const PageTableEntry*>(mappings_[0]->data() + kEntriesOffset);
   frames_ = mappings_[1]->data();

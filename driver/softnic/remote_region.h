@@ -28,7 +28,8 @@ class RemoteRegion {
  public:
   // From the peer's answer. EACCES: the peer refused the key. EPROTO: what it sent makes no sense.
   static Result<std::unique_ptr<RemoteRegion>> Create(const SocketMessage& answer, std::span<const UniqueFd> fds,
-                                                      const std::shared_ptr<Mapping>& validity, MappingCache& cache);
+                                                      const std::shared_ptr<Mapping>& validity, MappingCache& cache,
+                                                      bool maps_files);
 
   RKey rkey() const { return rkey_; }
   bool has_pages() const { return has_pages_; }
@@ -81,7 +82,7 @@ class RemoteRegion {
  private:
   RemoteRegion() = default;
   Status MapPlain(const SocketMessage& answer, std::span<const UniqueFd> fds, MappingCache& cache);
-  Status MapPages(const SocketMessage& answer, std::span<const UniqueFd> fds, MappingCache& cache);
+  Status MapPages(const SocketMessage& answer, std::span<const UniqueFd> fds, MappingCache& cache, MappedKind kind);
   uint64_t PagesSize() const {
     return std::min(header_->pages.load(std::memory_order_acquire) << kPageBits, max_size_);
   }

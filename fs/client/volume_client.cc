@@ -263,8 +263,8 @@ Result<ServerLink::Resumption> VolumeClient::Resume(tlib::client::Channel& chann
     const Status reopened = channel.Call({.opcode = kFsReopen, .body = encoded, .in = {}, .out = {}}).status();
     if (reopened.ok()) {
       done.files_reopened += open.open_files;
-    } else if (GivenUp(reopened) || reopened.code() == ENOTCONN) {
-      return reopened;
+    } else if (GivenUp(reopened) || reopened.code() == ENOTCONN || reopened.code() == EAGAIN) {
+      return reopened;  // EAGAIN: the server is still starting
     } else {
       LOG_ERROR("inode {} was open and cannot be opened again: {}; its handles fail with EIO", open.ino,
                 reopened.ToString());

@@ -178,7 +178,7 @@ Status FileService::CopyData(const Request& request, CopyWork& work, uint64_t by
       return Status::Ok();
     }
     work.reached = work.write_at() + got;
-    RETURN_IF_ERROR(WriteAllocated(work.target, work.write_at(), place.first(got)));
+    RETURN_IF_ERROR(WriteAllocated(request, work.target, work.write_at(), place.first(got)));
     work.done += got;
     work.budget -= got;
   }
@@ -275,12 +275,10 @@ Result<uint64_t> FileService::SpaceFor(const Request& request, Inode& inode, uin
   }
 }
 
-Status FileService::WriteAllocated(Inode& inode, uint64_t offset, std::span<const std::byte> from) {
-  std::vector<Segment> segments;
-  {
-    MutexLock lock(inode.mutex);
-    segments = inode.extents.Cut(offset >> kPageBits, PagesFor(offset + from.size()));
-  }
+Status FileService::WriteAllocated(const Request& request, Inode& inode, uint64_t offset,
+                                   std::span<const std::byte> from) {
+  ASSIGN_OR_RETURN(const auto segments,
+                   SegmentsOf(request, inode, offset >> kPageBits, PagesFor(offset + from.size())));
   for (const Segment& s : segments) {
     const uint64_t begin = std::max(offset, s.file_page << kPageBits);
     const uint64_t end = std::min(offset + from.size(), s.end() << kPageBits);

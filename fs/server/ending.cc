@@ -41,7 +41,7 @@ void Ending::Committed(metadata::Removed& removed) {
   }
   {
     MutexLock lock(inode->mutex);
-    inode->times_dirty = false;
+    inode->times_dirty = inode->ahead_noted = false;
   }
   inode->gate.Leave(GateMode::kExclusive);
 }

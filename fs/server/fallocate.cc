@@ -61,16 +61,14 @@ Status FileService::Preallocate(const Request& request, Inode& inode, uint64_t b
   const uint64_t first_page = begin >> kPageBits;
   const uint64_t end_page = PagesFor(end);
   RETURN_IF_ERROR(CleanTail(request, inode));
-  RETURN_IF_ERROR(LoadExtents(request, inode, first_page, end_page));
+  ASSIGN_OR_RETURN(std::vector<Segment> holes, SegmentsOf(request, inode, first_page, end_page));
+  std::erase_if(holes, [](const Segment& s) { return !s.is_hole(); });
   uint64_t size;
-  std::vector<Segment> holes;
   bool noted;
   {
     MutexLock lock(inode.mutex);
     noted = std::exchange(inode.ahead_noted, false);
     size = inode.size;
-    holes = inode.extents.Cut(first_page, end_page);
-    std::erase_if(holes, [](const Segment& s) { return !s.is_hole(); });
     inode.ahead = {};  // what lies behind the end is the caller's from now on
   }
   if (noted) {
@@ -173,7 +171,7 @@ Result<Bytes> FileService::Seek(const Request& request) {
     return Status::Error(EINVAL, "not SEEK_DATA or SEEK_HOLE");
   }
   ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
-  constexpr uint64_t kStride = uint64_t{1} << 20;  // pages looked at in one go
+  uint64_t stride = uint64_t{1} << 16;  // pages looked at in one go; more and more, as a hole may be without end
   uint64_t size;
   {
     MutexLock lock(inode->mutex);
@@ -185,14 +183,9 @@ Result<Bytes> FileService::Seek(const Request& request) {
   wire::PositionT reply;
   reply.offset = size;  // the end counts as a hole
   const bool want_hole = body.whence == SEEK_HOLE;
-  for (uint64_t page = body.offset >> kPageBits; page < PagesFor(size);) {
-    const uint64_t end = std::min(page + kStride, PagesFor(size));
-    RETURN_IF_ERROR(LoadExtents(request, *inode, page, end));
-    std::vector<Segment> segments;
-    {
-      MutexLock lock(inode->mutex);
-      segments = inode->extents.Cut(page, end);
-    }
+  for (uint64_t page = body.offset >> kPageBits; page < PagesFor(size); stride *= 2) {
+    const uint64_t end = std::min(page + stride, PagesFor(size));
+    ASSIGN_OR_RETURN(const auto segments, SegmentsOf(request, *inode, page, end));
     for (const Segment& s : segments) {
       if (s.is_hole() == want_hole) {
         reply.offset = std::max(body.offset, s.file_page << kPageBits);

@@ -124,7 +124,13 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
 }
 
 Result<metadata::Attributes> FileService::LoadOpened(const Request& request, Inode& inode, int flags) {
-  const uint64_t frees = inode.frees.load(std::memory_order_acquire);
+  uint64_t frees;
+  uint64_t forgotten;
+  {
+    MutexLock lock(inode.mutex);
+    frees = inode.frees.load(std::memory_order_relaxed);
+    forgotten = inode.forgotten;
+  }
   std::vector<metadata::Extent> extents;
   bool known = false;  // up to the last of `extents`
   const auto attributes = request.Blocking([&]() -> Result<metadata::Attributes> {
@@ -149,7 +155,7 @@ Result<metadata::Attributes> FileService::LoadOpened(const Request& request, Ino
   if (!inode.loaded) {
     inode.Load(*attributes);
   }
-  if (known && inode.frees.load(std::memory_order_relaxed) == frees && !inode.frozen) {
+  if (known && inode.frees.load(std::memory_order_relaxed) == frees && inode.forgotten == forgotten && !inode.frozen) {
     uint64_t page = 0;
     for (const metadata::Extent& e : extents) {
       if (e.file_page > page) {
@@ -262,7 +268,8 @@ Result<metadata::Attributes> FileService::ReopenInode(const Request& request, ui
     return attributes;
   }
   const auto opener = inode->opens.find(request.session.id);
-  if ((opener->second.count -= count) == 0) {
+  // A peer that closes what it has not opened may have been here before.
+  if (opener != inode->opens.end() && (opener->second.count -= std::min(opener->second.count, count)) == 0) {
     inode->CloseAll(request.session.id);
   }
   return attributes;
@@ -322,7 +329,7 @@ Status FileService::CloseOne(const Request& request, Inode& inode) {
     unlinked = inode.unlinked;
     owes = inode.times_dirty || inode.ahead_noted;
     if (last && unlinked) {
-      inode.times_dirty = false;
+      inode.times_dirty = inode.ahead_noted = false;
     }
   }
   TellGranted(granted);
@@ -336,11 +343,17 @@ Status FileService::CloseOne(const Request& request, Inode& inode) {
   if (!owes) {
     return Status::Ok();
   }
-  ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
-  ASSIGN_OR_RETURN(const bool freed, request.Blocking([&] { return Reclaimer::CloseLast(names_, inode); }));
+  auto hold = GateHold::Enter(inode, GateMode::kExclusive, request.session);
+  const Result<bool> closed =
+      hold.ok() ? request.Blocking([&] { return Reclaimer::CloseLast(names_, inode); }) : hold.status();
+  if (!closed.ok()) {
+    reclaimer_.AddClosed(inode.ino);
+    return closed.status();
+  }
+  reclaimer_.NoteIfDirty(inode);
   reclaimer_.NoteChange();
-  if (freed) {
-    hold.Leave();
+  if (*closed) {
+    hold->Leave();
     reclaimer_.Kick();
     // The caller's kernel does not know either. Not here: a client that is told something waits for what it is closing.
     RecallLater(inode.ino);

@@ -80,6 +80,8 @@ struct Inode {
 
   ExtentMap extents GUARDED_BY(mutex);
   std::atomic<uint64_t> frees{0};  // changes only with the mutex held
+  // Raised when extents are dropped to save memory: what was looked up in the store before may be out of date.
+  uint64_t forgotten GUARDED_BY(mutex) = 0;
   bool tail_dirty GUARDED_BY(mutex) = true;
   // Space beyond the size that was allocated for growth to come, in file pages; trimmed at the last close.
   Hull ahead GUARDED_BY(mutex);

@@ -63,7 +63,7 @@ void InodeTable::Unref(Inode* inode) {
   bool needed;
   {
     MutexLock inode_lock(inode->mutex);
-    needed = !inode->opens.empty() || inode->times_dirty || inode->atime_dirty;
+    needed = !inode->opens.empty() || inode->times_dirty || inode->atime_dirty || inode->ahead_noted;
   }
   if (!needed) {
     ended = std::move(found->second);

@@ -175,10 +175,13 @@ Result<Bytes> FileService::Create(const Request& request) {
     });
     // The kernel found no such name, so it has not checked, nor does it when a create succeeds. At ESTALE it looks the
     // name up again, and decides itself.
-    if (found.ok() && (has_acl || !SurelyMayOpen(caller, *found, body.flags))) {
-      return Status::Error(ESTALE, "another has made the file, and the caller may not be let in");
+    if (found.ok() &&
+        (found->type() != metadata::FileType::kRegular || has_acl || !SurelyMayOpen(caller, *found, body.flags))) {
+      return Status::Error(ESTALE, "another has made it, and it is no file, or the caller may not be let in");
     }
-    auto opened = found.ok() ? OpenInode(request, found->ino, body.flags, false) : found.status();
+    // Asked again, it has been made empty before.
+    const int flags = request.receipt != nullptr ? body.flags & ~O_TRUNC : body.flags;
+    auto opened = found.ok() ? OpenInode(request, found->ino, flags, false) : found.status();
     if (opened.status().code() != ENOENT && opened.status().code() != ESTALE) {
       return opened;
     }

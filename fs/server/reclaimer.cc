@@ -84,6 +84,17 @@ void Reclaimer::NoteDirty(uint64_t ino) {
   dirty_.insert(ino);
 }
 
+void Reclaimer::NoteIfDirty(Inode& inode) {
+  bool dirty;
+  {
+    MutexLock lock(inode.mutex);
+    dirty = inode.times_dirty || inode.atime_dirty;
+  }
+  if (dirty) {
+    NoteDirty(inode.ino);
+  }
+}
+
 void Reclaimer::Kick() {
   MutexLock lock(mutex_);
   kicked_ = true;
@@ -222,44 +233,67 @@ void Reclaimer::ReleaseOrphans() {
     orphans.swap(orphans_);
     releasing_ = !orphans.empty();
   }
+  Inodes kept;
+  Status failed;
   for (const uint64_t ino : orphans) {
     const InodeRef inode = inodes_.Get(ino);
-    bool kept = false;
-    {
-      MutexLock lock(inode->mutex);
-      inode->unlinked = true;
-      if (!inode->opens.empty()) {
-        continue;
-      }
-      // After the look at the openers: who has just lost one is expected since before, and who has come back has opened
-      // before it is not expected any more.
-      kept = clients_.AnyExpected();
-      inode->releasing = !kept;
+    // Somebody whose caller has given up may still be writing to its pages.
+    Result<bool> released = inode->gate.TryEnter(GateMode::kExclusive);
+    if (*released) {
+      released = ReleaseOrphan(*inode);
+      inode->gate.Leave(GateMode::kExclusive);
     }
-    if (kept) {
-      MutexLock lock(mutex_);
-      orphans_.insert(ino);
-      continue;
+    if (!released.ok() && std::exchange(failed, released.status()).ok()) {  // not one line for each
+      LOG_ERROR("releasing orphan {}: {}", ino, failed.ToDebugString());
     }
-    const Status released = names_.ReleaseOrphan(ino);
-    if (released.code() == EINVAL) {  // it was given a name before it was closed
-      MutexLock lock(inode->mutex);
-      inode->unlinked = inode->releasing = false;
-    } else if (!released.ok() && released.code() != ESTALE) {
-      LOG_ERROR("releasing orphan {}: {}", ino, released.ToDebugString());
+    if (!released.ok() || !*released) {
+      kept.insert(ino);
     }
-    NoteChange();
   }
   MutexLock lock(mutex_);
+  orphans_.merge(kept);
   releasing_ = false;
 }
 
+Result<bool> Reclaimer::ReleaseOrphan(Inode& inode) {
+  {
+    MutexLock lock(inode.mutex);
+    inode.unlinked = true;
+    if (!inode.opens.empty()) {
+      return true;  // the last closer adds it again
+    }
+    // After the look at the openers: who has just lost one is expected since before, and who has come back has opened
+    // before it is not expected any more.
+    if (clients_.AnyExpected()) {
+      return false;
+    }
+    inode.releasing = true;
+    inode.ForgetExtents();  // for reads under way: what they find is not the file's any more
+  }
+  const Status released = names_.ReleaseOrphan(inode.ino);
+  NoteChange();
+  if (released.code() == EINVAL) {  // it was given a name before it was closed
+    MutexLock lock(inode.mutex);
+    inode.unlinked = inode.releasing = false;
+  } else if (!released.ok() && released.code() != ESTALE) {
+    return released;  // part of it may be gone, so it stays one that nobody can open
+  }
+  return true;
+}
+
 void Reclaimer::EndTruncations() {
+  Status failed;
   for (const uint64_t ino : Take(&Reclaimer::truncations_)) {
     while (!stopping()) {
       const Result<bool> more = names_.TruncateStep(ino);
       if (!more.ok()) {
-        LOG_ERROR("truncating inode {}: {}", ino, more.status().ToDebugString());
+        if (std::exchange(failed, more.status()).ok()) {
+          LOG_ERROR("truncating inode {}: {}", ino, failed.ToDebugString());
+        }
+        if (more.status().code() != ESTALE) {
+          MutexLock lock(mutex_);
+          truncations_.insert(ino);
+        }
       }
       if (!more.ok() || !*more) {
         break;
@@ -283,9 +317,11 @@ void Reclaimer::CloseInodes() {
     inode->gate.Leave(GateMode::kExclusive);
     if (!done.ok()) {
       LOG_ERROR("closing inode {}: {}", ino, done.status().ToDebugString());
+      AddClosed(ino);
     } else if (*done && server_ != nullptr && !stopping()) {
       freed_(ino);
     }
+    NoteIfDirty(*inode);
   }
 }
 
@@ -340,8 +376,8 @@ void Reclaimer::WriteDirtyTimes() {
     inode->gate.Leave(GateMode::kShared);
     if (!written.ok()) {
       LOG_ERROR("writing the times of inode {}: {}", ino, written.ToDebugString());
-      NoteDirty(ino);
     }
+    NoteIfDirty(*inode);
     NoteChange();
   }
 }
@@ -406,7 +442,7 @@ Result<bool> Reclaimer::CloseLast(metadata::Namespace& names, Inode& inode) {
   {
     MutexLock lock(inode.mutex);
     if (inode.unlinked) {
-      inode.times_dirty = false;  // nobody will ask again
+      inode.times_dirty = inode.ahead_noted = false;  // nobody will ask again
     }
     if (!inode.opens.empty() || !inode.loaded || inode.unlinked) {
       return false;
@@ -418,7 +454,13 @@ Result<bool> Reclaimer::CloseLast(metadata::Namespace& names, Inode& inode) {
     inode.Remove(begin, end);
   }
   for (bool more = noted; more;) {
-    ASSIGN_OR_RETURN(more, names.TrimAhead(inode.ino));
+    const Result<bool> trimmed = names.TrimAhead(inode.ino);
+    if (!trimmed.ok()) {
+      MutexLock lock(inode.mutex);
+      inode.ahead_noted = true;
+      return trimmed.status();
+    }
+    more = *trimmed;
   }
   RETURN_IF_ERROR(WriteTimes(names, inode));
   return begin < end;

@@ -56,6 +56,8 @@ class Reclaimer {
   void AddClosed(uint64_t ino);
   // The inode's times have to be written to the store.
   void NoteDirty(uint64_t ino);
+  // The same, if they still have to: who changes them while they are dirty does not say so again.
+  void NoteIfDirty(Inode& inode);
   // The store has changed: its log is to be synced within a second.
   void NoteChange() { changed_.store(true, std::memory_order_relaxed); }
   void Kick();
@@ -83,6 +85,8 @@ class Reclaimer {
   void Settle();
   void Pass();
   void ReleaseOrphans();
+  // False: not now. REQUIRES: exclusive in its gate.
+  Result<bool> ReleaseOrphan(Inode& inode);
   void EndTruncations();
   void CloseInodes();
   void FreePending();

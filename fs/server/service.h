@@ -263,7 +263,7 @@ class FileService final : public tlib::server::Service {
   Result<size_t> ReadStable(const Request& request, Inode& inode, uint64_t offset, std::span<std::byte> to);
   // Gives `bytes` at `offset` space, or as many of the first as there is space for. ENOSPC: for none.
   Result<uint64_t> SpaceFor(const Request& request, Inode& inode, uint64_t offset, uint64_t bytes);
-  Status WriteAllocated(Inode& inode, uint64_t offset, std::span<const std::byte> from);
+  Status WriteAllocated(const Request& request, Inode& inode, uint64_t offset, std::span<const std::byte> from);
   // truncate.cc. REQUIRES: exclusive in the gate.
   Status EnsureLoaded(const Request& request, Inode& inode);
   // `partly`: more is to be done for the request's stamp.
@@ -279,6 +279,9 @@ class FileService final : public tlib::server::Service {
   // space.cc
   // Returns when every page of [page, end) was known at some time; from outside the gate, look again.
   Status LoadExtents(const Request& request, Inode& inode, uint64_t page, uint64_t end);
+  // Those of all pages of [page, end), cut to it. From outside the gate, `frees` tells what has left the file
+  // meanwhile.
+  Result<std::vector<Segment>> SegmentsOf(const Request& request, Inode& inode, uint64_t page, uint64_t end);
   // Fills the holes of [page, end), and if `ahead` > 0 as many pages behind it where there are none. REQUIRES:
   // exclusive.
   Status AllocatePages(const Request& request, Inode& inode, uint64_t page, uint64_t end, uint64_t ahead);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kExtentsPerLook = 1024;
 constexpr size_t kMaxSegments = size_t{1} << 17;        // kept in memory per inode: 3 MiB
-constexpr uint64_t kLookAhead = uint64_t{1} << 24;      // pages: 64 GiB
+constexpr uint64_t kPiece = kMaxSegments / 2;           // pages, which have no more segments
 constexpr uint64_t kAheadFrom = 64 << 10;               // bytes: files below it get exactly what they need
 constexpr uint64_t kMaxAhead = (8 << 20) >> kPageBits;  // pages
 constexpr uint64_t kFreeShareForAhead = 64;             // at most 1/64 of the free space
@@ -20,24 +20,27 @@ Status FileService::LoadExtents(const Request& request, Inode& inode, uint64_t p
   constexpr int kAttempts = 100000;  // each brings kExtentsPerLook extents, or was lost to a truncation
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     uint64_t frees;
+    uint64_t forgotten;
     {
       MutexLock lock(inode.mutex);
       page = inode.extents.FirstUnknown(page, end);
       if (page >= end) {
         return Status::Ok();
       }
+      if (inode.extents.segments().size() > kMaxSegments && !inode.frozen) {
+        inode.extents.Clear();
+        inode.forgotten++;
+      }
       frees = inode.frees.load(std::memory_order_relaxed);
+      forgotten = inode.forgotten;
     }
-    const uint64_t look_end = std::min(kMaxFilePages, std::max(end, page + kLookAhead));
     ASSIGN_OR_RETURN(const auto found, request.Blocking([&] {
-      return names_.GetExtents(inode.ino, page, look_end - page, kExtentsPerLook);
+      return names_.GetExtents(inode.ino, page, kMaxFilePages - page, kExtentsPerLook);
     }));
     MutexLock lock(inode.mutex);
-    if (inode.frees.load(std::memory_order_relaxed) != frees) {
+    // If extents were forgotten meanwhile, so may have been one that is newer than what was found.
+    if (inode.frees.load(std::memory_order_relaxed) != frees || inode.forgotten != forgotten) {
       continue;
-    }
-    if (inode.extents.segments().size() > kMaxSegments && !inode.frozen) {
-      inode.extents.Clear();
     }
     uint64_t at = page;
     for (const metadata::Extent& e : found) {
@@ -50,9 +53,9 @@ Status FileService::LoadExtents(const Request& request, Inode& inode, uint64_t p
       inode.extents.FillUnknown({e.file_page, e.pages, e.region_page.value});
       at = e.file_page + e.pages;
     }
-    if (found.size() < kExtentsPerLook && at < look_end) {
-      inode.extents.FillUnknown({at, look_end - at, kHole});
-      at = look_end;
+    if (found.size() < kExtentsPerLook && at < kMaxFilePages) {
+      inode.extents.FillUnknown({at, kMaxFilePages - at, kHole});
+      at = kMaxFilePages;
     }
     if (at >= end) {
       return Status::Ok();
@@ -60,6 +63,27 @@ Status FileService::LoadExtents(const Request& request, Inode& inode, uint64_t p
     page = at;
   }
   return Status::Error(EBUSY, "the file is truncated all the time");
+}
+
+Result<std::vector<Segment>> FileService::SegmentsOf(const Request& request, Inode& inode, uint64_t page,
+                                                     uint64_t end) {
+  constexpr int kAttempts = 1000;  // each lost to others, whose look-ups have this one's forgotten
+  std::vector<Segment> all;
+  for (int attempt = 0; attempt < kAttempts;) {
+    {
+      MutexLock lock(inode.mutex);
+      const uint64_t known = inode.extents.FirstUnknown(page, end);
+      const std::vector<Segment> segments = inode.extents.Cut(page, known);
+      all.insert(all.end(), segments.begin(), segments.end());
+      attempt = known == page ? attempt + 1 : 0;
+      page = known;
+    }
+    if (page >= end) {
+      return all;
+    }
+    RETURN_IF_ERROR(LoadExtents(request, inode, page, std::min(end, page + kPiece)));
+  }
+  return Status::Error(EBUSY, "what is known of the file's extents is forgotten all the time");
 }
 
 uint64_t FileService::PagesAhead(Inode& inode, uint64_t offset, uint64_t end) const {

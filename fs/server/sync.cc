@@ -51,14 +51,11 @@ Status FileService::FlushPages(const Request& request, Inode& inode, uint64_t pa
   constexpr int kAttempts = 1000;  // each lost to a truncation, a punched hole or a move
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const uint64_t frees = inode.frees.load(std::memory_order_acquire);
-    RETURN_IF_ERROR(LoadExtents(request, inode, page, end));
+    ASSIGN_OR_RETURN(const auto segments, SegmentsOf(request, inode, page, end));
     std::vector<tlib::server::PageRange> ranges;
-    {
-      MutexLock lock(inode.mutex);
-      for (const Segment& s : inode.extents.Cut(page, end)) {
-        if (!s.is_hole()) {
-          ranges.push_back({PageIndex{s.region_page}, s.pages});
-        }
+    for (const Segment& s : segments) {
+      if (!s.is_hole()) {
+        ranges.push_back({PageIndex{s.region_page}, s.pages});
       }
     }
     Status flushed = ranges.empty() ? Status::Ok() : region().Flush(ranges);

@@ -67,7 +67,11 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
     inode.NewVersion(versions_, Inode::Change::kAny);
   }
   if (size < old_size) {
-    const Status cut = ZeroTail(request, inode, size);
+    // The bytes behind the end go for good, so power loss must not bring the size back.
+    Status cut = size % kPageSize == 0 ? Status::Ok() : request.Blocking([&] { return names_.Sync(); });
+    if (cut.ok()) {
+      cut = ZeroTail(request, inode, size);
+    }
     MutexLock lock(inode.mutex);
     inode.tail_dirty = !cut.ok();  // cleaned before the file grows again
   }
@@ -116,12 +120,7 @@ Result<bool> FileService::TailIsZero(const Request& request, Inode& inode, uint6
   if (size % kPageSize == 0) {
     return true;
   }
-  RETURN_IF_ERROR(LoadExtents(request, inode, page, page + 1));
-  std::vector<Segment> segments;
-  {
-    MutexLock lock(inode.mutex);
-    segments = inode.extents.Cut(page, page + 1);
-  }
+  ASSIGN_OR_RETURN(const auto segments, SegmentsOf(request, inode, page, page + 1));
   std::array<std::byte, kPageSize> bytes{};
   const uint64_t in_page = size % kPageSize;
   const std::span<std::byte> tail = std::span(bytes).subspan(in_page);
@@ -137,11 +136,7 @@ Status FileService::ZeroTail(const Request& request, Inode& inode, uint64_t size
     return Status::Ok();
   }
   RETURN_IF_ERROR(ZeroBytes(request, inode, size, RoundUpToPage(size)));
-  std::vector<Segment> segments;
-  {
-    MutexLock lock(inode.mutex);
-    segments = inode.extents.Cut(size >> kPageBits, PagesFor(size));
-  }
+  ASSIGN_OR_RETURN(const auto segments, SegmentsOf(request, inode, size >> kPageBits, PagesFor(size)));
   if (segments.empty() || segments[0].is_hole()) {
     return Status::Ok();
   }
@@ -155,12 +150,7 @@ Status FileService::ZeroBytes(const Request& request, Inode& inode, uint64_t beg
   }
   const uint64_t first_page = begin >> kPageBits;
   const uint64_t end_page = PagesFor(end);
-  RETURN_IF_ERROR(LoadExtents(request, inode, first_page, end_page));
-  std::vector<Segment> segments;
-  {
-    MutexLock lock(inode.mutex);
-    segments = inode.extents.Cut(first_page, end_page);
-  }
+  ASSIGN_OR_RETURN(const auto segments, SegmentsOf(request, inode, first_page, end_page));
   static constexpr std::array<std::byte, kPageSize> kZeros{};
   std::vector<tlib::server::PageRange> whole;
   for (const Segment& s : segments) {

@@ -187,11 +187,7 @@ Status FileService::Grow(const Request& request, Inode& inode, WriteWork& work) 
 }
 
 Status FileService::Apply(const Request& request, Inode& inode, const WriteWork& work) {
-  std::vector<Segment> segments;
-  {
-    MutexLock lock(inode.mutex);
-    segments = inode.extents.Cut(work.first_page(), work.end_page());
-  }
+  ASSIGN_OR_RETURN(const auto segments, SegmentsOf(request, inode, work.first_page(), work.end_page()));
   const uint64_t frees = inode.frees.load(std::memory_order_acquire);
   const Session& session = request.session;
   // The gate keeps the pages; this is for a session that is cut off while its bytes are on the way.

@@ -13,7 +13,7 @@ PAGE = 4096
 
 
 def set_quota(site, path, *limits, **options):
-    run(site.termfs, "quota", "set", path, *limits, **options)
+    return run(site.termfs, "quota", "set", path, *limits, **options)
 
 
 def quota(site, path):
@@ -74,8 +74,13 @@ def case_quota_limits_bytes(site):
     expect_used(site, b / "d", PAGE, 2)
     write_file(b / "d/g", b"y" * 8 * MIB)
     check(read_file(a / "d/g") == b"y" * 8 * MIB, "there is room again")
-    set_quota(site, b / "d", "bytes=none")
+    check("it is still counted" in set_quota(site, b / "d", "bytes=none"), "it is said that the tree remains one")
     write_file(a / "d/more", b"x" * MIB)
+    for name in ("g", "more"):
+        os.unlink(a / "d" / name)
+    expect_used(site, a / "d", 0, 1)
+    check(set_quota(site, a / "d", "bytes=none") == "", "nothing is left of it")
+    run(site.termfs, "quota", "get", a / "d", code=1)
     for mount in (a, b):
         volume.umount(mount)
     volume.stop()

@@ -121,6 +121,9 @@ Status CallbackThread::PollOnce(bool* any) {
 }
 
 Status CallbackThread::HandleMessage(const driver::WorkCompletion& completion) {
+  if (completion.has_imm) {  // a WRITE: its length says nothing of the receive
+    return Status::Error(EPROTO, "the server sent a WRITE with immediate");
+  }
   const auto index = static_cast<uint32_t>(completion.id);
   ASSIGN_OR_RETURN(const DecodedRequest request,
                    DecodeRequest(std::span<const std::byte>(receive_bytes(index), completion.byte_len)));

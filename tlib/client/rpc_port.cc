@@ -133,6 +133,10 @@ void RpcPort::PollReplies() {
 }
 
 void RpcPort::HandleReply(const driver::WorkCompletion& completion) {
+  if (completion.has_imm) {  // a WRITE: its length says nothing of the receive
+    [[maybe_unused]] const Status kept = Break(Status::Error(EPROTO, "the server sent a WRITE with immediate"));
+    return;
+  }
   const auto index = static_cast<uint32_t>(completion.id);
   const std::span<const std::byte> message(receive_bytes(index), completion.byte_len);
   const auto reply = DecodeReply(message);

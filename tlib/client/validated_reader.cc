@@ -191,7 +191,12 @@ Status ValidatedReader::AddPage(const ReadRequest& read, const Check& check, Pag
                                 uint64_t offset) {
   const uint64_t in_page = (read.offset.value + part.offset) % kPageSize;
   if (check_count_ == checks_.size() || request_count_ + entry_request_count_ + 2 > requests_.size()) {
+    const uint64_t version = keys_version_;
     RETURN_IF_ERROR(PostPlanned());
+    if (keys_version_ != version) {  // the key that this page was to be READ with may be refused
+      AddMissing(*missing_, check.read, check.index);
+      return Status::Ok();
+    }
   }
   if (Extends(check, rkey, offset)) {
     requests_[request_count_ - 1].local.length += part.length;

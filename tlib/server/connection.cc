@@ -52,6 +52,7 @@ Result<std::shared_ptr<Connection>> Connection::Create(driver::ProtectionDomain&
                                                               .max_send = kMaxSend,
                                                               .max_recv = kMaxReceive,
                                                               .max_message = kMaxMessage,
+                                                              .maps_files = false,
                                                               .network = path}));
   connection->number_ = connection->pair_->number();
   for (uint32_t i = 0; i < kSendBuffers; i++) {
@@ -181,6 +182,10 @@ void Connection::OnCompletion(const driver::WorkCompletion& completion) {
 
 void Connection::OnReceive(const driver::WorkCompletion& completion) {
   if (completion.status != driver::WcStatus::kSuccess || state_ != State::kOpen) {
+    return;
+  }
+  if (completion.has_imm) {  // a WRITE: its length says nothing of the receive
+    Close(Status::Error(EPROTO, "the client sent a WRITE with immediate"));
     return;
   }
   const auto index = static_cast<uint32_t>(completion.id >> 2);

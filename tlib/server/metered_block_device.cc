@@ -27,4 +27,12 @@ void MeteredBlockDevice::Run(std::span<BlockIo> ios) {
   }
 }
 
+Status MeteredBlockDevice::Flush() {
+  Status flushed = device_.Flush();
+  if (!flushed.ok()) {
+    metrics_.ssd_errors.Add();
+  }
+  return flushed;
+}
+
 }  // namespace termfs::tlib::server

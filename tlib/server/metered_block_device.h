@@ -16,7 +16,7 @@ class MeteredBlockDevice final : public BlockDevice {
   uint64_t size() const override { return device_.size(); }
   uint32_t alignment() const override { return device_.alignment(); }
   void Run(std::span<BlockIo> ios) override;
-  Status Flush() override { return device_.Flush(); }
+  Status Flush() override;
   Status Resize(uint64_t bytes) override { return device_.Resize(bytes); }
 
  private:

@@ -155,7 +155,9 @@ Status Pager::ResizeOnce() {
   }
   RETURN_IF_ERROR(frames_.SetLimit(limit, nullptr));
   Status shrunk = Shrink(old_limit, limit);
-  supply_.SetHandRange(limit);
+  if (shrunk.ok()) {
+    supply_.SetHandRange(limit);
+  }  // else victims are looked for beyond it, too, until the frames there are free
   return shrunk;
 }
 

@@ -278,6 +278,11 @@ Status StorageRegion::Start(const Progress& progress) {
   }
   cleaner_.Start(spawn_);  // a tier that is taken over may be larger than the budget, and not clean
   Status begun = pager_.SetBudget(first_budget_);
+  if (begun.code() == ETIMEDOUT) {
+    LOG_WARNING("the memory that was taken over is more than the budget: {}; it shrinks further as it can",
+                begun.ToString());
+    begun = Status::Ok();
+  }
   if (begun.ok() && kind_ == RegionKind::kPin) {
     begun = LoadEverything(progress);
   }
@@ -586,13 +591,16 @@ Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, Regio
     return status.code() == EUCLEAN ? tier->Refusal(status) : status;
   }
   std::unique_ptr<driver::TermRegion> term = std::move(registered).value();
-  RETURN_IF_ERROR(tier->Commit());
   if (frames > term->max_frames()) {
     return Status::Error(EINVAL, "the RNIC cannot hold that many frames");
   }
-  return std::unique_ptr<Region>(std::make_unique<StorageRegion>(options, std::move(environment), std::move(devices),
-                                                                 std::move(log), std::move(term), std::move(bounce),
-                                                                 std::move(tier), frames, std::move(fault_target)));
+  TierStore& kept = *tier;
+  auto region = std::make_unique<StorageRegion>(options, std::move(environment), std::move(devices), std::move(log),
+                                                std::move(term), std::move(bounce), std::move(tier), frames,
+                                                std::move(fault_target));
+  // Not before every cell says what the log says: whoever took the tier over would believe the cells.
+  RETURN_IF_ERROR(kept.Commit());
+  return std::unique_ptr<Region>(std::move(region));
 }
 
 }  // namespace termfs::tlib::server

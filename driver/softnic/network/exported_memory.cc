@@ -48,21 +48,26 @@ const Export* ExportedMemory::Find(RKey rkey) {
 }
 
 bool ExportedMemory::Allows(RKey rkey, uint64_t offset, uint64_t length, Access access) {
+  return FindAllowed(rkey, offset, length, access) != nullptr;
+}
+
+const Export* ExportedMemory::FindAllowed(RKey rkey, uint64_t offset, uint64_t length, Access access) {
   const Export* const region = Find(rkey);
   if (region == nullptr || !Covers(*region, offset, length)) {
-    return false;
+    return nullptr;
   }
-  if (region->frames) {
-    return access == Access::kRemoteRead && AllowsOneSidedRead(region->kind) && region->kind != RegionKind::kOdp;
-  }
-  return Has(region->access, access);
+  const bool allowed = region->frames ? access == Access::kRemoteRead && AllowsOneSidedRead(region->kind) &&
+                                            region->kind != RegionKind::kOdp
+                                      : Has(region->access, access);
+  return allowed ? region : nullptr;
 }
 
 bool ExportedMemory::Read(RKey rkey, uint64_t offset, std::span<std::byte> to) {
-  if (!Allows(rkey, offset, to.size(), Access::kRemoteRead)) {
+  const Export* const found = FindAllowed(rkey, offset, to.size(), Access::kRemoteRead);
+  if (found == nullptr) {
     return false;
   }
-  const Export& region = *Find(rkey);
+  const Export& region = *found;
   if (region.frames) {
     return ReadPage(region, offset, to);
   }
@@ -116,11 +121,8 @@ void ExportedMemory::Prefetch(RKey rkey, uint64_t offset, uint64_t length) {
 }
 
 std::byte* ExportedMemory::Reach(RKey rkey, uint64_t offset, uint64_t length, Access access) {
-  if (!Allows(rkey, offset, length, access)) {
-    return nullptr;
-  }
-  const Export& region = *Find(rkey);
-  return region.object->data() + region.offset + offset;
+  const Export* const region = FindAllowed(rkey, offset, length, access);
+  return region != nullptr ? region->object->data() + region->offset + offset : nullptr;
 }
 
 bool ExportedMemory::Write(RKey rkey, uint64_t offset, std::span<const std::byte> from) {

@@ -35,6 +35,8 @@ class ExportedMemory final : public roce::RemoteMemory {
   };
   // Null: there is none, or not any more.
   const Export* Find(RKey rkey);
+  // Null: it allows no such access. Good until the next call: an export that is removed meanwhile stays readable.
+  const Export* FindAllowed(RKey rkey, uint64_t offset, uint64_t length, Access access);
   std::byte* Reach(RKey rkey, uint64_t offset, uint64_t length, Access access);
   static bool ReadPage(const Export& region, uint64_t offset, std::span<std::byte> to);
 

@@ -64,6 +64,12 @@ void OwnPort::PrepareToSleep() {
   TakeBack();
 }
 
+// Its thread may go elsewhere now: then ticks have the RNIC thread watch the port.
+void OwnPort::StayAwake() {
+  asleep_.store(false, std::memory_order_seq_cst);
+  network_.KeepTime();
+}
+
 bool OwnPort::OnTick() {
   if (watched_.load(std::memory_order_relaxed) || asleep_.load(std::memory_order_seq_cst)) {
     return false;

@@ -32,7 +32,7 @@ class OwnPort final : public PolledPort {
 
   void Poll() override EXCLUDES(mutex_);
   void PrepareToSleep() override;
-  void StayAwake() override { asleep_.store(false, std::memory_order_relaxed); }
+  void StayAwake() override;
   int fd() const override { return port_->fd(); }
 
   void OnReadable() EXCLUDES(mutex_);
