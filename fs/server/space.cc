@@ -7,9 +7,7 @@ namespace termfs::fs::server {
 
 namespace {
 
-constexpr size_t kExtentsPerLook = 1024;
-constexpr size_t kMaxSegments = size_t{1} << 17;        // kept in memory per inode: 3 MiB
-constexpr uint64_t kPiece = kMaxSegments / 2;           // pages, which have no more segments
+constexpr size_t kMostPerLook = 1024;  // extents
 constexpr uint64_t kAheadFrom = 64 << 10;               // bytes: files below it get exactly what they need
 constexpr uint64_t kMaxAhead = (8 << 20) >> kPageBits;  // pages
 constexpr uint64_t kFreeShareForAhead = 64;             // at most 1/64 of the free space
@@ -17,7 +15,8 @@ constexpr uint64_t kFreeShareForAhead = 64;             // at most 1/64 of the f
 }  // namespace
 
 Status FileService::LoadExtents(const Request& request, Inode& inode, uint64_t page, uint64_t end) {
-  constexpr int kAttempts = 100000;  // each brings kExtentsPerLook extents, or was lost to a truncation
+  constexpr int kAttempts = 100000;  // each brings so many extents, or was lost to a truncation
+  const size_t per_look = std::min(kMostPerLook, options_.max_segments / 4);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     uint64_t frees;
     uint64_t forgotten;
@@ -27,7 +26,7 @@ Status FileService::LoadExtents(const Request& request, Inode& inode, uint64_t p
       if (page >= end) {
         return Status::Ok();
       }
-      if (inode.extents.segments().size() > kMaxSegments && !inode.frozen) {
+      if (inode.extents.segments().size() > options_.max_segments && !inode.frozen) {
         inode.extents.Clear();
         inode.forgotten++;
       }
@@ -35,7 +34,7 @@ Status FileService::LoadExtents(const Request& request, Inode& inode, uint64_t p
       forgotten = inode.forgotten;
     }
     ASSIGN_OR_RETURN(const auto found, request.Blocking([&] {
-      return names_.GetExtents(inode.ino, page, kMaxFilePages - page, kExtentsPerLook);
+      return names_.GetExtents(inode.ino, page, kMaxFilePages - page, per_look);
     }));
     MutexLock lock(inode.mutex);
     // If extents were forgotten meanwhile, so may have been one that is newer than what was found.
@@ -53,7 +52,7 @@ Status FileService::LoadExtents(const Request& request, Inode& inode, uint64_t p
       inode.extents.FillUnknown({e.file_page, e.pages, e.region_page.value});
       at = e.file_page + e.pages;
     }
-    if (found.size() < kExtentsPerLook && at < kMaxFilePages) {
+    if (found.size() < per_look && at < kMaxFilePages) {
       inode.extents.FillUnknown({at, kMaxFilePages - at, kHole});
       at = kMaxFilePages;
     }
@@ -68,6 +67,7 @@ Status FileService::LoadExtents(const Request& request, Inode& inode, uint64_t p
 Result<std::vector<Segment>> FileService::SegmentsOf(const Request& request, Inode& inode, uint64_t page,
                                                      uint64_t end) {
   constexpr int kAttempts = 1000;  // each lost to others, whose look-ups have this one's forgotten
+  const uint64_t piece = options_.max_segments / 2;  // pages, which have no more segments
   std::vector<Segment> all;
   for (int attempt = 0; attempt < kAttempts;) {
     {
@@ -81,7 +81,7 @@ Result<std::vector<Segment>> FileService::SegmentsOf(const Request& request, Ino
     if (page >= end) {
       return all;
     }
-    RETURN_IF_ERROR(LoadExtents(request, inode, page, std::min(end, page + kPiece)));
+    RETURN_IF_ERROR(LoadExtents(request, inode, page, std::min(end, page + piece)));
   }
   return Status::Error(EBUSY, "what is known of the file's extents is forgotten all the time");
 }

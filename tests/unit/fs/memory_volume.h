@@ -32,6 +32,8 @@ class MemoryVolume final : public TestVolume {
     access_times_ = files;
     directory_access_times_ = directories;
   }
+  // From the next Restart on.
+  void SetMaxSegments(size_t segments) { max_segments_ = segments; }
   // So long the server expects them back, whatever they do themselves.
   void SetExpected(uint32_t seconds) { expected_seconds_ = seconds; }
 
@@ -49,6 +51,7 @@ class MemoryVolume final : public TestVolume {
   bool access_times_ = true;
   bool directory_access_times_ = true;
   uint32_t expected_seconds_ = 60;
+  size_t max_segments_ = server::ServiceOptions().max_segments;
   std::atomic<uint64_t> clients_{0};
 
   const server::CoherenceTimeouts timeouts_;

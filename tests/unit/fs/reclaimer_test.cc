@@ -1,27 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a refusal for lack of space or quota may wait for.
+// What follows an operation later: also when it could not be done at first, and not under somebody's feet.
 #include "fs/server/reclaimer.h"
 
 #include <thread>
 
+#include "tests/unit/eventually.h"
 #include "tests/unit/fs/memory_volume.h"
 
 namespace termfs::fs::server {
 
-TEST(ReclaimerTest, HasOrphans_UntilTheyAreReleased) {
-  MemoryVolume volume(uint64_t{16} << 20);
-  const auto orphan = volume.names().CreateUnnamed(kRootInode, {}, {}, Nanoseconds(1), false);
-  ASSERT_TRUE(orphan.ok()) << orphan.status().ToString();
+namespace {
+
+class ReclaimerTest : public testing::Test {
+ protected:
+  // An orphan that `reclaimer` is to release.
+  uint64_t NewOrphan() {
+    const auto orphan = volume.names().CreateUnnamed(kRootInode, {}, {}, Nanoseconds(1), false);
+    EXPECT_TRUE(orphan.ok()) << orphan.status().ToString();
+    reclaimer.AddOrphan(orphan->ino);
+    return orphan->ino;
+  }
+  int LookAt(uint64_t ino) { return volume.names().GetAttr(ino).status().code(); }
+
+  MemoryVolume volume{uint64_t{16} << 20};
   InodeTable inodes;
-  Clients clients(volume.names(), std::chrono::seconds(1));
-  Reclaimer reclaimer(
-      volume.names(), inodes, clients, [](uint64_t) {}, [] {});
+  Clients clients{volume.names(), std::chrono::seconds(1)};
+  Reclaimer reclaimer{volume.names(), inodes, clients, [](uint64_t) {}, [] {}};
+};
+
+}  // namespace
+
+TEST_F(ReclaimerTest, HasOrphans_UntilTheyAreReleased) {
   EXPECT_FALSE(reclaimer.HasOrphans());
-  reclaimer.AddOrphan(orphan->ino);
+  const uint64_t orphan = NewOrphan();
   std::thread releasing;
   {
-    const InodeRef inode = inodes.Get(orphan->ino);
+    const InodeRef inode = inodes.Get(orphan);
     MutexLock lock(inode->mutex);
     releasing = std::thread([&] { EXPECT_TRUE(reclaimer.Finish().ok()); });
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
@@ -32,7 +47,66 @@ TEST(ReclaimerTest, HasOrphans_UntilTheyAreReleased) {
   }
   releasing.join();
   EXPECT_FALSE(reclaimer.HasOrphans());
-  EXPECT_EQ(volume.names().GetAttr(orphan->ino).status().code(), ESTALE);
+  EXPECT_EQ(LookAt(orphan), ESTALE);
+}
+
+TEST_F(ReclaimerTest, AnOrphanThatIsBeingWritten_IsReleasedLater) {
+  const uint64_t orphan = NewOrphan();
+  const InodeRef inode = inodes.Get(orphan);
+  ASSERT_TRUE(inode->gate.TryEnter(GateMode::kShared));
+  EXPECT_TRUE(reclaimer.Finish().ok());
+  EXPECT_EQ(LookAt(orphan), 0);
+  EXPECT_TRUE(reclaimer.HasOrphans());
+  inode->gate.Leave(GateMode::kShared);
+  EXPECT_TRUE(reclaimer.Finish().ok());
+  EXPECT_EQ(LookAt(orphan), ESTALE);
+}
+
+TEST_F(ReclaimerTest, AReleaseThatFails_IsTriedAgain) {
+  const uint64_t orphan = NewOrphan();
+  volume.store().FailCommits(EIO, 1);
+  EXPECT_TRUE(reclaimer.Finish().ok());
+  EXPECT_EQ(LookAt(orphan), 0);
+  EXPECT_TRUE(reclaimer.Finish().ok());
+  EXPECT_EQ(LookAt(orphan), ESTALE);
+}
+
+TEST_F(ReclaimerTest, TimesThatChangeWhileTheyAreWritten_AreWrittenAgain) {
+  const auto file = volume.names().Create(kRootInode, "f", {}, {}, Nanoseconds(1));
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  const InodeRef inode = inodes.Get(file->ino);
+  const auto touch = [&](int64_t when) {
+    MutexLock lock(inode->mutex);
+    inode->Touch(Nanoseconds(when));
+  };
+  {
+    MutexLock lock(inode->mutex);
+    inode->Load(*file);
+  }
+  touch(1'000);
+  reclaimer.NoteDirty(file->ino);
+  volume.store().BeforeNextCommit([&] { touch(2'000); });
+  EXPECT_TRUE(reclaimer.Finish().ok());
+  EXPECT_TRUE(reclaimer.Finish().ok());
+  EXPECT_EQ(volume.names().GetAttr(file->ino)->mtime, Nanoseconds(2'000));
+}
+
+// Of a session that ends without having closed it.
+TEST(SpaceAheadTest, IsGivenBack_WhenItsSessionHasEnded) {
+  MemoryVolume volume(uint64_t{64} << 20);
+  constexpr uint64_t kPiece = 64 << 10;
+  constexpr int kPieces = 32;
+  {
+    Mount mount(volume);
+    client::OpenFile* const file = mount.Create("f");
+    for (int i = 0; i < kPieces; ++i) {
+      ASSERT_TRUE(mount.Write(file, i * kPiece, std::string(kPiece, 'x')).ok());
+    }
+  }
+  const uint64_t ino = volume.names().Lookup(kRootInode, "f")->ino;
+  EXPECT_TRUE(Eventually(
+      [&] { return volume.names().GetAttr(ino)->blocks == kPieces * kPiece / kPageSize; }, std::chrono::seconds(20)))
+      << volume.names().GetAttr(ino)->blocks;
 }
 
 }  // namespace termfs::fs::server

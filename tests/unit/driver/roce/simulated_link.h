@@ -24,6 +24,7 @@ struct LinkQuality {
   double doubling = 0;
   double detours = 0;  // packets that take ten times as long
   std::chrono::microseconds delay{50};
+  std::chrono::microseconds gathering{0};  // what comes within this is taken together
 };
 
 inline constexpr RKey kRkey{77};
@@ -97,7 +98,7 @@ class End final : public RemoteMemory, public PacketSink, public CompletionSink 
     }
     Flush();
   }
-  void Take(const Bytes& bytes, TimePoint now) {
+  void Hear(const Bytes& bytes, TimePoint now) {
     const auto decoded = Decode(bytes);
     ASSERT_TRUE(decoded.has_value());
     if (IsResponse(decoded->op)) {
@@ -105,7 +106,6 @@ class End final : public RemoteMemory, public PacketSink, public CompletionSink 
     } else {
       responder.OnPacket(*decoded);
     }
-    Continue(now);
   }
 
   std::function<void(Bytes)> out;
@@ -159,9 +159,14 @@ class SimulatedLink {
       }
       now = std::max(now, next);
       if (packet <= timer) {
-        const auto [bytes, to] = std::move(way_.begin()->second);
-        way_.erase(way_.begin());
-        to->Take(bytes, now);
+        End* const to = way_.begin()->second.second;
+        now += quality_.gathering;
+        while (!way_.empty() && way_.begin()->first <= now && way_.begin()->second.second == to) {
+          const Bytes bytes = std::move(way_.begin()->second.first);
+          way_.erase(way_.begin());
+          to->Hear(bytes, now);
+        }
+        to->Continue(now);
       } else {
         for (End* one : {a.get(), b.get()}) {
           one->requester.OnTimer(now);
