@@ -17,7 +17,7 @@ namespace {
 
 class ManyExtentsTest : public testing::Test {
  protected:
-  static constexpr uint64_t kPages = 200;  // every other one is a hole
+  static constexpr uint64_t kPages = 600;  // every other one is a hole; more extents than an open looks up
 
   ManyExtentsTest() {
     {
