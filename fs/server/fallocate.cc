@@ -171,7 +171,7 @@ Result<Bytes> FileService::Seek(const Request& request) {
     return Status::Error(EINVAL, "not SEEK_DATA or SEEK_HOLE");
   }
   ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
-  uint64_t stride = uint64_t{1} << 16;  // pages looked at in one go; more and more, as a hole may be without end
+  uint64_t stride = uint64_t{1} << 8;  // pages looked at in one go; more and more, as a hole may be without end
   uint64_t size;
   {
     MutexLock lock(inode->mutex);

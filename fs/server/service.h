@@ -65,7 +65,7 @@ struct ServiceOptions {
   std::chrono::milliseconds space_timeout{20000};  // how long ENOSPC waits for freed space
   size_t max_segments = size_t{1} << 17;  // of what is known of an inode's extents that are kept in memory: 3 MiB
   uint32_t owner_uid = 0;                 // besides root: whose sessions may act for others
-  uint64_t start = 0;  // of the server; greater than those before: a map's version tells its start
+  uint64_t start = 0;                     // of the server; greater than those before: a map's version tells its start
 };
 
 class FileService final : public tlib::server::Service {

@@ -7,7 +7,7 @@ namespace termfs::fs::server {
 
 namespace {
 
-constexpr size_t kMostPerLook = 1024;  // extents
+constexpr size_t kMostPerLook = 1024;                   // extents
 constexpr uint64_t kAheadFrom = 64 << 10;               // bytes: files below it get exactly what they need
 constexpr uint64_t kMaxAhead = (8 << 20) >> kPageBits;  // pages
 constexpr uint64_t kFreeShareForAhead = 64;             // at most 1/64 of the free space
@@ -66,7 +66,7 @@ Status FileService::LoadExtents(const Request& request, Inode& inode, uint64_t p
 
 Result<std::vector<Segment>> FileService::SegmentsOf(const Request& request, Inode& inode, uint64_t page,
                                                      uint64_t end) {
-  constexpr int kAttempts = 1000;  // each lost to others, whose look-ups have this one's forgotten
+  constexpr int kAttempts = 1000;                    // each lost to others, whose look-ups have this one's forgotten
   const uint64_t piece = options_.max_segments / 2;  // pages, which have no more segments
   std::vector<Segment> all;
   for (int attempt = 0; attempt < kAttempts;) {

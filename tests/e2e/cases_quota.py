@@ -77,7 +77,7 @@ def case_quota_limits_bytes(site):
     check("it is still counted" in set_quota(site, b / "d", "bytes=none"), "it is said that the tree remains one")
     write_file(a / "d/more", b"x" * MIB)
     for name in ("g", "more"):
-        os.unlink(a / "d" / name)
+        os.unlink(a / f"d/{name}")
     expect_used(site, a / "d", 0, 1)
     check(set_quota(site, a / "d", "bytes=none") == "", "nothing is left of it")
     run(site.termfs, "quota", "get", a / "d", code=1)

@@ -42,7 +42,7 @@ class ManyExtentsTest : public testing::Test {
 TEST_F(ManyExtentsTest, SeekFindsAllOfThem) {
   Mount mount(volume);
   OpenFile* const file = mount.Open("f");
-  for (uint64_t page = 0; page < kPages - 1; ++page) {
+  for (uint64_t page = 0; page < kPages - 1; page += 7) {
     const auto data = mount.fs->Seek(*mount.lane, file, page << kPageBits, SEEK_DATA);
     const uint64_t next = page + page % 2;
     if (next < kPages) {

@@ -104,8 +104,8 @@ TEST(SpaceAheadTest, IsGivenBack_WhenItsSessionHasEnded) {
     }
   }
   const uint64_t ino = volume.names().Lookup(kRootInode, "f")->ino;
-  EXPECT_TRUE(Eventually(
-      [&] { return volume.names().GetAttr(ino)->blocks == kPieces * kPiece / kPageSize; }, std::chrono::seconds(20)))
+  EXPECT_TRUE(Eventually([&] { return volume.names().GetAttr(ino)->blocks == kPieces * kPiece / kPageSize; },
+                         std::chrono::seconds(20)))
       << volume.names().GetAttr(ino)->blocks;
 }
 
