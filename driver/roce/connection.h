@@ -9,8 +9,9 @@
 //
 // READ and pages. A READ is asked for in parts: up to the end of its first page where it does not begin with one, then
 // of kReadPart bytes. What is lost of a part is asked for again from the beginning of a page, and late answers to the
-// earlier time are told apart (Packet::attempt). The responder takes each page out of memory at once, so of a page
-// nobody ever gets a mixture of two versions, as long as the other end is of this kind, too.
+// earlier time are told apart (Packet::attempt), as is a READ that the network doubled. The responder takes each page
+// out of memory at once, so of a page nobody ever gets a mixture of two versions, as long as the other end is of this
+// kind, too.
 //
 // Thread-safety: none; its owner calls it from one thread at a time.
 // Ownership:     memory, sink and completions outlive it; so do buffers of work requests until they have completed.

@@ -60,7 +60,11 @@ void Responder::OnPacket(const Packet& packet) {
 void Responder::OnDuplicate(const Packet& packet) {
   switch (packet.op) {
     case Op::kReadRequest:
-      QueueRead(packet);
+      if (IsNewAttempt(packet.attempt)) {
+        QueueRead(packet);
+      } else {
+        counters_.dropped++;  // the network doubled it: two answers of one attempt could make a mixed page
+      }
       return;
     case Op::kCompareSwap:
     case Op::kFetchAdd:
@@ -198,6 +202,14 @@ void Responder::OnRead(const Packet& packet) {
   QueueRead(packet);
 }
 
+// Attempts count from 1 to 127 and on from 1; peers that do not count say 0. The newest and some before it are not new;
+// no more, as all that were sent since the newest may have been lost.
+bool Responder::IsNewAttempt(uint8_t attempt) const {
+  constexpr uint32_t kAttempts = 127;
+  constexpr uint32_t kOld = 32;
+  return attempt == 0 || newest_attempt_ == 0 || (newest_attempt_ + kAttempts - attempt) % kAttempts >= kOld;
+}
+
 void Responder::QueueRead(const Packet& packet) {
   const bool allowed =
       packet.length == 0 || memory_.Allows({packet.rkey}, packet.address, packet.length, Access::kRemoteRead);
@@ -217,6 +229,7 @@ void Responder::QueueRead(const Packet& packet) {
     Refuse(NakCode::kInvalidRequest);
     return;
   }
+  newest_attempt_ = packet.attempt;
   answers_.push_back({.kind = Answer::Kind::kRead,
                       .sequence = packet.sequence,
                       .rkey = {packet.rkey},

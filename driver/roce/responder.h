@@ -70,6 +70,7 @@ class Responder {
   void Acknowledge();
   void Nak(AckKind kind, uint8_t value);
   void Refuse(NakCode code);
+  bool IsNewAttempt(uint8_t attempt) const;
   void QueueRead(const Packet& packet);
   uint32_t PacketsOf(uint32_t bytes) const { return bytes == 0 ? 1 : (bytes + options_.mtu - 1) / options_.mtu; }
   // One packet of it; false: the memory is not there any more.
@@ -96,6 +97,7 @@ class Responder {
   uint64_t write_offset_ = 0;
   uint32_t write_length_ = 0;
 
+  uint8_t newest_attempt_ = 0;  // of the READs that were queued
   std::deque<Answer> answers_;
   std::array<DoneAtomic, kMaxReads> atomics_{};
   size_t next_atomic_ = 0;

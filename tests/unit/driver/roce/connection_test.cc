@@ -34,8 +34,10 @@ TEST(RoceConnection, APageIsOnePacketEachWay) {
 // The page changes whenever some of it was read: what is lost of it is not completed with bytes of a later version.
 TEST(RoceConnection, APageIsNeverAMixture) {
   for (uint64_t seed = 0; seed < 400; seed++) {
-    SimulatedLink link(seed,
-                       {.loss = 0.1, .detours = 0.1, .gathering = std::chrono::microseconds(seed % 2 == 0 ? 0 : 600)});
+    SimulatedLink link(seed, {.loss = 0.1,
+                              .doubling = seed % 4 < 2 ? 0 : 0.1,
+                              .detours = 0.1,
+                              .gathering = std::chrono::microseconds(seed % 2 == 0 ? 0 : 600)});
     uint8_t version = 0;
     link.b->on_read = [&] {
       std::fill(link.b->memory.begin(), link.b->memory.end(), static_cast<std::byte>(++version));
