@@ -2,7 +2,8 @@
 //
 // CrashNic: another NIC, whose regions with a page table pass crash points around every change of an entry and of the
 // frames' memory: nic.begin_write, nic.publish, nic.hide, nic.commit, nic.decommit before; nic.begun_write,
-// nic.published, nic.hidden, nic.committed, nic.decommitted after; and nic.register, nic.registered.
+// nic.published, nic.hidden, nic.committed, nic.decommitted after; and nic.register, nic.registered, and nic.frames
+// where it is asked how many there may be: while a region is made.
 //
 // Thread-safety, errors: the other NIC's. Ownership: borrows the NIC and the points.
 #pragma once
@@ -24,7 +25,10 @@ class CrashTermRegion final : public TermRegion {
   RKey rkey() const override { return region_->rkey(); }
   RegionKeys keys(bool network) const override { return region_->keys(network); }
   LKey frames_lkey() const override { return region_->frames_lkey(); }
-  uint32_t max_frames() const override { return region_->max_frames(); }
+  uint32_t max_frames() const override {
+    points_.Pass("nic.frames");
+    return region_->max_frames();
+  }
   std::byte* frame(FrameIndex frame) override { return region_->frame(frame); }
   Status Commit(FrameIndex first, uint32_t count) override {
     points_.Pass("nic.commit");
