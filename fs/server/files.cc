@@ -153,7 +153,7 @@ Result<metadata::Attributes> FileService::LoadOpened(const Request& request, Ino
     return Status::Error(ESTALE, "the file has been removed");
   }
   if (!inode.loaded) {
-    inode.Load(*attributes);
+    LoadInode(inode, *attributes);
   }
   if (known && inode.frees.load(std::memory_order_relaxed) == frees && inode.forgotten == forgotten && !inode.frozen) {
     uint64_t page = 0;
@@ -204,7 +204,7 @@ Result<metadata::Attributes> FileService::CreateOpen(const Request& request, con
     if (!made.ok()) {
       inode->CloseAll(request.session.id);
     } else if (!inode->loaded) {
-      inode->Load(*made);
+      LoadInode(*inode, *made);
       inode->extents.Set({0, kMaxFilePages, kHole});
       inode->tail_dirty = false;
       inode->unsynced = {};
@@ -262,7 +262,7 @@ Result<metadata::Attributes> FileService::ReopenInode(const Request& request, ui
     if (attributes->type() != metadata::FileType::kRegular) {
       inode->held = true;
     } else if (!inode->loaded) {
-      inode->Load(*attributes);
+      LoadInode(*inode, *attributes);
     }
     inode->unlinked |= attributes->nlink == 0;
     return attributes;

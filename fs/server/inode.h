@@ -88,6 +88,7 @@ struct Inode {
   bool ahead_noted GUARDED_BY(mutex) = false;  // in the store, which TrimAhead or ForgetAhead takes back
   // What was written since the last fsync; everything, when unknown.
   Hull unsynced GUARDED_BY(mutex){0, kMaxFilePages};
+  uint64_t failed_flushes GUARDED_BY(mutex) = 0;  // of the region, when it was loaded or synced last
 
   uint64_t version GUARDED_BY(mutex) = 0;
   uint64_t base GUARDED_BY(mutex) = 0;

@@ -280,6 +280,8 @@ class FileService final : public tlib::server::Service {
   // space.cc
   // Returns when every page of [page, end) was known at some time; from outside the gate, look again.
   Status LoadExtents(const Request& request, Inode& inode, uint64_t page, uint64_t end);
+  // For the first time: what the store says of it, and what of the region's past concerns others.
+  void LoadInode(Inode& inode, const metadata::Attributes& attributes) REQUIRES(inode.mutex);
   // Those of all pages of [page, end), cut to it. From outside the gate, `frees` tells what has left the file
   // meanwhile.
   Result<std::vector<Segment>> SegmentsOf(const Request& request, Inode& inode, uint64_t page, uint64_t end);

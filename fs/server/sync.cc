@@ -14,6 +14,11 @@ Result<Bytes> FileService::Sync(const Request& request) {
   return Bytes{};
 }
 
+void FileService::LoadInode(Inode& inode, const metadata::Attributes& attributes) {
+  inode.Load(attributes);
+  inode.failed_flushes = region().failed_flushes();
+}
+
 Status FileService::SyncInode(const Request& request, Inode& inode, bool data_only) {
   // One at a time: who comes second relies on what the first has taken over to flush.
   constexpr std::chrono::seconds kPatience{120};
@@ -35,13 +40,16 @@ Status FileService::SyncInode(const Request& request, Inode& inode, bool data_on
     hull = std::exchange(inode.unsynced, Hull{});
     end = std::min(hull.end, PagesFor(inode.size));
   }
-  if (hull.begin >= end) {
-    return Status::Ok();
-  }
-  Status flushed = FlushPages(request, inode, hull.begin, end);
+  Status flushed = hull.begin < end ? FlushPages(request, inode, hull.begin, end) : Status::Ok();
+  const uint64_t failed = region().failed_flushes();
+  MutexLock lock(inode.mutex);
   if (!flushed.ok()) {
-    MutexLock lock(inode.mutex);
     inode.unsynced.Add(hull.begin, hull.end);
+  }
+  // One that nobody waited for, as the cleaner's: each file is told once, as the kernel does.
+  if (std::exchange(inode.failed_flushes, failed) != failed && flushed.ok() && hull.begin < end) {
+    return Status::Error(EIO,
+                         "the SSD has failed a flush since the file was synced last; what it had taken may be lost");
   }
   return flushed;
 }

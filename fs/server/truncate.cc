@@ -24,7 +24,7 @@ Status FileService::EnsureLoaded(const Request& request, Inode& inode) {
   }
   MutexLock lock(inode.mutex);
   if (!inode.loaded) {
-    inode.Load(attributes);
+    LoadInode(inode, attributes);
   }
   return Status::Ok();
 }

@@ -65,6 +65,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   void Mute(uint64_t session);
   // WriteFrom, or Write, fails (EIO) after so many more pages, once.
   void FailWriteAfter(int64_t pages) { pages_until_failure_ = pages; }
+  // One that nobody waited for.
+  void FailFlush() { failed_flushes_++; }
   uint64_t last_session() const { return next_session_ - 1; }
   bool PageIsZero(PageIndex page);
   // The region has the bytes that were flushed, and none that were written since. REQUIRES: no server runs.
@@ -106,6 +108,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   Status ReadTo(tlib::server::Call& call, RegionOffset offset, uint32_t out_offset, uint32_t length) override;
   Status Zero(std::span<const tlib::server::PageRange> ranges) override;
   Status Flush(std::span<const tlib::server::PageRange> ranges) override;
+  uint64_t failed_flushes() const override { return failed_flushes_; }
 
   Result<std::vector<std::byte>> Carry(MemorySession& session, const tlib::client::CallRequest& request,
                                        uint32_t& out_bytes);
@@ -136,6 +139,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::atomic<uint64_t> zeroed_pages_{0};
   std::atomic<uint64_t> detached_{0};
   std::atomic<int64_t> pages_until_failure_{-1};  // negative: never
+  std::atomic<uint64_t> failed_flushes_{0};
   std::atomic<uint16_t> given_up_opcode_{0};
   std::atomic<bool> holding_{false};
   std::atomic<int> reads_failure_{0};

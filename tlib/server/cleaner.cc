@@ -328,6 +328,8 @@ Status Cleaner::CommitOnce() {
   if (status.ok()) {
     flushed_writes_ = written;
     status = MarkAll(pages);
+  } else {
+    failed_flushes_.fetch_add(1, std::memory_order_release);
   }
   for (const PageIndex page : pages) {
     if (states_.EndMark(page, status.ok()) && !status.ok()) {

@@ -51,6 +51,8 @@ class Cleaner {
   Status Flush(std::span<const PageRange> ranges);
   // The device is flushed and all that had reached the SSD is marked.
   Status Commit() { return commit_.Run(); }
+  // Of the device. What had been written to it before may be lost, however the next one ends.
+  uint64_t failed_flushes() const { return failed_flushes_.load(std::memory_order_acquire); }
   enum class Which {
     kOldest,  // of what is dirty
     kOld,     // what has been dirty for long
@@ -102,7 +104,8 @@ class Cleaner {
   // were flushed, to begin with: those of a process that was killed may be in the device's cache only.
   std::atomic<uint64_t> ssd_writes_{1};
   std::atomic<bool> failing_{false};  // the last write-back or commit that nobody was told of
-  uint64_t flushed_writes_ = 0;       // CommitOnce only
+  std::atomic<uint64_t> failed_flushes_{0};
+  uint64_t flushed_writes_ = 0;  // CommitOnce only
   Mutex mutex_;
   std::deque<Queued> dirty_ GUARDED_BY(mutex_);  // oldest first
   size_t hand_ GUARDED_BY(mutex_) = 0;           // where TakeCold goes on

@@ -209,6 +209,7 @@ class StorageRegion final : public Region {
   }
   Status Zero(std::span<const PageRange> ranges) override { return io_.Zero(ranges); }
   Status Flush(std::span<const PageRange> ranges) override;
+  uint64_t failed_flushes() const override { return cleaner_.failed_flushes(); }
   Status ReadPages(RegionOffset offset, uint32_t length, std::span<const uint64_t> missing, PieceSink& sink) override {
     if (kind_ == RegionKind::kTerm && length > 0) {
       NoteMisses(offset, length, missing);

@@ -90,6 +90,8 @@ class Region {
   virtual Status Write(RegionOffset offset, std::span<const std::byte> from, const Check& check = nullptr) = 0;
   virtual Status Zero(std::span<const PageRange> ranges) = 0;
   virtual Status Flush(std::span<const PageRange> ranges) = 0;
+  // Flushes of the device that failed, whoever was told. What had been written before one may be lost.
+  virtual uint64_t failed_flushes() const = 0;  // any thread
   // Bytes [offset, offset + length) of the pages whose bit is set in `missing` (bit i % 64 of word i / 64: the i-th
   // page that the range touches); an empty `missing` means all of them.
   virtual Status ReadPages(RegionOffset offset, uint32_t length, std::span<const uint64_t> missing,

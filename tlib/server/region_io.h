@@ -26,6 +26,7 @@ class RegionIoImpl final : public RegionIo {
   Status ReadTo(Call& call, RegionOffset offset, uint32_t out_offset, uint32_t length) override;
   Status Zero(std::span<const PageRange> ranges) override { return region_.Zero(ranges); }
   Status Flush(std::span<const PageRange> ranges) override { return region_.Flush(ranges); }
+  uint64_t failed_flushes() const override { return region_.failed_flushes(); }
 
   uint64_t bytes() const { return region_.pages() << kPageBits; }
 

@@ -120,6 +120,9 @@ class RegionIo {
   // The pages read as zeros from now on, durably when this returns: I/O in flight on them has ended, their dirty bytes
   // are dropped, the written marks are cleared and synced. Costs no SSD write of the pages themselves.
   virtual Status Zero(std::span<const PageRange> ranges) = 0;
+  // Flushes of the SSD that failed since the server was started, whoever was told. What had been written before one may
+  // be lost, also if the next one succeeds. Any thread.
+  virtual uint64_t failed_flushes() const = 0;
   // Everything written to the pages before the call is on the SSD and flushed, and marked as written, durably.
   virtual Status Flush(std::span<const PageRange> ranges) = 0;
 };

@@ -76,6 +76,26 @@ TEST_F(LostWrites, SyncedBefore_SyncSucceeds) {
   a.Close(untouched);
 }
 
+// The SSD, asked by nobody who waits, says that it may have lost what it had taken. Later flushes say nothing of that.
+TEST_F(LostWrites, AFailedFlush_IsToldToWhoSyncsWhatWasWrittenBefore) {
+  OpenFile* const written = a.Create("written");
+  OpenFile* const synced = a.Create("synced");
+  for (OpenFile* const file : {written, synced}) {
+    ASSERT_TRUE(a.Write(file, 0, "before").ok());
+  }
+  EXPECT_EQ(Sync(synced), 0);
+  volume.tlib().FailFlush();
+  OpenFile* const later = a.Create("later");
+  ASSERT_TRUE(a.Write(later, 0, "after").ok());
+  EXPECT_EQ(Sync(written), EIO);
+  EXPECT_EQ(Sync(written), 0);
+  EXPECT_EQ(Sync(synced), 0);
+  EXPECT_EQ(Sync(later), 0);
+  for (OpenFile* const file : {written, synced, later}) {
+    a.Close(file);
+  }
+}
+
 TEST_F(LostWrites, EveryLossIsTold) {
   OpenFile* const file = a.Create("f");
   for (int round = 0; round < 3; ++round) {
