@@ -124,6 +124,7 @@ TEST(Region, Flush_DeviceFlushFails_IsEioAndMarksNothing) {
     EXPECT_EQ(FlushAll(region, 64).code(), EIO);
     EXPECT_EQ(fixture.log_device().writes(), 0U);
     fixture.device().FailFlushes(0);
+    EXPECT_GT(region.failed_flushes(), 0U);
     EXPECT_TRUE(FlushAll(region, 64).ok());
   });
   fixture.CrashAndReopen(2);
