@@ -62,6 +62,7 @@ TEST_F(ManyExtentsTest, WhatIsSyncedIsThereAfterPowerLoss) {
     OpenFile* const file = mount.Open("f");
     EXPECT_TRUE(mount.Write(file, 0, "first").ok());
     EXPECT_TRUE(mount.fs->Sync(*mount.lane, file, false).ok());
+    mount.Close(file);
     volume.Kill();
   }
   volume.LoseMemory();

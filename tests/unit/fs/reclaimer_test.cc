@@ -3,8 +3,10 @@
 // What follows an operation later: also when it could not be done at first, and not under somebody's feet.
 #include "fs/server/reclaimer.h"
 
+#include <memory>
 #include <thread>
 
+#include "fs/client/volume_client.h"
 #include "tests/unit/eventually.h"
 #include "tests/unit/fs/memory_volume.h"
 
@@ -96,11 +98,12 @@ TEST(SpaceAheadTest, IsGivenBack_WhenItsSessionHasEnded) {
   MemoryVolume volume(uint64_t{64} << 20);
   constexpr uint64_t kPiece = 64 << 10;
   constexpr int kPieces = 32;
+  std::unique_ptr<client::OpenFile> file;
   {
     Mount mount(volume);
-    client::OpenFile* const file = mount.Create("f");
+    file.reset(mount.Create("f"));
     for (int i = 0; i < kPieces; ++i) {
-      ASSERT_TRUE(mount.Write(file, i * kPiece, std::string(kPiece, 'x')).ok());
+      ASSERT_TRUE(mount.Write(file.get(), i * kPiece, std::string(kPiece, 'x')).ok());
     }
   }
   const uint64_t ino = volume.names().Lookup(kRootInode, "f")->ino;
