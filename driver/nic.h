@@ -334,6 +334,9 @@ class CompletionQueue {
   // Call after waking up from fd(), before polling.
   virtual void Disarm() = 0;
   virtual int fd() const = 0;
+  // For who sends many messages between two Polls and always polls or arms soon again: a peer on the same host that
+  // sleeps is woken by the next of those, once, and no more by each message. Where a device wakes, nothing changes.
+  virtual void GatherWakeUps() {}
 };
 
 struct QueuePairOptions {

@@ -42,10 +42,8 @@ size_t PairedCompletionQueue::Poll(std::span<WorkCompletion> completions) {
   }
   device_first_ = !device_first_;
   size_t count = device_first_ ? PollDevice(completions) : local_->Poll(completions);
-  if (count < completions.size()) {
-    const auto rest = completions.subspan(count);
-    count += device_first_ ? local_->Poll(rest) : PollDevice(rest);
-  }
+  const auto rest = completions.subspan(count);
+  count += device_first_ ? local_->Poll(rest) : PollDevice(rest);  // also without room: it wakes whom it is to wake
   return count;
 }
 

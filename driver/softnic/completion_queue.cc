@@ -69,7 +69,9 @@ Result<std::shared_ptr<CompletionInlet>> SoftCompletionQueue::AttachToInlet(uint
 void SoftCompletionQueue::Detach(QueuePairCounts* queue_pair, uint32_t count) {
   reserved_ -= count;
   lone_ = false;
-  std::erase_if(queue_pairs_, [&](const SoftQueuePair* polled) { return polled == queue_pair; });
+  const auto is_it = [&](const SoftQueuePair* polled) { return polled == queue_pair; };
+  std::erase_if(queue_pairs_, is_it);
+  std::erase_if(to_wake_, is_it);
   if (inlet_ != nullptr) {
     inlet_->Forget(queue_pair);
   }
@@ -134,7 +136,15 @@ void SoftCompletionQueue::TakeInlet() {
   }
 }
 
+void SoftCompletionQueue::WakePeers() {
+  for (SoftQueuePair* queue_pair : to_wake_) {
+    queue_pair->WakePeer();
+  }
+  to_wake_.clear();
+}
+
 size_t SoftCompletionQueue::Poll(std::span<WorkCompletion> completions) {
+  WakePeers();
   if (inlet_ != nullptr && !inlet_->has_entries() && head_ == tail_) {
     for (PolledPort* port : ports_) {
       port->Poll();
@@ -166,6 +176,7 @@ int SoftCompletionQueue::fd() const {
 }
 
 bool SoftCompletionQueue::Arm() {
+  WakePeers();
   if (head_ != tail_) {
     return false;
   }

@@ -47,6 +47,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   bool Arm() override;
   void Disarm() override;
   int fd() const override;  // from Arm to Disarm it may be another one
+  void GatherWakeUps() override { gathers_ = true; }
 
   // --- For queue pairs.
 
@@ -66,6 +67,13 @@ class SoftCompletionQueue final : public CompletionQueue {
     ring_[tail_++ & mask_] = {completion, queue_pair};
   }
   size_t room() const { return capacity_ - (tail_ - head_); }
+  // True: the peer of `queue_pair`, which just got its first message since the last Poll, is woken by the next one.
+  bool WakeLater(SoftQueuePair* queue_pair) {
+    if (gathers_) {
+      to_wake_.push_back(queue_pair);
+    }
+    return gathers_;
+  }
 
  private:
   using Entry = CompletionInlet::Entry;
@@ -77,6 +85,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   void StayAwake();
   void TakeInlet();
   void ReadDescriptors();
+  void WakePeers();
 
   const uint32_t capacity_;
   const uint64_t mask_;
@@ -89,6 +98,8 @@ class SoftCompletionQueue final : public CompletionQueue {
   bool armed_ = false;
   bool lone_ = false;  // armed for the one queue pair's socket only, or for the inlet only
   bool timer_set_ = false;
+  bool gathers_ = false;
+  std::vector<SoftQueuePair*> to_wake_;     // whose peers got messages since the last Poll; each once
   std::shared_ptr<CompletionInlet> inlet_;  // null: no queue pair over the network was attached
   std::vector<PolledPort*> ports_;
   UniqueFd epoll_;

@@ -17,7 +17,7 @@
 
 namespace termfs::driver::softnic {
 
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr uint64_t kEndpointMagic = 0x30434e4946545244;  // "DRTFINC0"
 inline constexpr uint32_t kMaxSlots = 1u << 16;
 inline constexpr uint32_t kMaxMessage = 1u << 24;
@@ -45,6 +45,9 @@ struct InboxControl {
   alignas(128) std::atomic<uint64_t> posted;
   // Set by the peer before it sleeps with a message that finds no receive, cleared by the owner that wakes it.
   alignas(128) std::atomic<uint32_t> sender_waiting;
+  // Set by the owner when it closes the connection, before anybody may take the peer for gone. A peer that was stopped
+  // hears nothing of that on its sockets before it runs again, but sees it here after a READ.
+  alignas(128) std::atomic<uint32_t> closed;
 };
 
 enum class SlotKind : uint32_t {
@@ -75,8 +78,14 @@ constexpr size_t InboxBytes(uint32_t slots, uint32_t max_message) {
 // --- The validity table, one per Nic: a word per remotely reachable memory region. A key that a peer has resolved is
 // valid as long as its word still holds the generation that came with the answer.
 
+//
+// Behind the words lies a robust mutex, which the Nic's RNIC thread holds as long as it lives. Its first word is a
+// futex with the number of the thread in it, which the kernel takes out when the thread dies, be it of SIGKILL, and
+// long before anything can take the dead process's place.
+
 inline constexpr uint32_t kValiditySlots = 1u << 16;
-inline constexpr size_t kValidityBytes = kValiditySlots * sizeof(std::atomic<uint32_t>);
+inline constexpr size_t kServingOffset = kValiditySlots * sizeof(std::atomic<uint32_t>);
+inline constexpr size_t kValidityBytes = kServingOffset + 128;
 
 // --- Messages on the sockets.
 

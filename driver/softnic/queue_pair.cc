@@ -274,6 +274,7 @@ void SoftQueuePair::EnterError(WcStatus first_send_status) {
   state_ = State::kError;
   receive_queue_->Unwatch(port_->request_fd());
   send_queue_->Unwatch(port_->request_fd());
+  own_control().closed.store(1, std::memory_order_seq_cst);
   port_->Break();
   next_send_status_ = first_send_status;
   for (const QueuedSend& send : sends_) {

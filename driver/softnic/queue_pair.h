@@ -71,6 +71,8 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   bool SleepsForMessages(const SoftCompletionQueue& queue) const {
     return state_ == State::kReady && &queue == receive_queue_ && &queue != send_queue_;
   }
+  // Wakes the peer if it sleeps until there is a message.
+  void WakePeer();
   int socket() const { return port_->request_fd(); }
   // Takes in answers and wake-ups, as many as `most`.
   void ReadSocket(int most = 16);
@@ -124,6 +126,9 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   void PrefetchEntry(std::span<const SendWorkRequest> requests, size_t index) const;
   void PrefetchFrame(std::span<const SendWorkRequest> requests, size_t index) const;
   const RemoteRegion* PagesOf(const SendWorkRequest& request) const;
+  // Whether the peer still looked after what was just copied from its memory. Once it has closed the connection, or has
+  // died and was replaced, the memory may hold anything; and a process that was stopped meanwhile reads on at once.
+  bool PeerServes() const;
   RemoteRegion* FindRemote(RKey rkey);
   RemoteRegion* FindRemoteSlow(RKey rkey);
   // The region behind the request's key, ready for `access` to its range; null: see the outcome.
@@ -183,6 +188,7 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   uint32_t peer_slots_ = 0;
   uint32_t peer_max_message_ = 0;
   size_t peer_stride_ = 0;
+  bool wakes_later_ = false;  // the send queue knows
   uint64_t sent_ = 0;
   uint64_t credit_ = 0;  // receives that the peer is known to have posted
 };

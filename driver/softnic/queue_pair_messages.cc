@@ -82,11 +82,21 @@ void SoftQueuePair::PutMessage(SlotKind kind, std::span<const std::byte> payload
   slot.kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
   sent_++;
   slot.sequence.store(sent_, std::memory_order_seq_cst);
+  if (!wakes_later_) {
+    wakes_later_ = send_queue_->WakeLater(this);
+    if (!wakes_later_) {
+      WakePeer();
+    }
+  }
+  OwnPayload(PeerSlot(sent_));
+}
+
+void SoftQueuePair::WakePeer() {
+  wakes_later_ = false;
   InboxControl& control = peer_control();
   if (control.armed.load(std::memory_order_seq_cst) != 0 && control.armed.exchange(0) != 0) {
     port_->Wake();
   }
-  OwnPayload(PeerSlot(sent_));
 }
 
 Status SoftQueuePair::PostRecv(std::span<const RecvWorkRequest> requests) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // READ, WRITE and atomics: executed here and now, on mappings of the peer's memory, when the keys are known.
+#include <linux/futex.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -23,6 +24,13 @@ RemoteRegion* SoftQueuePair::FindRemoteSlow(RKey rkey) {
     return nullptr;
   }
   return remote_cache_[rkey.value % remote_cache_.size()] = found->second.get();
+}
+
+inline bool SoftQueuePair::PeerServes() const {
+  FenceAfterRacyReads();
+  const auto* const serving = reinterpret_cast<const std::atomic<uint32_t>*>(validity_->data() + kServingOffset);
+  return peer_control().closed.load(std::memory_order_relaxed) == 0 &&
+         (serving->load(std::memory_order_relaxed) & FUTEX_TID_MASK) != 0;
 }
 
 inline RemoteRegion* SoftQueuePair::FindRemote(RKey rkey) {
@@ -131,7 +139,7 @@ SoftQueuePair::Outcome SoftQueuePair::Read(const SendWorkRequest& request, Progr
     return ReadPages(*region, request, progress);
   }
   RacyCopy(request.local.addr, region->At(request.remote_offset), request.local.length);
-  return Done(progress, WcStatus::kSuccess);
+  return Done(progress, PeerServes() ? WcStatus::kSuccess : WcStatus::kRetryExcErr);
 }
 
 SoftQueuePair::Outcome SoftQueuePair::ReadPages(RemoteRegion& region, const SendWorkRequest& request,
@@ -160,7 +168,7 @@ SoftQueuePair::Outcome SoftQueuePair::ReadPages(RemoteRegion& region, const Send
       awaited_rkey_ = 0;  // an answer that is still on its way is of no interest any more
     }
   }
-  return Done(progress, WcStatus::kSuccess);
+  return Done(progress, PeerServes() ? WcStatus::kSuccess : WcStatus::kRetryExcErr);
 }
 
 // Every instruction counts: successive calls overlap in the processor as far as they fit into its window together.
@@ -171,7 +179,7 @@ bool SoftQueuePair::ReadNow(std::byte* to, uint32_t length, uint64_t remote_offs
       [[unlikely]] {
     return false;
   }
-  return region->CopyNow(remote_offset, to, length);
+  return region->CopyNow(remote_offset, to, length) && PeerServes();
 }
 
 SoftQueuePair::Outcome SoftQueuePair::AbsentPage(RemoteRegion& region, PageIndex page, PageCopy copy,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "driver/softnic/registry.h"
 
+#include "base/check.h"
 #include "base/random.h"
 
 namespace termfs::driver::softnic {
@@ -26,12 +27,22 @@ Result<std::shared_ptr<Registry>> Registry::Create() {
   options.name = "softnic-keys";
   options.bytes = kValidityBytes;
   ASSIGN_OR_RETURN(registry->validity_, SharedObject::Create(options));
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutex_init(registry->serving(), &attributes);
+  pthread_mutexattr_destroy(&attributes);
   MutexLock lock(registry->mutex_);
   for (uint32_t slot = 0; slot < kValiditySlots; slot++) {
     registry->free_slots_.push_back(slot);
   }
   return registry;
 }
+
+void Registry::BeginServing() { TERMFS_CHECK(pthread_mutex_lock(serving()) == 0); }
+
+void Registry::EndServing() { pthread_mutex_unlock(serving()); }
 
 Result<LKey> Registry::AddLocal(const LocalRegion& region) {
   MutexLock lock(mutex_);

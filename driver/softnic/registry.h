@@ -7,6 +7,8 @@
 // Errors:        ENOSPC when the validity table is full.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -90,12 +92,17 @@ class Registry {
   std::shared_ptr<SharedObject> FindMemory(const std::byte* data, size_t size) const EXCLUDES(mutex_);
 
   const SharedObject& validity_table() const { return *validity_; }
+  // On the RNIC thread: from now on, and no longer, peers take what they READ for looked after.
+  void BeginServing();
+  void EndServing();
 
  private:
   Registry() = default;
   std::atomic<uint32_t>& ValidityWord(uint32_t slot) {
     return reinterpret_cast<std::atomic<uint32_t>*>(validity_->data())[slot];
   }
+
+  pthread_mutex_t* serving() { return reinterpret_cast<pthread_mutex_t*>(validity_->data() + kServingOffset); }
 
   std::shared_ptr<SharedObject> validity_;
   std::atomic<uint32_t> next_domain_{1};

@@ -13,7 +13,7 @@
 
 namespace termfs::driver::softnic {
 
-Result<std::shared_ptr<RnicThread>> RnicThread::Create() {
+Result<std::shared_ptr<RnicThread>> RnicThread::Create(std::shared_ptr<Registry> registry) {
   std::shared_ptr<RnicThread> rnic(new RnicThread);
   ASSIGN_OR_RETURN(rnic->loop_, EventLoop::Create());
   sigset_t all;
@@ -22,15 +22,18 @@ Result<std::shared_ptr<RnicThread>> RnicThread::Create() {
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the process's own threads
   Status started;
   try {
-    rnic->thread_ = std::thread([loop = rnic->loop_.get()] {
+    rnic->thread_ = std::thread([loop = rnic->loop_.get(), registry = std::move(registry)] {
       pthread_setname_np(pthread_self(), "softnic");
+      registry->BeginServing();
       loop->Run();
+      registry->EndServing();
     });
   } catch (const std::system_error& error) {
     started = Status::Error(error.code().value(), "start the RNIC thread");
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   RETURN_IF_ERROR(std::move(started));
+  rnic->Barrier();  // it serves
   return rnic;
 }
 

@@ -20,7 +20,8 @@ namespace termfs::driver::softnic {
 
 class RnicThread {
  public:
-  static Result<std::shared_ptr<RnicThread>> Create();
+  // Also keeps `registry` serving.
+  static Result<std::shared_ptr<RnicThread>> Create(std::shared_ptr<Registry> registry);
   ~RnicThread();
   RnicThread(const RnicThread&) = delete;
   RnicThread& operator=(const RnicThread&) = delete;

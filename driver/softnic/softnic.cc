@@ -167,7 +167,7 @@ Result<std::unique_ptr<Nic>> CreateSoftNic(const SoftNicOptions& options) {
   }
   softnic::NicParts parts;
   ASSIGN_OR_RETURN(parts.registry, softnic::Registry::Create());
-  ASSIGN_OR_RETURN(parts.rnic, softnic::RnicThread::Create());
+  ASSIGN_OR_RETURN(parts.rnic, softnic::RnicThread::Create(parts.registry));
   ASSIGN_OR_RETURN(parts.network, softnic::Network::Create(parts.rnic, faults));
   parts.mappings = std::make_shared<softnic::MappingCache>();
   return std::unique_ptr<Nic>(std::make_unique<softnic::SoftNic>(std::move(parts), options.validated_reads));

@@ -50,14 +50,14 @@ void Cleaner::NoteDirty(PageIndex page) {
   }
 }
 
+bool Cleaner::AddPendingMark(PageIndex page) {
+  MutexLock lock(mutex_);
+  pending_marks_.push_back(page);
+  return pending_marks_.size() >= kManyPendingMarks;
+}
+
 void Cleaner::NotePendingMark(PageIndex page) {
-  bool many = false;
-  {
-    MutexLock lock(mutex_);
-    pending_marks_.push_back(page);
-    many = pending_marks_.size() >= kManyPendingMarks;
-  }
-  if (many) {
+  if (AddPendingMark(page)) {
     Kick();
   }
 }
@@ -82,14 +82,16 @@ Status Cleaner::WriteBackWindow(std::span<const PageIndex> pages, std::vector<Pa
   device_.Run(runs.ios());
   NoteSsdWrite();
   metrics_.write_backs.Add(runs.pages());
+  bool many = false;
   for (uint32_t i = 0; i < runs.pages(); i++) {
-    const PageStates::WriteBackEnd end = states_.EndWriteBack(begun[i], runs.StatusOf(i).ok());
-    if (end.mark_pending) {
-      NotePendingMark(begun[i]);
-    }
+    const PageStates::WriteBackEnd end = states_.EndWriteBack(
+        begun[i], runs.StatusOf(i).ok(), [this, page = begun[i], &many] { many |= AddPendingMark(page); });
     if (end.queue) {
       NoteDirty(begun[i]);
     }
+  }
+  if (many) {
+    Kick();
   }
   return runs.FirstError().WithContext("write back dirty pages");
 }

@@ -71,6 +71,8 @@ class Cleaner {
   };
 
   std::chrono::milliseconds Round();
+  // True: there are so many that a commit is due.
+  bool AddPendingMark(PageIndex page) EXCLUDES(mutex_);
   void CleanDownTo(uint64_t dirty, Which which);
   void NoteOutcome(const Status& status);
   // What is about to leave the passing queue.

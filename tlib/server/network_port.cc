@@ -9,6 +9,8 @@ Result<std::unique_ptr<NetworkPort>> NetworkPort::Create(driver::Nic& nic, drive
   ASSIGN_OR_RETURN(port->bulk_, BulkPool::Create(domain));
   ASSIGN_OR_RETURN(port->queue_,
                    nic.CreateCompletionQueue(max_connections * (Connection::kMaxSend + Connection::kMaxReceive)));
+  // Answers come in batches, as the SSD's do: who is woken by the first would see but that one, and sleep again.
+  port->queue_->GatherWakeUps();
   return port;
 }
 

@@ -290,7 +290,7 @@ std::optional<driver::FrameIndex> PageStates::BeginWriteBack(PageIndex page) {
   return entry.frame();
 }
 
-PageStates::WriteBackEnd PageStates::EndWriteBack(PageIndex page, bool ok) {
+PageStates::WriteBackEnd PageStates::EndWriteBack(PageIndex page, bool ok, const std::function<void()>& on_pending) {
   Stripe& stripe = StripeOf(page);
   MutexLock lock(stripe.mutex);
   PageEntry entry = Load(page);
@@ -306,6 +306,9 @@ PageStates::WriteBackEnd PageStates::EndWriteBack(PageIndex page, bool ok) {
     if (!entry.marked() && !entry.mark_pending() && !entry.mark_committing()) {
       entry.set_mark_pending(true);
       end.mark_pending = true;
+      if (on_pending) {
+        on_pending();
+      }
     }
   }
   WakeAll(stripe, page, entry);

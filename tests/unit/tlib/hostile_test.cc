@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What does not keep to the protocol gets an error or loses its connection; the server goes on with everybody else.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <thread>
 
+#include "driver/softnic/layout.h"
 #include "tests/unit/tlib/raw_control.h"
 #include "tlib/rpc/decode.h"
 
@@ -15,6 +18,10 @@ namespace {
 
 using std::chrono::seconds;
 using std::chrono::steady_clock;
+
+namespace softnic = driver::softnic;
+
+std::span<const std::byte> AsBytes(const auto& value) { return std::as_bytes(std::span(&value, 1)); }
 
 // A data queue pair by hand, beside a control channel by hand.
 class RawChannel {
@@ -79,6 +86,18 @@ class RawChannel {
     return Outcome();
   }
   uint64_t epoch() const { return epoch_; }
+  // The first message of all, as if a WRITE with immediate of so many bytes had come: into the server's inbox by hand.
+  // Nothing wakes the server, which looks now and then.
+  void ForgeWriteWithImm(uint32_t length) {
+    constexpr size_t kBytes = softnic::kSlotsOffset + sizeof(softnic::SlotHeader);
+    void* const inbox = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, inbox_.get(), 0);
+    ASSERT_NE(inbox, MAP_FAILED);
+    auto& slot = *reinterpret_cast<softnic::SlotHeader*>(static_cast<std::byte*>(inbox) + softnic::kSlotsOffset);
+    slot.length = length;
+    slot.kind = static_cast<uint32_t>(softnic::SlotKind::kWriteWithImm);
+    slot.sequence = 1;
+    munmap(inbox, kBytes);
+  }
 
  private:
   std::byte* receive_bytes(uint64_t index) { return messages_.data() + (index + kChannelCredits) * kMaxMessage; }
@@ -101,6 +120,7 @@ class RawChannel {
     const auto& endpoint = opened.body.AsQueuePairOpened()->endpoint;
     const auto* data = reinterpret_cast<const std::byte*>(endpoint.data());
     remote.bytes.assign(data, data + endpoint.size());
+    inbox_ = UniqueFd(fcntl(remote.fds[softnic::kInboxFd].get(), F_DUPFD_CLOEXEC, 0));
     ASSERT_TRUE(pair_->Connect(std::move(remote)).ok());
     for (uint64_t i = 0; i < kChannelCredits; i++) {
       PostReceive(i);
@@ -114,10 +134,9 @@ class RawChannel {
   std::vector<std::byte> messages_;
   std::unique_ptr<driver::MemoryRegion> region_;
   std::unique_ptr<driver::QueuePair> pair_;
+  UniqueFd inbox_;  // the server's
   uint64_t epoch_ = 0;
 };
-
-std::span<const std::byte> AsBytes(const auto& value) { return std::as_bytes(std::span(&value, 1)); }
 
 TEST_F(HostileTest, Request_ShortOrLyingMessagesCloseTheConnection) {
   for (const size_t size : {size_t{1}, sizeof(RequestHeader) - 1}) {
@@ -143,6 +162,12 @@ TEST_F(HostileTest, Request_OfAnotherEpochIsESTALE) {
   const RequestHeader stale{.epoch = channel.epoch() - 1, .opcode = kEcho, .in = {}, .out = {}};
   channel.Send(AsBytes(stale));
   EXPECT_EQ(channel.Outcome(), ESTALE);
+}
+
+TEST_F(HostileTest, Request_WriteWithImmediateOfAnyLengthEndsTheConnectionOnly) {
+  RawChannel channel(volume_.path());
+  channel.ForgeWriteWithImm(1U << 30);
+  EXPECT_EQ(channel.Outcome(), ENOTCONN);
 }
 
 TEST_F(HostileTest, Read_BadRangesAndBitmapsAreErrors) {

@@ -375,6 +375,54 @@ TEST_P(QueuePairs, Destroy_TakesItsCompletionsAlong) {
   EXPECT_EQ(c.client.queue->Poll({&none, 1}), 0u);
 }
 
+bool Readable(const CompletionQueue& queue) {
+  pollfd waiting{queue.fd(), POLLIN, 0};
+  return poll(&waiting, 1, 0) == 1;
+}
+
+TEST(SoftCompletionQueue, GatherWakeUps_OneForAllMessagesByTheNextPoll) {
+  Connection connection;
+  Side& sender = connection.server;
+  Side& sleeper = connection.client;
+  sender.queue->GatherWakeUps();
+  for (int i = 0; i < 8; i++) {
+    ASSERT_TRUE(sleeper.Receive(1, 0, 64).ok());
+  }
+  WorkCompletion completions[8];
+  for (const bool by_arming : {false, true}) {
+    ASSERT_TRUE(sleeper.queue->Arm());
+    for (int i = 0; i < 3; i++) {
+      SendWorkRequest request = sender.Request(Opcode::kSend, 0, 64, {});
+      request.signaled = false;
+      ASSERT_TRUE(sender.Send(request).ok());
+    }
+    EXPECT_FALSE(Readable(*sleeper.queue));
+    if (by_arming) {
+      EXPECT_TRUE(sender.queue->Arm());
+      sender.queue->Disarm();
+    } else {
+      EXPECT_EQ(sender.queue->Poll(completions), 0U);
+    }
+    EXPECT_TRUE(Readable(*sleeper.queue));
+    sleeper.queue->Disarm();
+    EXPECT_EQ(sleeper.queue->Poll(completions), 3U);
+    EXPECT_FALSE(Readable(*sleeper.queue)) << "one wake-up, not three";
+  }
+}
+
+TEST(SoftCompletionQueue, GatherWakeUps_OfAPairThatIsGoneAreForgotten) {
+  Connection connection;
+  connection.server.queue->GatherWakeUps();
+  ASSERT_TRUE(connection.client.Receive(1, 0, 64).ok());
+  ASSERT_TRUE(connection.client.queue->Arm());
+  SendWorkRequest request = connection.server.Request(Opcode::kSend, 0, 64, {});
+  ASSERT_TRUE(connection.server.Send(request).ok());
+  connection.server.pair.reset();
+  WorkCompletion completion;
+  EXPECT_EQ(connection.server.queue->Poll({&completion, 1}), 0U);
+  connection.client.queue->Disarm();
+}
+
 TEST(SoftQueuePair, Connect_MalformedEndpointIsEproto) {
   for (int broken = 0; broken < 6; broken++) {
     Side a;

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -190,6 +191,87 @@ TEST(PeerProcess, Killed_WhileWeSleepWakesUsUp) {
     ASSERT_EQ(poll(&waiting, 1, 60'000), 1);
     side.queue->Disarm();
   }
+}
+
+// --- A peer that closes the connection, or dies, and nothing that would tell of it runs on our side: as in a process
+// that was stopped meanwhile, and whose thread that READs goes on first.
+
+struct Owned {
+  uint32_t plain;
+  uint32_t pages;
+};
+
+// Has us READ its memory, and READs an absent page of ours, whose fault our RNIC thread does not get done with. Closes
+// when it is told to.
+void OwnerThatKeepsItsPeerBusy(int socket) {
+  Side side;
+  ConnectOver(socket, *side.pair);
+  TermRegionOptions options;
+  options.pages = options.max_pages = 16;
+  const auto pages = side.domain->RegisterTermRegion(options).value();
+  TERMFS_CHECK(pages->Commit({0}, 16).ok());
+  pages->Publish(PageIndex{1}, FrameIndex{2});
+  const Owned own{side.region->rkey().value, pages->rkey().value};
+  SendOver(socket, &own, sizeof(own));
+  uint32_t absent = 0;
+  ReceiveOver(socket, &absent, sizeof(absent));
+  TERMFS_CHECK(side.Send(side.Request(Opcode::kRdmaRead, 0, 64, RKey{absent}, 0)).ok());
+  char told = 0;
+  while (recv(socket, &told, 1, MSG_DONTWAIT) < 0) {
+    WorkCompletion completion;
+    side.queue->Poll({&completion, 1});
+    sched_yield();
+  }
+  side.pair->Close();
+  SendOver(socket, &told, 1);
+  pause();
+}
+
+void ReadOfAPeerThatIsGone(const std::function<void(Child&)>& gone) {
+  Child child(OwnerThatKeepsItsPeerBusy);
+  Side side;
+  ConnectOver(child.socket(), *side.pair);
+  Owned keys{};
+  ReceiveOver(child.socket(), &keys, sizeof(keys));
+  ASSERT_EQ(side.Run(side.Request(Opcode::kRdmaRead, 0, 64, RKey{keys.plain}, 0)), WcStatus::kSuccess);
+  ASSERT_EQ(side.Run(side.Request(Opcode::kRdmaRead, 0, 64, RKey{keys.pages}, kPageSize)), WcStatus::kSuccess);
+  std::byte bytes[64];
+  ASSERT_TRUE(side.pair->ReadNow(bytes, sizeof(bytes), kPageSize, RKey{keys.pages}));
+
+  std::atomic<bool> busy{false};
+  std::atomic<bool> done{false};
+  TermRegionOptions options;
+  options.pages = options.max_pages = 16;
+  options.kind = RegionKind::kOdp;
+  options.fault_handler = [&](PageIndex) {
+    busy = true;
+    while (!done) {
+      usleep(1000);
+    }
+  };
+  const auto absent = side.domain->RegisterTermRegion(options).value();
+  const uint32_t rkey = absent->rkey().value;
+  SendOver(child.socket(), &rkey, sizeof(rkey));
+  while (!busy) {
+    usleep(1000);
+  }
+  gone(child);
+  EXPECT_FALSE(side.pair->ReadNow(bytes, sizeof(bytes), kPageSize, RKey{keys.pages}));
+  EXPECT_FALSE(side.pair->ReadNow(bytes, sizeof(bytes), 0, RKey{keys.pages})) << "an absent page";
+  EXPECT_EQ(side.Run(side.Request(Opcode::kRdmaRead, 0, 64, RKey{keys.pages}, kPageSize)), WcStatus::kRetryExcErr);
+  done = true;
+}
+
+TEST(PeerProcess, Closed_UnheardNothingIsReadAnyMore) {
+  ReadOfAPeerThatIsGone([](Child& child) {
+    char word = 1;
+    SendOver(child.socket(), &word, 1);
+    ReceiveOver(child.socket(), &word, 1);
+  });
+}
+
+TEST(PeerProcess, Killed_UnheardNothingIsReadAnyMore) {
+  ReadOfAPeerThatIsGone([](Child& child) { child.Kill(); });
 }
 
 // --- A peer that knows the layout and does what it likes.

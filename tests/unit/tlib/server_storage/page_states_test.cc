@@ -82,6 +82,20 @@ TEST_F(PageStatesTest, EndWriteBack_Failed_StaysDirtyAndUnmarked) {
   });
 }
 
+TEST_F(PageStatesTest, EndWriteBack_NotesThePendingMarkBeforeAnybodySeesThePageClean) {
+  runner_.Run([&] {
+    InstallDirty();
+    EXPECT_TRUE(states_.BeginWriteBack(kPage).has_value());
+    bool noted = false;
+    states_.EndWriteBack(kPage, true, [&] {
+      noted = true;
+      EXPECT_TRUE(states_.Peek(kPage).writing_back());
+    });
+    EXPECT_TRUE(noted);
+    EXPECT_EQ(states_.Peek(kPage).state(), PageState::kClean);
+  });
+}
+
 TEST_F(PageStatesTest, Drop_WhileCommitting_TakesThePageOutOfTheCommit) {
   runner_.Run([&] {
     InstallDirty();
