@@ -9,13 +9,7 @@
 // sizes, put together as far as the kernel does, which nobody numbers, checks, repeats, or puts where they belong.
 // Prints JSON: bytes moved in each turn per second, and per second of processor time that the whole machine spent, on
 // which both hosts must be.
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <netinet/udp.h>
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -35,6 +29,8 @@
 #include "base/page.h"
 #include "base/random.h"
 #include "benchmarks/must.h"
+#include "benchmarks/network/datagrams.h"
+#include "benchmarks/network/sockets.h"
 #include "driver/softnic/softnic.h"
 #include "tlib/rpc/tcp_socket.h"
 
@@ -43,34 +39,8 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr uint64_t kRegionPages = 16 << 10;  // 64 MiB
-constexpr size_t kDepth = 32;
 constexpr size_t kLargeDepth = 4;
 constexpr size_t kLarge = 1 << 20;
-constexpr size_t kSmall = kPageSize;
-
-constexpr size_t kRequestBytes = 12 + 16 + 4;  // of RoCE: BTH, RETH and CRC
-constexpr size_t kPagesOfSend = 15;
-// Without jumbo frames a page is four packets, of which the first and the last are longer than the others. Only the
-// last of those that go as one may be shorter: the last of a page and the next one's first two, then a third alone.
-constexpr uint16_t kPartBytes = kSmall / 4;
-constexpr size_t kFirstParts = 3;
-
-enum class Mode : uint8_t { kRdma = 1, kRequests = 2, kStream = 3, kDatagrams = 4 };
-
-void CheckIo(bool ok, const char* what) {
-  if (!ok) {
-    std::perror(what);
-    std::exit(1);
-  }
-}
-
-void SendAll(int socket, const void* data, size_t size) {
-  CheckIo(send(socket, data, size, MSG_NOSIGNAL) == static_cast<ssize_t>(size), "send");
-}
-bool ReceiveAll(int socket, void* data, size_t size) {
-  return recv(socket, data, size, MSG_WAITALL) == static_cast<ssize_t>(size);
-}
 
 // Of the whole machine, since it was started.
 double CpuSeconds() {
@@ -83,24 +53,6 @@ double CpuSeconds() {
   CheckIo(got == 8, "/proc/stat");
   const unsigned long long busy = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6];  // neither idle nor stolen
   return static_cast<double>(busy) / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
-
-void WaitToRead(int epoll) {
-  epoll_event event{};
-  CheckIo(epoll_wait(epoll, &event, 1, -1) == 1, "epoll_wait");
-}
-void WaitToWrite(int socket) {
-  pollfd waiting{socket, POLLOUT, 0};
-  CheckIo(poll(&waiting, 1, -1) == 1, "poll");
-}
-UniqueFd Watch(int socket) {
-  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = socket;
-  CheckIo(epoll.valid() && epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket, &event) == 0, "epoll");
-  CheckIo(fcntl(socket, F_SETFL, O_NONBLOCK) == 0, "fcntl");
-  return epoll;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -199,117 +151,6 @@ void ServeStream(Store& store, int socket) {
   }
 }
 
-// A socket for datagrams, with room for all that are under way.
-UniqueFd DatagramSocket(const sockaddr_in6* local) {
-  UniqueFd socket(::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP));
-  constexpr int kBytes = 8 << 20;
-  constexpr int kYes = 1;
-  CheckIo(setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kBytes, sizeof(kBytes)) == 0, "SO_RCVBUFFORCE");
-  CheckIo(setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kBytes, sizeof(kBytes)) == 0, "SO_SNDBUFFORCE");
-  CheckIo(setsockopt(socket.get(), IPPROTO_UDP, UDP_GRO, &kYes, sizeof(kYes)) == 0, "UDP_GRO");
-  if (local != nullptr) {
-    CheckIo(bind(socket.get(), reinterpret_cast<const sockaddr*>(local), sizeof(*local)) == 0, "bind");
-  }
-  return socket;
-}
-
-// Some sends, as one system call. Of each the kernel makes datagrams.
-class Sends {
- public:
-  // Datagrams of `segment` bytes. `parts` stay as they are until Go().
-  void Add(std::span<iovec> parts, uint16_t segment) {
-    msghdr& message = messages_[count_].msg_hdr;
-    message = {};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = parts.size();
-    message.msg_control = controls_[count_].bytes.data();
-    message.msg_controllen = controls_[count_].bytes.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = IPPROTO_UDP;
-    header->cmsg_type = UDP_SEGMENT;
-    header->cmsg_len = CMSG_LEN(sizeof(segment));
-    std::memcpy(CMSG_DATA(header), &segment, sizeof(segment));
-    count_++;
-  }
-  void Go(int socket) {
-    for (size_t first = 0; first < count_;) {
-      const int sent = sendmmsg(socket, &messages_[first], static_cast<unsigned>(count_ - first), 0);
-      if (sent < 0 && errno == EAGAIN) {
-        WaitToWrite(socket);
-        continue;
-      }
-      CheckIo(sent > 0, "sendmmsg");
-      first += static_cast<size_t>(sent);
-    }
-    count_ = 0;
-  }
-
- private:
-  struct Control {
-    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(uint16_t))> bytes{};
-  };
-  size_t count_ = 0;
-  std::array<mmsghdr, 2 * kDepth> messages_{};
-  std::array<Control, 2 * kDepth> controls_{};
-};
-
-void SendPages(int socket, bool jumbo, std::span<std::byte* const> pages) {
-  Sends sends;
-  std::array<iovec, 2 * kDepth> parts{};
-  size_t used = 0;
-  for (size_t i = 0; i < pages.size(); i++) {
-    if (jumbo) {
-      parts[i] = {pages[i], kSmall};
-    } else {
-      const size_t first = kFirstParts * size_t{kPartBytes};
-      parts[used] = {pages[i], first};
-      parts[used + 1] = {pages[i] + first, kSmall - first};
-      sends.Add({&parts[used], 1}, kPartBytes);
-      sends.Add({&parts[used + 1], 1}, kPartBytes);
-      used += 2;
-    }
-  }
-  for (size_t first = 0; jumbo && first < pages.size(); first += kPagesOfSend) {
-    sends.Add(std::span(parts).subspan(first, std::min(kPagesOfSend, pages.size() - first)), kSmall);
-  }
-  sends.Go(socket);
-}
-
-// Requests are offsets of pages, as those over TCP, in datagrams as long as RoCE's.
-void ServeDatagrams(Store& store, int socket) {
-  sockaddr_in6 local{};
-  socklen_t length = sizeof(local);
-  CheckIo(getsockname(socket, reinterpret_cast<sockaddr*>(&local), &length) == 0, "getsockname");
-  local.sin6_port = 0;
-  const UniqueFd datagrams = DatagramSocket(&local);
-  CheckIo(getsockname(datagrams.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0, "getsockname");
-  SendAll(socket, &local, sizeof(local));
-  sockaddr_in6 peer{};
-  CheckIo(ReceiveAll(socket, &peer, sizeof(peer)), "a port");
-  CheckIo(connect(datagrams.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)) == 0, "connect");
-  int mtu = 0;
-  length = sizeof(mtu);
-  CheckIo(getsockopt(datagrams.get(), IPPROTO_IPV6, IPV6_MTU, &mtu, &length) == 0, "IPV6_MTU");
-  const UniqueFd epoll = Watch(datagrams.get());
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLRDHUP;
-  event.data.fd = socket;
-  CheckIo(epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket, &event) == 0, "epoll");
-  std::array<std::byte, kDepth * kRequestBytes> requests{};
-  while (epoll_wait(epoll.get(), &event, 1, -1) == 1 && event.data.fd != socket) {
-    size_t count = 0;
-    std::array<std::byte*, kDepth> pages{};
-    for (ssize_t got = 0; count < kDepth && (got = recv(datagrams.get(), requests.data(), requests.size(), 0)) > 0;) {
-      for (size_t at = 0; at < static_cast<size_t>(got) && count < kDepth; at += kRequestBytes) {
-        uint64_t offset = 0;
-        std::memcpy(&offset, &requests[at], sizeof(offset));
-        pages[count++] = BytesOf(store, offset);
-      }
-    }
-    SendPages(datagrams.get(), mtu > static_cast<int>(kSmall), std::span(pages).first(count));
-  }
-}
-
 int Serve(const tlib::HostPort& place) {
   Store store;
   const std::vector<UniqueFd> listeners = Must(tlib::ListenTcp(place));
@@ -330,7 +171,7 @@ int Serve(const tlib::HostPort& place) {
       }
       mode == Mode::kRdma        ? ServeRdma(store, socket.get())
       : mode == Mode::kRequests  ? ServeRequests(store, socket.get())
-      : mode == Mode::kDatagrams ? ServeDatagrams(store, socket.get())
+      : mode == Mode::kDatagrams ? ServeDatagrams(BytesOf(store, 0), socket.get())
                                  : ServeStream(store, socket.get());
     }).detach();
   }
@@ -338,13 +179,6 @@ int Serve(const tlib::HostPort& place) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // The client.
-
-UniqueFd Dial(const tlib::HostPort& place, Mode mode) {
-  UniqueFd socket = Must(tlib::ConnectTcp(place, steady_clock::now() + std::chrono::seconds(10)));
-  CheckIo(fcntl(socket.get(), F_SETFL, 0) == 0, "fcntl");
-  SendAll(socket.get(), &mode, sizeof(mode));
-  return socket;
-}
 
 class Rdma {
  public:
@@ -468,60 +302,6 @@ class TcpRequests {
   }
 
   UniqueFd socket_;
-  UniqueFd epoll_;
-  std::vector<char> buffer_;
-  Random random_{1};
-};
-
-class Datagrams {
- public:
-  explicit Datagrams(const tlib::HostPort& place)
-      : socket_(Dial(place, Mode::kDatagrams)), datagrams_(DatagramSocket(nullptr)), buffer_(size_t{64} << 10) {
-    sockaddr_in6 server{};
-    sockaddr_in6 local{};
-    socklen_t length = sizeof(local);
-    CheckIo(ReceiveAll(socket_.get(), &server, sizeof(server)), "a port");
-    CheckIo(connect(datagrams_.get(), reinterpret_cast<const sockaddr*>(&server), sizeof(server)) == 0, "connect");
-    CheckIo(getsockname(datagrams_.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0, "getsockname");
-    SendAll(socket_.get(), &local, sizeof(local));
-    epoll_ = Watch(datagrams_.get());
-  }
-
-  uint64_t Run(double seconds) {
-    const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
-    Ask(kDepth);
-    uint64_t asked = kDepth;
-    uint64_t bytes = 0;
-    while (bytes < asked * kSmall) {
-      epoll_event event{};
-      CheckIo(epoll_wait(epoll_.get(), &event, 1, 1000) == 1, "a datagram was lost");
-      const uint64_t pages = bytes / kSmall;
-      for (ssize_t got = 0; (got = recv(datagrams_.get(), buffer_.data(), buffer_.size(), 0)) > 0;) {
-        bytes += static_cast<uint64_t>(got);
-      }
-      if (const uint64_t more = bytes / kSmall - pages; more > 0 && steady_clock::now() < end) {
-        Ask(more);
-        asked += more;
-      }
-    }
-    return bytes;
-  }
-
- private:
-  void Ask(size_t count) {
-    std::array<std::byte, kDepth * kRequestBytes> requests{};
-    for (size_t i = 0; i < count; i++) {
-      const uint64_t offset = random_.Below(kRegionPages) << kPageBits;
-      std::memcpy(&requests[i * kRequestBytes], &offset, sizeof(offset));
-    }
-    iovec part{requests.data(), count * kRequestBytes};
-    Sends sends;
-    sends.Add({&part, 1}, kRequestBytes);
-    sends.Go(datagrams_.get());
-  }
-
-  UniqueFd socket_;
-  UniqueFd datagrams_;
   UniqueFd epoll_;
   std::vector<char> buffer_;
   Random random_{1};
