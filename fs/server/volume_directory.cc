@@ -2,21 +2,14 @@
 #include "fs/server/volume_directory.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <csignal>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
-#include <sstream>
-#include <thread>
-#include <vector>
 
+#include "base/file_lock.h"
 #include "base/log.h"
 #include "base/page.h"
 #include "base/size.h"
@@ -28,7 +21,6 @@ namespace termfs::fs::server {
 namespace {
 
 constexpr size_t kMaxSmallFile = 64 << 10;
-constexpr std::chrono::seconds kDyingPatience{10};
 
 // What a region of `pages` may grow to before the server is started anew: address space in the server and in every
 // client, of which the software RNIC gives a region 4 TiB at most.
@@ -71,40 +63,12 @@ std::string Holder(int fd) {
   return holder.empty() || !plain ? "served or checked by another process" : holder;
 }
 
-// Whether the process at the end of what Holder said was killed and is on its way out: with gigabytes to give back that
-// takes a second, and until then it has its locks.
-bool IsDying(const std::string& holder) {
-  const std::string pid = holder.substr(holder.rfind(' ') + 1);
-  if (pid.empty() || pid.find_first_not_of("0123456789") != std::string::npos) {
-    return false;
-  }
-  std::ifstream file("/proc/" + pid + "/stat");
-  std::string stat;
-  std::getline(file, stat);
-  // PID (NAME) STATE ...; the name may hold anything.
-  std::istringstream text(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
-  const std::vector<std::string> fields(std::istream_iterator<std::string>(text), {});
-  constexpr size_t kFlags = 6;
-  constexpr size_t kPending = 28;
-  constexpr uint64_t kExiting = 4;  // the kernel's PF_EXITING
-  constexpr uint64_t kKilled = uint64_t{1} << (SIGKILL - 1);
-  return fields.size() > kPending && ((std::strtoull(fields[kFlags].c_str(), nullptr, 10) & kExiting) != 0 ||
-                                      (std::strtoull(fields[kPending].c_str(), nullptr, 10) & kKilled) != 0);
-}
-
-// Locks the file, once whoever holds it and is dying is gone. False: somebody holds it.
-Result<bool> LockWhenDead(const UniqueFd& fd, const std::string& path) {
-  const auto deadline = std::chrono::steady_clock::now() + kDyingPatience;
-  while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) {
-      return ErrnoStatus("lock " + path);
-    }
-    if (!IsDying(Holder(fd.get())) || std::chrono::steady_clock::now() > deadline) {
-      return false;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return true;
+// The process at the end of what Holder said; 0: none.
+pid_t ProcessOf(const std::string& holder) {
+  pid_t pid = 0;
+  const size_t at = holder.rfind(' ') + 1;
+  const auto [end, error] = std::from_chars(holder.data() + at, holder.data() + holder.size(), pid);
+  return error == std::errc() && end == holder.data() + holder.size() ? pid : 0;
 }
 
 // What root makes or replaces in the volume would not be its owner's any more.
@@ -133,7 +97,7 @@ Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, LockUse use) {
                                paths.root + " is not a termfs volume (no file 'lock' in it); termfs format makes one")
                : ErrnoStatus("open " + paths.lock);
   }
-  ASSIGN_OR_RETURN(const bool locked, LockWhenDead(fd, paths.lock));
+  ASSIGN_OR_RETURN(const bool locked, LockWhenDead(fd, paths.lock, [&fd] { return ProcessOf(Holder(fd.get())); }));
   if (!locked) {
     return Status::Error(EBUSY, paths.root + " is " + Holder(fd.get()) + "; that has to end first");
   }
