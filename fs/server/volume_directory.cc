@@ -237,7 +237,7 @@ Status CheckCapacity(const VolumePaths& paths, const VolumeSettings& settings, c
 tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
                                         const std::string& volume) {
   if (settings.memory_directory == "none") {
-    return {};
+    return {.record = paths.tier, .volume = volume};  // of the server before, which may have had one
   }
   const bool own = settings.memory_directory.empty();
   return {.directory = (own ? "/run/termfs" : settings.memory_directory) + "/" + volume,

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 
+from cases_input import refused
 from cases_posix import MIB, read_file, write_file
 from volume import alone, check, eventually, run
 
@@ -60,6 +61,48 @@ def case_killed_server_keeps_what_was_written(site):
     volume.stop()
     check(volume.tier() is None and not os.path.exists(memory), "a clean stop leaves no memory behind")
     check(volume.fsck().endswith("sound\n"), "fsck after a clean stop")
+
+
+def refuses_to_serve(site, says, path, *flags):
+    try:
+        refused(site, 1, says, "serve", path, *flags)
+    except AssertionError:
+        with contextlib.suppress(AssertionError):
+            site.find_process("serve", path)  # which is ended after the case
+        raise
+
+
+def case_memory_is_not_passed_over(site):
+    """A server without memory of its own does not start over what a killed one kept: the one after it would take that for
+    newer than all that was written and synced in between."""
+    volume = site.volume("64M", 0.5)
+    m = volume.mount()
+    first = os.urandom(8 * MIB)
+    write_file(m / "f", first)
+    volume.kill()
+    volume.abandon(m)
+    memory = volume.tier()
+    for place in ("none", os.path.join("/dev/shm", os.path.basename(site.scratch))):
+        says = (f"may be in {memory}", f"start it once with memory-directory {os.path.dirname(memory)}")
+        refuses_to_serve(site, says, volume.path, "--memory-directory", place)
+    check(memory in volume.fsck(), "it is still there")
+    volume.serve()
+    m = volume.mount()
+    check(read_file(m / "f") == first, "what the killed server had")
+    volume.kill()
+    volume.abandon(m)
+    os.unlink(os.path.join(volume.path, "tier"))  # given up
+    volume.serve("--memory-directory", "none")
+    m = volume.mount()
+    synced = os.urandom(8 * MIB)
+    with open(m / "f", "wb") as file:
+        file.write(synced)
+        file.flush()
+        os.fsync(file.fileno())
+    volume.umount(m)
+    volume.stop()
+    volume.serve()
+    check(read_file(volume.mount() / "f") == synced, "what was synced since")
 
 
 def case_lost_memory_keeps_what_was_synced(site):

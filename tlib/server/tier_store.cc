@@ -19,6 +19,7 @@
 #include "base/random.h"
 #include "base/unique_fd.h"
 #include "tlib/server/page_entry.h"
+#include "tlib/server/small_file.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -32,56 +33,8 @@ constexpr uint64_t kSlack = uint64_t{1} << 20;
 constexpr uint64_t kChunkFrames = 1024;  // frames get memory by so many (frames.h)
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
-Result<std::string> ReadAll(const std::string& path, size_t most) {
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd.valid()) {
-    return ErrnoStatus("open " + path);
-  }
-  std::string text(most, '\0');
-  size_t have = 0;
-  while (have < most) {
-    const ssize_t got = read(fd.get(), text.data() + have, most - have);
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
-    if (got < 0) {
-      return ErrnoStatus("read " + path);
-    }
-    if (got == 0) {
-      break;
-    }
-    have += static_cast<size_t>(got);
-  }
-  text.resize(have);
-  return text;
-}
-
-Status SyncFolderOf(const std::string& path) {
-  const UniqueFd fd(open(path.substr(0, path.rfind('/') + 1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return fd.valid() && fsync(fd.get()) == 0 ? Status::Ok() : ErrnoStatus("sync the folder of " + path);
-}
-
-// The old file or the new one is there, whole, at any instant; durable when it returns.
-Status Replace(const std::string& path, std::string_view bytes) {
-  const std::string beside = path + ".new";
-  {
-    const UniqueFd fd(open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!fd.valid()) {
-      return ErrnoStatus("create " + beside);
-    }
-    // A few hundred bytes to a file: all or an error.
-    if (write(fd.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) || fsync(fd.get()) != 0) {
-      return ErrnoStatus("write " + beside);
-    }
-  }
-  if (rename(beside.c_str(), path.c_str()) != 0) {
-    return ErrnoStatus("rename " + beside);
-  }
-  return SyncFolderOf(path);
-}
-
 Result<std::string> BootId() {
-  ASSIGN_OR_RETURN(std::string id, ReadAll("/proc/sys/kernel/random/boot_id", 64));
+  ASSIGN_OR_RETURN(std::string id, ReadSmall("/proc/sys/kernel/random/boot_id", 64));
   id.erase(std::find(id.begin(), id.end(), '\n'), id.end());
   return id;
 }
@@ -163,6 +116,7 @@ Result<std::unique_ptr<TierStore>> TierStore::Open(const TierOptions& options, u
   if (!options.directory.empty()) {
     RETURN_IF_ERROR(store->OpenPlace(frames));
   } else {
+    RETURN_IF_ERROR(store->EndRecord());
     RETURN_IF_ERROR(SecureRandom(&store->layout_, sizeof(store->layout_)));
   }
   RETURN_IF_ERROR(store->MapCells());
@@ -175,15 +129,48 @@ TierStore::~TierStore() {
   }
 }
 
+// Without a place: what the last server kept would be taken over by a later one, as if this one had written nothing.
+Status TierStore::EndRecord() {
+  ASSIGN_OR_RETURN(boot_, BootId());
+  ASSIGN_OR_RETURN(const std::optional<Record> record, ReadRecord());
+  if (!record.has_value()) {
+    return Status::Ok();
+  }
+  RETURN_IF_ERROR(CheckElsewhere(*record));
+  TellOfLoss(*record);
+  return RemoveSmall(options_.record);
+}
+
+// That nothing is kept where this server would not look for it.
+Status TierStore::CheckElsewhere(const Record& record) const {
+  if (record.boot != boot_ || record.directory == options_.directory) {
+    return Status::Ok();
+  }
+  const int error = access((record.directory + "/header").c_str(), F_OK) == 0 ? 0 : errno;
+  if (error == ENOENT) {
+    return Status::Ok();
+  }
+  return Status::Error(EUCLEAN, "the last server was killed, and writes that are nowhere else may be in " +
+                                    record.directory + (error != 0 ? " (" + std::string(strerror(error)) + ")" : "") +
+                                    ": start it once with memory-directory " +
+                                    record.directory.substr(0, record.directory.rfind('/')) +
+                                    " and stop it cleanly; or give them up by removing " + options_.record);
+}
+
+void TierStore::TellOfLoss(const Record& record) const {
+  if (record.boot == boot_) {
+    LOG_WARNING("the last server was killed, and what it kept in {} is gone: writes that were not synced are lost",
+                record.directory);
+  } else {
+    LOG_INFO("the machine was restarted since the last server was killed: what was synced is there");
+  }
+}
+
 Status TierStore::OpenPlace(uint32_t frames) {
   ASSIGN_OR_RETURN(boot_, BootId());
   ASSIGN_OR_RETURN(const std::optional<Record> record, ReadRecord());
-  const bool same_boot = record.has_value() && record->boot == boot_;
-  if (same_boot && record->directory != options_.directory &&
-      access((record->directory + "/header").c_str(), F_OK) == 0) {
-    return Status::Error(EUCLEAN, "the last server was killed, and writes that are nowhere else may be in " +
-                                      record->directory + ": start it once with memory-directory there; or give them " +
-                                      "up by removing " + options_.record);
+  if (record.has_value()) {
+    RETURN_IF_ERROR(CheckElsewhere(*record));
   }
   const uint64_t needed = FrameBytes(frames) + TableBytes(pages_) + kSlack;
   const uint64_t most = MostBytes(pages_);
@@ -194,11 +181,8 @@ Status TierStore::OpenPlace(uint32_t frames) {
   if (resumed_) {
     return Status::Ok();
   }
-  if (same_boot) {
-    LOG_WARNING("the last server was killed, and what it kept in {} is gone: writes that were not synced are lost",
-                record->directory);
-  } else if (record.has_value()) {
-    LOG_INFO("the machine was restarted since the last server was killed: what was synced is there");
+  if (record.has_value()) {
+    TellOfLoss(*record);
   }
   RETURN_IF_ERROR(place_->Clear());
   return SecureRandom(&layout_, sizeof(layout_));
@@ -221,7 +205,7 @@ Result<TierStore::Header> TierStore::DecodeHeader(const std::string& bytes) {
 }
 
 Result<bool> TierStore::Examine(const std::optional<Record>& record) {
-  const Result<std::string> bytes = ReadAll(place_->File("header"), sizeof(Header) + 1);
+  const Result<std::string> bytes = ReadSmall(place_->File("header"), sizeof(Header) + 1);
   if (bytes.status().code() == ENOENT) {
     return false;  // new, or a server died before it was complete
   }
@@ -259,15 +243,12 @@ Result<bool> TierStore::Examine(const std::optional<Record>& record) {
 }
 
 Result<std::optional<KeptTier>> TierStore::LookAtKept(const TierOptions& options, uint64_t pages) {
-  if (options.directory.empty()) {
-    return std::optional<KeptTier>();
-  }
   ASSIGN_OR_RETURN(const std::string boot, BootId());
   ASSIGN_OR_RETURN(const std::optional<Record> record, TierStore(options, pages, pages).ReadRecord());
   if (!record.has_value() || record->boot != boot) {
     return std::optional<KeptTier>();
   }
-  const Result<std::string> bytes = ReadAll(record->directory + "/header", sizeof(Header) + 1);
+  const Result<std::string> bytes = ReadSmall(record->directory + "/header", sizeof(Header) + 1);
   if (bytes.status().code() == ENOENT) {
     return std::optional<KeptTier>();
   }
@@ -389,18 +370,18 @@ Status TierStore::WriteHeader() {
   options_.volume.copy(header.volume.data(), header.volume.size() - 1);
   boot_.copy(header.boot.data(), header.boot.size() - 1);
   header.crc = header.Crc();
-  return Replace(place_->File("header"), {reinterpret_cast<const char*>(&header), sizeof(header)});
+  return ReplaceSmall(place_->File("header"), {reinterpret_cast<const char*>(&header), sizeof(header)});
 }
 
 Status TierStore::WriteRecord() const {
   std::ostringstream text;
   text << "boot " << boot_ << "\nlayout " << layout_ << "\ndirectory " << directory_ << "\n";
-  return Replace(options_.record, text.str());
+  return ReplaceSmall(options_.record, text.str());
 }
 
 Result<std::optional<TierStore::Record>> TierStore::ReadRecord() const {
   constexpr size_t kMost = 8192;
-  const Result<std::string> text = ReadAll(options_.record, kMost);
+  const Result<std::string> text = ReadSmall(options_.record, kMost);
   if (text.status().code() == ENOENT) {
     return std::optional<Record>();
   }
@@ -421,10 +402,7 @@ Status TierStore::Remove() {
     return Status::Ok();
   }
   // From here on nobody takes the directory over, whatever is in it.
-  if (unlink(options_.record.c_str()) != 0 && errno != ENOENT) {
-    return ErrnoStatus("remove " + options_.record);
-  }
-  RETURN_IF_ERROR(SyncFolderOf(options_.record));
+  RETURN_IF_ERROR(RemoveSmall(options_.record));
   return place_->Remove();
 }
 

@@ -23,7 +23,8 @@
 // mapping here or at a client. How much room there is stands in the header, and does not change while a tier is
 // resumed.
 //
-// Without a directory the words are the process's own memory, and everything else here does nothing.
+// Without a directory the words are the process's own memory, and everything else here does nothing; but a record of
+// the server before ends here, too: refused or removed before anything is written to the SSD.
 //
 // Thread-safety: one thread, but for cells().
 // Ownership:     the mapping lives as long as the object.
@@ -101,6 +102,9 @@ class TierStore {
   size_t CellBytes() const { return max_pages_ * sizeof(uint64_t); }
   Status AllocateCells(uint64_t pages);
   Status ForgetCellsBeyond(uint64_t pages);
+  Status EndRecord();
+  Status CheckElsewhere(const Record& record) const;
+  void TellOfLoss(const Record& record) const;
   Status OpenPlace(uint32_t frames);
   Result<std::optional<Record>> ReadRecord() const;
   static Result<Header> DecodeHeader(const std::string& bytes);

@@ -260,6 +260,47 @@ TEST_F(TierStoreTest, Open_Elsewhere_RefusesWhileTheOldMayHoldWrites) {
   EXPECT_FALSE(Open()->resumed());
 }
 
+// Somebody has to look: what cannot be seen is not gone.
+TEST_F(TierStoreTest, Open_Elsewhere_RefusesWhenTheOldCannotBeSeen) {
+  Leave(42);
+  std::filesystem::rename(options_.directory, shm_ + "/hidden");
+  std::ofstream(options_.directory) << "not a directory";
+  options_.directory = shm_ + "/two";
+  EXPECT_EQ(Refused().code(), EUCLEAN);
+  options_.directory.clear();
+  EXPECT_EQ(Refused().code(), EUCLEAN);
+}
+
+TEST_F(TierStoreTest, Open_WithoutDirectory_RefusesWhileTheOldMayHoldWrites) {
+  Leave(42);
+  const std::string old = options_.directory;
+  options_.directory.clear();
+  const Status refused = Refused();
+  EXPECT_EQ(refused.code(), EUCLEAN);
+  EXPECT_NE(refused.message().find(old), std::string::npos) << refused.message();
+  const auto kept = TierStore::LookAtKept(options_, kPages);
+  ASSERT_TRUE(kept.ok() && kept->has_value());
+  EXPECT_EQ((*kept)->directory, old);
+  options_.directory = old;  // as it says
+  EXPECT_EQ(Open()->cells()[7].load(), 42u);
+  ASSERT_TRUE(Open()->Remove().ok());
+  options_.directory.clear();
+  EXPECT_TRUE(Refused().ok());
+}
+
+// A server that had no tier wrote to the SSD: what an earlier one kept is older, wherever it turns up again.
+TEST_F(TierStoreTest, Open_WithoutDirectory_EndsTheRecordOfWhatIsGone) {
+  Leave(42);
+  const std::string old = options_.directory;
+  std::filesystem::rename(old, shm_ + "/hidden");
+  options_.directory.clear();
+  EXPECT_FALSE(Open()->resumed());
+  EXPECT_FALSE(std::filesystem::exists(options_.record));
+  std::filesystem::rename(shm_ + "/hidden", old);
+  options_.directory = old;
+  EXPECT_FALSE(Open()->resumed());
+}
+
 TEST_F(TierStoreTest, Open_OfWhatIsOlderThanALaterStart_Discards) {
   Leave(42);
   const std::string old = options_.directory;
