@@ -12,7 +12,7 @@ import time
 
 from cases_input import refused
 from cases_posix import MIB, read_file, write_file
-from volume import alone, check, eventually, run
+from volume import alone, check, ended, eventually, run, stop
 
 
 def log_of(volume):
@@ -103,6 +103,47 @@ def case_memory_is_not_passed_over(site):
     volume.stop()
     volume.serve()
     check(read_file(volume.mount() / "f") == synced, "what was synced since")
+
+
+def snapshot_of(volume):
+    """The volume's directory as it is at one instant, in another place."""
+    copy = volume.path + ".copy"
+    stop(volume.server)
+    try:
+        shutil.copytree(volume.path, copy, ignore=shutil.ignore_patterns("socket"))
+    finally:
+        os.kill(volume.server, signal.SIGCONT)
+    return copy
+
+
+def case_copy_of_a_volume_leaves_its_memory_alone(site):
+    """A copy has the uuid by which a server finds its memory, and a snapshot even the record of it."""
+    volume = site.volume("64M", 0.5)
+    m = volume.mount()
+    data = os.urandom(8 * MIB)
+    write_file(m / "f", data)
+    copy = snapshot_of(volume)
+    record = os.path.join(copy, "tier")
+    refuses_to_serve(site, f"{volume.tier()} is in use by process {volume.server}", copy)
+    os.rename(record, record + ".kept")  # as a copy of a volume that was not served
+    refuses_to_serve(site, f"{volume.tier()} is in use by process {volume.server}", copy)
+    check(read_file(m / "f") == data, "the volume is served as before")
+    write_file(m / "g", data[::-1])
+    volume.kill()
+    volume.abandon(m)
+    refuses_to_serve(site, (f"is that of the volume in {volume.path}/", "give those writes up by removing"), copy)
+    os.rename(record + ".kept", record)
+    refuses_to_serve(site, f"is that of the volume in {volume.path}/", copy)
+    volume.serve()
+    check("its memory is taken over" in log_of(volume), "its memory is its own")
+    m = volume.mount()
+    check(read_file(m / "f") == data and read_file(m / "g") == data[::-1], "every byte")
+    volume.umount(m)
+    volume.stop()
+    run(site.termfs, "serve", copy)
+    server = site.find_process("serve", copy)
+    os.kill(server, signal.SIGTERM)
+    eventually(lambda: ended(server), "the copy's server ends")
 
 
 def case_lost_memory_keeps_what_was_synced(site):

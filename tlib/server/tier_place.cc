@@ -2,6 +2,7 @@
 #include "tlib/server/tier_place.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/file_lock.h"
 #include "base/log.h"
 
 namespace termfs::tlib::server {
@@ -62,13 +64,19 @@ Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, 
   return place;
 }
 
-Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes, Made& made) const {
+Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes, Made& made) {
   if (Status there = Make(made); !there.ok()) {
     return Status::Error(there.code(), there.ToString() + Advice(needed_bytes));
   }
+  ASSIGN_OR_RETURN(lock_, Lock());  // before the tmpfs changes, which may be somebody's
   Status mounted;
   if (own_tmpfs) {
+    const bool there = IsMountPoint();
     mounted = MountOwn(most_bytes);
+    if (mounted.ok() && !there) {
+      lock_below_ = std::move(lock_);
+      ASSIGN_OR_RETURN(lock_, Lock());
+    }
   }
   ASSIGN_OR_RETURN(const bool on_tmpfs, IsOnTmpfs(path_));
   if (!on_tmpfs && !mounted.ok()) {
@@ -80,6 +88,31 @@ Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_byt
   }
   RETURN_IF_ERROR(CheckPrivate());
   return CheckRoom(needed_bytes, /*instead=*/true);
+}
+
+Result<UniqueFd> TierPlace::Lock() const {
+  UniqueFd fd(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd.valid()) {
+    const Status opened = ErrnoStatus("open " + path_);
+    RETURN_IF_ERROR(CheckPrivate());
+    return opened;
+  }
+  ASSIGN_OR_RETURN(bool locked, LockWhenDead(fd, path_, [&fd] { return LockedBy(fd); }));
+  if (locked) {
+    // Whoever had it may have taken it away meanwhile, or mounted a tmpfs on it.
+    struct stat held {};
+    struct stat now {};
+    locked = fstat(fd.get(), &held) == 0 && stat(path_.c_str(), &now) == 0 && held.st_dev == now.st_dev &&
+             held.st_ino == now.st_ino;
+    if (locked) {
+      return fd;
+    }
+  }
+  const pid_t pid = LockedBy(fd);
+  return Status::Error(EBUSY, "the memory in " + path_ + " is in use" +
+                                  (pid > 0 ? " by process " + std::to_string(pid) : "") +
+                                  ": if this is a copy of a volume that is served, end that server first, or set " +
+                                  "memory-directory in termfs.toml to another directory on a tmpfs");
 }
 
 Status TierPlace::Make(Made& made) const {

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TierPlace: the directory on a tmpfs in which a region's frames, RNIC page table and page states outlive the server's
-// process, but not the machine's restart. It belongs to one region, and to the server's user alone (mode 0700).
+// process, but not the machine's restart. It belongs to one region, and to the server's user alone (mode 0700). It is
+// locked while the object lives: a copy of a volume has its name.
 //
 // Thread-safety: one thread.
 // Ownership:     the directory stays when the object goes; Remove takes it away.
-// Errors:        EINVAL: not on a tmpfs; ENOSPC: too small; EPERM, EACCES: may not be made. The text says what to do.
+// Errors:        EBUSY: somebody has it; EINVAL: not on a tmpfs; ENOSPC: too small; EPERM, EACCES: may not be made. The
+//                text says what to do.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace termfs::tlib::server {
 
@@ -20,7 +23,7 @@ class TierPlace {
   // Makes what is missing of `directory`, and enters it. With `own_tmpfs` a tmpfs that may hold `most_bytes` is mounted
   // there unless one is already, with `huge_pages` where the kernel has them; where that is not permitted the directory
   // must lie on one. `needed_bytes`: what will be allocated at once; what the directory holds already counts as free.
-  // The directories that it made are gone when it fails.
+  // The directories that it made are gone when it fails. One that somebody has is left as it is.
   static Result<TierPlace> Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                 uint64_t most_bytes);
 
@@ -42,7 +45,9 @@ class TierPlace {
   };
 
   TierPlace(std::string path, bool huge_pages) : path_(std::move(path)), huge_pages_(huge_pages) {}
-  Status Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes, Made& made) const;
+  Status Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes, Made& made);
+  // Of what is there at the moment: the directory, or what is mounted on it.
+  Result<UniqueFd> Lock() const;
   Status Make(Made& made) const;
   void Unmake(const Made& made) const;
   std::string Parent() const { return path_.substr(0, path_.rfind('/')); }  // of all volumes of this host
@@ -55,6 +60,8 @@ class TierPlace {
 
   std::string path_;
   bool huge_pages_;
+  UniqueFd lock_;
+  UniqueFd lock_below_;  // if the tmpfs was mounted here: of the directory below it, for who comes at the same time
 };
 
 }  // namespace termfs::tlib::server

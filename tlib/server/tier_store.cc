@@ -20,6 +20,7 @@
 #include "base/unique_fd.h"
 #include "tlib/server/page_entry.h"
 #include "tlib/server/small_file.h"
+#include "tlib/server/tier_owner.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -211,10 +212,13 @@ Result<bool> TierStore::Examine(const std::optional<Record>& record) {
   }
   RETURN_IF_ERROR(bytes.status());
   const bool dirty = record.has_value() && record->boot == boot_ && record->directory == options_.directory;
+  const Result<Header> decoded = DecodeHeader(*bytes);
+  if (!decoded.ok() || boot_ == decoded->boot.data()) {
+    RETURN_IF_ERROR(CheckOwner(/*takeable=*/dirty && decoded.ok() && decoded->layout == record->layout));
+  }
   if (!dirty) {
     return false;  // stopped cleanly, or of an earlier boot
   }
-  const Result<Header> decoded = DecodeHeader(*bytes);
   if (!decoded.ok()) {
     return Refusal(decoded.status());
   }
@@ -242,19 +246,40 @@ Result<bool> TierStore::Examine(const std::optional<Record>& record) {
   return true;
 }
 
+// A copy of the volume, which has its uuid, would take the tier over or clear it.
+Status TierStore::CheckOwner(bool takeable) const {
+  ASSIGN_OR_RETURN(const std::optional<TierOwner> other, OtherOwner(directory_, options_.record));
+  if (!other.has_value()) {
+    return Status::Ok();
+  }
+  const std::string moved = takeable ? "; or, if it was moved to " + FolderOf(options_.record) + ", remove " +
+                                           place_->File("owner") + " to take its memory over"
+                                     : "";
+  return Status::Error(EUCLEAN, "the memory in " + directory_ + " is that of the volume in " + FolderOf(other->record) +
+                                    ", whose server was killed, and writes that are nowhere else may be in it; this " +
+                                    "is another folder, such as a copy: start that volume once and stop it cleanly" +
+                                    moved + "; or give those writes up by removing " + place_->File("header"));
+}
+
 Result<std::optional<KeptTier>> TierStore::LookAtKept(const TierOptions& options, uint64_t pages) {
   ASSIGN_OR_RETURN(const std::string boot, BootId());
   ASSIGN_OR_RETURN(const std::optional<Record> record, TierStore(options, pages, pages).ReadRecord());
-  if (!record.has_value() || record->boot != boot) {
+  const bool recorded = record.has_value() && record->boot == boot;
+  KeptTier kept{.directory = recorded ? record->directory : options.directory, .dirty_pages = std::nullopt};
+  if (kept.directory.empty()) {
     return std::optional<KeptTier>();
   }
-  const Result<std::string> bytes = ReadSmall(record->directory + "/header", sizeof(Header) + 1);
+  const Result<std::string> bytes = ReadSmall(kept.directory + "/header", sizeof(Header) + 1);
   if (bytes.status().code() == ENOENT) {
     return std::optional<KeptTier>();
   }
-  KeptTier kept{.directory = record->directory, .dirty_pages = std::nullopt};
+  const auto other = OtherOwner(kept.directory, options.record);
+  const bool foreign = !other.ok() || other->has_value();
+  if (!recorded && !foreign) {
+    return std::optional<KeptTier>();
+  }
   const Result<Header> header = bytes.ok() ? DecodeHeader(*bytes) : bytes.status();
-  if (!header.ok() || record->directory != options.directory || options.volume != header->volume.data()) {
+  if (!header.ok() || foreign || record->directory != options.directory || options.volume != header->volume.data()) {
     return std::optional(std::move(kept));
   }
   if (boot != header->boot.data() || header->layout != record->layout) {
@@ -356,6 +381,9 @@ Status TierStore::Commit() {
   if (!place_.has_value()) {
     return Status::Ok();
   }
+  // Whose it is before it counts.
+  ASSIGN_OR_RETURN(const TierOwner owner, TierOwner::Of(options_.record));
+  RETURN_IF_ERROR(owner.Write(directory_));
   RETURN_IF_ERROR(WriteHeader());
   return resumed_ ? Status::Ok() : WriteRecord();  // a resumed tier's is there
 }

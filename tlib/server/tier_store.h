@@ -4,20 +4,22 @@
 //
 // In the directory (tier_place.h):  header      who wrote this, below; there from the moment everything else is
 //                                   states      a word per page: page_entry.h
+//                                   owner       the folder of the record (tier_owner.h)
 //                                   page-table, frames     the RNIC's (driver/nic.h, TermRegionOptions::directory)
 // Beside the SSD, in a file:        the record  that a server runs, or ended without a clean stop; and where its tier
 // is
 //
 //   Open ──► Commit ────────── serving ────────── Remove (after everything was flushed)
-//   look     header, then record, both durable     record first, then the directory
+//   look     owner, header, record, all durable     record first, then the directory
 //
 // A tier is *resumed* when its header is whole, of this boot, and of the layout that the record names. So it was never
 // stopped cleanly, no other server ran since, and every word in it was stored by a server that followed the order of
 // page_states.h; a process that dies leaves each word old or new. All else is discarded: what an earlier boot left,
-// what a server left that died before Commit, what is older than a later start elsewhere. Two cases refuse to start
-// (EUCLEAN), because acknowledged writes may be in a tier that this server cannot read: the header of a tier that was
-// not stopped cleanly is damaged or of another version or volume, or its frames are dense where they now would be
-// sparse, or the other way about; and the record names another directory of this boot.
+// what a server left that died before Commit, what is older than a later start elsewhere. Three cases refuse to start
+// (EUCLEAN), because acknowledged writes may be in a tier that this server cannot read or may not use: the header of a
+// tier that was not stopped cleanly is damaged or of another version or volume, or its frames are dense where they now
+// would be sparse, or the other way about; the record names another directory of this boot; and the directory is that
+// of another volume of the same uuid, which is copied. While a server runs it has the directory locked (EBUSY).
 //
 // The files are as long as the largest region that they have room for, and sparse: a region grows without another
 // mapping here or at a client. How much room there is stands in the header, and does not change while a tier is
@@ -28,7 +30,7 @@
 //
 // Thread-safety: one thread, but for cells().
 // Ownership:     the mapping lives as long as the object.
-// Errors:        EUCLEAN as said, TierPlace's, and those of the file system.
+// Errors:        EUCLEAN and EBUSY as said, TierPlace's, and those of the file system.
 #pragma once
 
 #include <atomic>
@@ -110,6 +112,8 @@ class TierStore {
   static Result<Header> DecodeHeader(const std::string& bytes);
   // Whether the tier in the directory is the record's, whole.
   Result<bool> Examine(const std::optional<Record>& record);
+  // That it is no other volume's. `takeable`: it could be resumed if it were not.
+  Status CheckOwner(bool takeable) const;
   Status MapCells();
   Status WriteHeader();
   Status WriteRecord() const;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -320,6 +321,125 @@ TEST_F(TierStoreTest, Open_OfWhatIsOlderThanALaterStartAtTheSamePlace_Discards) 
   std::filesystem::remove_all(options_.directory);
   std::filesystem::rename(shm_ + "/hidden", options_.directory);
   EXPECT_FALSE(Open()->resumed());
+}
+
+// The same volume, as its copy in another folder would be served.
+class TierStoreCopyTest : public TierStoreTest {
+ protected:
+  TierStoreCopyTest() : copy_(options_) { copy_.record = elsewhere_.path() + "/tier"; }
+  void CopyRecord() { std::filesystem::copy_file(options_.record, copy_.record); }
+  Result<std::unique_ptr<TierStore>> OpenCopy() { return TierStore::Open(copy_, kPages, kPages, kFrames); }
+
+  TempFolder elsewhere_;
+  TierOptions copy_;
+};
+
+TEST_F(TierStoreCopyTest, Open_WhileTheOriginalIsServed_IsRefused) {
+  const auto store = Open();
+  store->cells()[7].store(42);
+  for (const bool with_record : {false, true}) {
+    if (with_record) {
+      CopyRecord();
+    }
+    const Status refused = OpenCopy().status();
+    EXPECT_EQ(refused.code(), EBUSY) << refused.ToString();
+    EXPECT_NE(refused.message().find("is in use by process " + std::to_string(getpid())), std::string::npos)
+        << refused.message();
+    EXPECT_TRUE(std::filesystem::exists(File("header")) && std::filesystem::exists(File("states")));
+  }
+}
+
+// Its limit would change under who runs, and its name go to another.
+TEST_F(TierStoreCopyTest, Open_WhileTheOriginalIsServed_LeavesItsTmpfs) {
+  options_.own_tmpfs = copy_.own_tmpfs = true;
+  const auto store = TierStore::Open(options_, kPages, kPages, kFrames);
+  if (!store.ok() && store.status().code() == EPERM) {
+    GTEST_SKIP() << "this user may not mount";
+  }
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  const auto before = std::filesystem::space(options_.directory).capacity;
+  EXPECT_EQ(TierStore::Open(copy_, 4 * kPages, 4 * kPages, kFrames).status().code(), EBUSY);
+  EXPECT_EQ(std::filesystem::space(options_.directory).capacity, before);
+  ASSERT_TRUE((*store)->Remove().ok());
+  EXPECT_EQ(Slurp("/proc/self/mounts").find(options_.directory), std::string::npos) << "one was mounted over it";
+}
+
+TEST_F(TierStoreCopyTest, Open_AfterTheOriginalWasKilled_IsRefused) {
+  Leave(42);
+  for (const bool with_record : {false, true}) {
+    if (with_record) {
+      CopyRecord();
+    }
+    const Status refused = OpenCopy().status();
+    EXPECT_EQ(refused.code(), EUCLEAN) << refused.ToString();
+    EXPECT_NE(refused.message().find(disk_.path()), std::string::npos) << refused.message();
+    EXPECT_EQ(refused.message().find(File("owner")) != std::string::npos, with_record) << refused.message();
+    const auto kept = TierStore::LookAtKept(copy_, kPages);
+    ASSERT_TRUE(kept.ok() && kept->has_value());
+    EXPECT_FALSE((*kept)->dirty_pages.has_value());
+  }
+  EXPECT_EQ(Open()->cells()[7].load(), 42u);
+}
+
+TEST_F(TierStoreCopyTest, Open_OfOneThatGivesTheWritesUp_StartsAnew) {
+  Leave(42);
+  std::filesystem::remove(File("header"));  // as the refusal says
+  const auto store = OpenCopy();
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  EXPECT_FALSE((*store)->resumed());
+}
+
+// To another file system, say: only people know that it is no copy.
+TEST_F(TierStoreCopyTest, Open_OfOneThatWasMoved_ResumesWhenItIsTold) {
+  Leave(42);
+  CopyRecord();
+  std::filesystem::remove(options_.record);
+  std::filesystem::remove(disk_.path());
+  EXPECT_EQ(OpenCopy().status().code(), EUCLEAN);
+  std::filesystem::remove(File("owner"));  // as the refusal says
+  {
+    const auto store = OpenCopy();
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    EXPECT_EQ((*store)->cells()[7].load(), 42u);
+    ASSERT_TRUE((*store)->Commit().ok());
+  }
+  EXPECT_TRUE((*OpenCopy())->resumed()) << "it is the owner now";
+}
+
+TEST_F(TierStoreCopyTest, Open_AfterTheOriginalHadFlushedEverything_StartsAnew) {
+  Leave(42);
+  std::filesystem::remove(options_.record);  // how a clean stop begins
+  const auto store = OpenCopy();
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  EXPECT_FALSE((*store)->resumed());
+}
+
+TEST_F(TierStoreTest, Open_AfterAMoveOfTheFolder_Resumes) {
+  const std::string folder = disk_.path() + "/volume";
+  std::filesystem::create_directory(folder);
+  options_.record = folder + "/tier";
+  Leave(42);
+  std::filesystem::rename(folder, disk_.path() + "/moved");
+  options_.record = disk_.path() + "/moved/tier";
+  EXPECT_EQ(Open()->cells()[7].load(), 42u);
+  std::filesystem::remove_all(disk_.path() + "/moved");
+}
+
+// One that an earlier program left.
+TEST_F(TierStoreTest, Open_WithoutOwner_Resumes) {
+  Leave(42);
+  std::filesystem::remove(File("owner"));
+  EXPECT_EQ(Open()->cells()[7].load(), 42u);
+}
+
+TEST_F(TierStoreTest, Open_WithADamagedOwner_Refuses) {
+  Leave(42);
+  for (const char* text : {"", "folder 1", "record x\n", "folder 1\nrecord x"}) {
+    Overwrite("owner", text);
+    const Status refused = Refused();
+    EXPECT_EQ(refused.code(), EUCLEAN) << text;
+    EXPECT_NE(refused.message().find(File("owner")), std::string::npos) << refused.message();
+  }
 }
 
 TEST_F(TierStoreTest, Open_NotOnATmpfs_IsAnErrorWithAdvice) {
