@@ -2,6 +2,7 @@
 #include "tlib/server/promoter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "tlib/server/page_runs.h"
@@ -57,13 +58,30 @@ void Promoter::Sweep(std::vector<PageIndex>& worthy) {
 }
 
 void Promoter::LoadAll(std::span<const PageIndex> pages) {
+  Status failed;
+  bool some = false;
   for (size_t at = 0; at < pages.size() && !background_.stopping(); at += PageRuns::kMaxPages) {
     const size_t count = std::min<size_t>(PageRuns::kMaxPages, pages.size() - at);
-    if (const auto loaded = pager_.Load(pages.subspan(at, count), Pager::Urgency::kIfWorthIt); !loaded.ok()) {
-      LOG_ERROR("promoter: {}", loaded.status().ToString());
-      return;
+    const auto loaded = pager_.Load(pages.subspan(at, count), Pager::Urgency::kIfWorthIt);
+    if (failed.ok()) {
+      failed = loaded.status();  // the other pages are worth their frames all the same
     }
+    some |= loaded.ok() && *loaded > 0;
     Task::Yield();
+  }
+  if (some || !failed.ok()) {
+    NoteOutcome(failed);
+  }
+}
+
+// One line when the device begins to refuse, one when it has recovered.
+void Promoter::NoteOutcome(const Status& status) {
+  if (std::exchange(failing_, !status.ok()) == status.ok()) {
+    if (status.ok()) {
+      LOG_WARNING("promoter: hot pages are being loaded again");
+    } else {
+      LOG_ERROR("promoter: hot pages stay on the SSD, tried again every {} ms: {}", period_.count(), status.ToString());
+    }
   }
 }
 

@@ -17,6 +17,7 @@
 
 #include "base/mutex.h"
 #include "base/page.h"
+#include "base/result.h"
 #include "tlib/rpc/heat.h"
 #include "tlib/server/background_task.h"
 #include "tlib/server/pager.h"
@@ -42,13 +43,15 @@ class Promoter {
   std::chrono::milliseconds Round();
   void Sweep(std::vector<PageIndex>& worthy);
   void LoadAll(std::span<const PageIndex> pages);
+  void NoteOutcome(const Status& status);
 
   TierPolicy& policy_;
   PageStates& states_;
   Pager& pager_;
   const std::chrono::milliseconds period_;
   BackgroundTask background_;
-  uint64_t cursor_ = 0;  // of the sweep
+  uint64_t cursor_ = 0;   // of the sweep
+  bool failing_ = false;  // the last round that loaded anything; rounds only
   Mutex mutex_;
   std::vector<PageIndex> counted_absent_ GUARDED_BY(mutex_);
 };

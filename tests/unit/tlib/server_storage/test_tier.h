@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/metrics.h"
@@ -18,9 +19,10 @@
 namespace termfs::tlib::server {
 
 struct TestTier {
-  // The device is too small for pages; `budget`: frames.
-  TestTier(uint64_t pages, uint32_t budget)
+  // `budget`: frames. The device is too small for pages, unless it is told how many.
+  TestTier(uint64_t pages, uint32_t budget, uint64_t device_pages = 0)
       : term(*domain->RegisterTermRegion(Options(pages))),
+        device(std::make_shared<FakeMedium>(std::max<uint64_t>(device_pages, 1) * kPageSize, std::byte{0})),
         log_device(FormattedLog(pages)),
         log(*WrittenLog::Open(log_device, pages)),
         cells(pages),
@@ -49,7 +51,7 @@ struct TestTier {
   const std::unique_ptr<driver::TermRegion> term;
   MetricsRegistry registry;
   StorageMetrics metrics{registry};
-  FakeBlockDevice device{std::make_shared<FakeMedium>(kPageSize, std::byte{0})};
+  FakeBlockDevice device;
   FakeBlockDevice log_device;
   const std::unique_ptr<WrittenLog> log;
   const SparseArray<std::atomic<uint64_t>> cells;
