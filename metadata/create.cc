@@ -95,14 +95,14 @@ Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, 
   }
   wanted.mode &= S_IFMT | 07777;
   RETURN_IF_ERROR(CheckNewInode(wanted));
+  InodeNumber ino = wanted.ino;
+  if (ino == 0) {
+    ASSIGN_OR_RETURN(ino, NextInode());
+  }
   Attributes created;
   Receipt receipt;
   const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(InodeRecord* const dir, op.ClaimDirectory(parent));
-    InodeNumber ino = wanted.ino;
-    if (ino == 0) {
-      ASSIGN_OR_RETURN(ino, NextInode());
-    }
     InodeRecord record = MakeInode(ino, wanted, *dir, caller, now);
     RETURN_IF_ERROR(op.transaction().Grows());
     RETURN_IF_ERROR(InheritAcl(op, *dir, caller.umask, record));
@@ -123,13 +123,13 @@ Result<Attributes> Namespace::CreateUnnamed(InodeNumber parent, const NewInode& 
     return Status::Error(EINVAL, "only a regular file is made without a name");
   }
   RETURN_IF_ERROR(CheckNewInode(inode));
+  InodeNumber ino = inode.ino;
+  if (ino == 0) {
+    ASSIGN_OR_RETURN(ino, NextInode());
+  }
   Attributes created;
   const Status status = Run([&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(const InodeRecord* const dir, op.ClaimDirectory(parent));
-    InodeNumber ino = inode.ino;
-    if (ino == 0) {
-      ASSIGN_OR_RETURN(ino, NextInode());
-    }
     InodeRecord record = MakeInode(ino, inode, *dir, caller, now);
     record.attributes.nlink = 0;
     RETURN_IF_ERROR(op.transaction().Grows());

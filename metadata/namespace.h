@@ -113,8 +113,9 @@ class Namespace {
   // LinkUnnamed gives it a name.
   Result<Attributes> CreateUnnamed(InodeNumber parent, const NewInode& inode, Caller caller, Nanoseconds now,
                                    bool nameable);
-  // For who has to know the number before anybody else can. What is not used is lost.
-  Result<InodeNumber> NextInode() EXCLUDES(inode_mutex_);
+  // For who has to know the number before anybody else can. What is not used is lost. One in some thousands of calls
+  // waits for the disk: not within a transaction.
+  Result<InodeNumber> NextInode() EXCLUDES(inode_mutex_, reserve_mutex_);
   Result<std::string> Readlink(InodeNumber ino);
   // EPERM for a directory, EMLINK beyond kMaxLinks, ENOENT when the inode is an orphan.
   Result<Attributes> Link(InodeNumber ino, InodeNumber parent, std::string_view name, Nanoseconds now,
@@ -306,7 +307,10 @@ class Namespace {
   Superblock superblock_ GUARDED_BY(superblock_mutex_);
   const NameHash hash_;
   const std::unique_ptr<Allocator> allocator_;
-  // Inode numbers are reserved in blocks; what is left of one at a restart is not used.
+  std::optional<InodeNumber> ReservedInode() EXCLUDES(inode_mutex_);
+  // Inode numbers are reserved in blocks, durably before the first one of a block is given out; what is left of one at
+  // a restart is not used.
+  Mutex reserve_mutex_;  // one reservation at a time, so that all who need it wait for one sync; before inode_mutex_
   Mutex inode_mutex_;
   InodeNumber next_inode_ GUARDED_BY(inode_mutex_) = 0;
   InodeNumber end_inode_ GUARDED_BY(inode_mutex_) = 0;

@@ -94,12 +94,18 @@ Status Namespace::Run(const std::function<Status(Operation&)>& body) {
   return Status::Ok();
 }
 
+std::optional<InodeNumber> Namespace::ReservedInode() {
+  MutexLock lock(inode_mutex_);
+  return next_inode_ < end_inode_ ? std::optional(next_inode_++) : std::nullopt;
+}
+
 Result<InodeNumber> Namespace::NextInode() {
-  {
-    MutexLock lock(inode_mutex_);
-    if (next_inode_ < end_inode_) {
-      return next_inode_++;
-    }
+  if (const auto reserved = ReservedInode()) {
+    return *reserved;
+  }
+  MutexLock reserving(reserve_mutex_);
+  if (const auto reserved = ReservedInode()) {
+    return *reserved;  // somebody else has synced for this one, too
   }
   InodeNumber first = 0;
   const Status status = Retry(store_, [&](Transaction& transaction) -> Status {
@@ -111,6 +117,8 @@ Result<InodeNumber> Namespace::NextInode() {
     return transaction.Put(NextInodeKey(), EncodeNumber(first + kInodeBlock));
   });
   RETURN_IF_ERROR(status);
+  // A mount that outlives a loss of power knows the numbers, also of files that were lost.
+  RETURN_IF_ERROR(store_.SyncWal());
   MutexLock lock(inode_mutex_);
   next_inode_ = first + 1;
   end_inode_ = first + kInodeBlock;

@@ -3,6 +3,7 @@
 // Format, Open, and what a restart finds, on RocksDB too.
 #include "metadata/keys.h"
 #include "metadata/records.h"
+#include "tests/fakes/crash_store.h"
 #include "tests/unit/metadata/test_volume.h"
 
 namespace termfs::metadata {
@@ -83,6 +84,35 @@ TEST(Namespace, RocksDb_ReopenFindsEverything) {
   // Numbers are not used again.
   EXPECT_GT(ns->Create(kRootInode, "g", {}, {}, Nanoseconds(8))->ino, ino);
   EXPECT_THAT(Problems(**store), IsEmpty());
+}
+
+// A mount that outlives the server still means the file that it knows by the number, though that was lost.
+TEST(Namespace, NextInode_AfterPowerLoss_IsNotGivenOutAgain) {
+  for (uint64_t seed = 0; seed < 8; seed++) {
+    const TemporaryDirectory directory;
+    CrashPoints never("", 0);
+    SyncedLogs synced;
+    InodeNumber last = 0;
+    for (int start = 0; start < 3; start++) {
+      auto rocks = OpenRocksDb(directory.path(), {.create_if_missing = true});
+      ASSERT_TRUE(rocks.ok()) << rocks.status().ToString();
+      auto store = std::make_unique<CrashStore>(std::move(*rocks), directory.path(), never, synced);
+      if (start == 0) {
+        ASSERT_TRUE(Namespace::Format(*store, SmallVolume()).ok());
+      }
+      auto ns = std::move(Namespace::Open(*store)).value();
+      for (int i = 0; i < 5000; i++) {  // more than are reserved at a time
+        const auto next = ns->NextInode();
+        ASSERT_TRUE(next.ok()) << next.status().ToString();
+        ASSERT_GT(*next, last) << "start " << start << ", seed " << seed;
+        last = *next;
+      }
+      ns.reset();
+      store.reset();
+      Random random(seed);
+      LosePower(directory.path(), synced, random);
+    }
+  }
 }
 
 }  // namespace
