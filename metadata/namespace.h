@@ -301,13 +301,14 @@ class Namespace {
   Status CountTree(ProjectNumber project);
   Result<std::vector<InodeNumber>> CountDirectory(ProjectNumber project, InodeNumber dir);
   Result<Attributes> LookupBy(Reader& reader, InodeNumber parent, std::string_view name) const;
+  // One of a block that was reserved before.
+  std::optional<InodeNumber> ReservedInode() EXCLUDES(inode_mutex_);
 
   KeyValueStore& store_;
   mutable Mutex superblock_mutex_;
   Superblock superblock_ GUARDED_BY(superblock_mutex_);
   const NameHash hash_;
   const std::unique_ptr<Allocator> allocator_;
-  std::optional<InodeNumber> ReservedInode() EXCLUDES(inode_mutex_);
   // Inode numbers are reserved in blocks, durably before the first one of a block is given out; what is left of one at
   // a restart is not used.
   Mutex reserve_mutex_;  // one reservation at a time, so that all who need it wait for one sync; before inode_mutex_
