@@ -68,8 +68,9 @@ class ServedVolume final : public VolumeServer, private Administrator {
     MutexLock lock(settings_mutex_);
     return settings_;
   }
-  // In force from now on, and after a restart.
-  Status Keep(const VolumeSettings& settings) EXCLUDES(settings_mutex_);
+  // In force from now on, and after a restart. Of the rest, the file keeps what it says: what the server was started
+  // with instead is for this time.
+  Status Keep(const std::function<void(VolumeSettings&)>& change) EXCLUDES(settings_mutex_);
 
   const std::string directory_;
   Mutex change_mutex_;    // one change at a time
@@ -177,9 +178,7 @@ Status ServedVolume::TakeCapacity(VolumeSettings& settings) {
 }
 
 Status ServedVolume::NoteCapacity(uint64_t pages) {
-  VolumeSettings changed = settings();
-  changed.capacity_bytes = pages << kPageBits;
-  return Keep(changed);
+  return Keep([pages](VolumeSettings& changed) { changed.capacity_bytes = pages << kPageBits; });
 }
 
 Status ServedVolume::Recover() {
@@ -345,15 +344,13 @@ Status ServedVolume::Change(const std::string& key, const std::string& value) {
   return Status::Error(EINVAL, "what can be set while serving: capacity, dram-ratio, promoter, pattern");
 }
 
-Status ServedVolume::Keep(const VolumeSettings& settings) {
+Status ServedVolume::Keep(const std::function<void(VolumeSettings&)>& change) {
   {
     MutexLock lock(settings_mutex_);
-    settings_ = settings;
+    change(settings_);
   }
-  VolumeSettings kept = settings;
-  ASSIGN_OR_RETURN(const VolumeSettings file, LoadSettings(directory_));
-  kept.listen = file.listen;  // what it was started with to be reached this time is not for every time
-  kept.rdma = file.rdma;
+  ASSIGN_OR_RETURN(VolumeSettings kept, LoadSettings(directory_));
+  change(kept);
   return SaveSettings(directory_, kept);
 }
 
@@ -378,7 +375,7 @@ Status ServedVolume::ChangeRatio(const std::string& value) {
   if (!set.ok() && set.code() != ETIMEDOUT) {
     return set;
   }
-  RETURN_IF_ERROR(Keep(changed));
+  RETURN_IF_ERROR(Keep([&changed](VolumeSettings& settings) { settings.dram_ratio = changed.dram_ratio; }));
   return set;
 }
 
@@ -389,7 +386,7 @@ Status ServedVolume::ChangePromoter(const std::string& value) {
   RETURN_IF_ERROR(server_->SetFrameChoice(value == "heat"     ? FrameChoice::kHeat
                                           : value == "recent" ? FrameChoice::kRecent
                                                               : FrameChoice::kStatic));
-  return Keep(changed);
+  return Keep([&value](VolumeSettings& settings) { settings.promoter = value; });
 }
 
 Status ServedVolume::ChangePattern(const std::string& value) {

@@ -96,6 +96,35 @@ TEST(Admin, StatusMetricsAndSettings) {
   EXPECT_FALSE(client::GetStatus(std::string("/nonexistent")).ok());
 }
 
+TEST(Admin, Set_LeavesTheSettingsOfOneStartOutOfTheFile) {
+  RealVolume volume(16 * kMiB, 0.5);
+  volume.Stop();
+  std::string written = volume.Text("termfs.toml");
+  auto settings = server::LoadSettings(volume.directory());
+  ASSERT_TRUE(settings.ok());
+  settings->memory_directory = "none";
+  settings->dram_ratio = 0.25;
+  settings->workers = 2;
+  settings->kind = "rpc_tiering";
+  auto nic = driver::CreateSoftNic();
+  ASSERT_TRUE(nic.ok());
+  auto served = server::VolumeServer::Start(**nic, volume.directory(), *settings);
+  ASSERT_TRUE(served.ok()) << served.status().ToString();
+  const auto expect = [&](std::string_view key, std::string_view value, std::string_view was, std::string_view is) {
+    const Status set = client::ChangeSetting(volume.directory(), std::string(key), std::string(value));
+    ASSERT_TRUE(set.ok()) << set.ToString();
+    ASSERT_NE(written.find(was), std::string::npos) << written;
+    written.replace(written.find(was), was.size(), is);
+    EXPECT_EQ(volume.Text("termfs.toml"), written);
+    EXPECT_EQ(client::GetStatus(volume.directory())->kind, "rpc_tiering") << "it is in force still";
+  };
+  expect("promoter", "recent", "promoter = 'heat'", "promoter = 'recent'");
+  EXPECT_EQ(client::GetStatus(volume.directory())->dram_ratio, 0.25);
+  expect("capacity", std::to_string(24 * kMiB), "capacity = 16777216", "capacity = 25165824");
+  expect("dram-ratio", "0.3", "dram-ratio = 0.5", "dram-ratio = 0.3");
+  EXPECT_TRUE((*served)->Stop().ok());
+}
+
 // A client is struck by `signal` while it holds an unlinked file open and has maps granted; the other client goes on.
 void StrikeClient(int signal) {
   RealVolume volume(16 * kMiB, 0.5);
