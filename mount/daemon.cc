@@ -3,10 +3,10 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 
+#include <csignal>
 #include <cstdio>
 
 #include "base/log.h"
@@ -84,6 +84,12 @@ int WaitForService(pid_t child, int fd) {
   return 1;
 }
 
+// Whoever read what is printed, logged or said to the waiting command may be gone: that ends no service. A handler, as
+// programs that are started do not inherit one.
+void OutliveReaders() {
+  std::signal(SIGPIPE, [](int) {});
+}
+
 }  // namespace
 
 void Readiness::Ok() {
@@ -108,6 +114,7 @@ void Readiness::Failed(const Status& status) {
 }
 
 int RunService(bool foreground, const std::function<Status(Readiness&)>& body) {
+  OutliveReaders();
   RaiseFileLimit();
   EndCleanlyWithoutResources();
   if (foreground) {

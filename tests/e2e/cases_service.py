@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from cases_posix import MIB, error_of, read_file, refuses, write_file
-from volume import alone, check, ended, eventually, need, run
+from volume import WAIT, alone, check, ended, eventually, need, run
 
 
 def failure(site, code, *arguments):
@@ -206,6 +206,25 @@ def case_sigterm_flushes(site):
     check(not os.path.ismount(m.path), "it is unmounted")
     volume.mounts.remove(m)
     check(read_file(volume.mount() / "f") == b"x" * (16 * MIB), "its data")
+
+
+def case_server_outlives_the_reader_of_its_log(site):
+    """serve --foreground 2>&1 | tee log, and Ctrl-C: tee has ended before the server has written what is in memory."""
+    volume = site.volume("64M")
+    m = volume.mount()
+    write_file(m / "f", b"x" * MIB)
+    volume.umount(m)
+    volume.stop()
+    server = subprocess.Popen([site.termfs, "serve", volume.path, "--foreground"], stderr=subprocess.PIPE)
+    site.remember(server.pid)
+    check(any(b"serving" in line for line in server.stderr), "it serves")
+    server.stderr.close()
+    check(not read_file(os.path.join(volume.path, "kept")).endswith(b" 0\n"), "it uses its memory")
+    server.send_signal(signal.SIGTERM)
+    check(server.wait(WAIT) == 0, f"exit code {server.returncode}")
+    check(read_file(os.path.join(volume.path, "kept")).endswith(b" 0\n"), "a clean stop")
+    volume.serve()
+    check(read_file(volume.mount() / "f") == b"x" * MIB, "its data")
 
 
 def case_kill_client(site):

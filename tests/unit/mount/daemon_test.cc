@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 namespace termfs::mount {
 namespace {
@@ -62,6 +65,32 @@ TEST(RunService, NoticesADeathBeforeItServes) {
   const Outcome outcome = RunApart([](Readiness&) -> Status { _exit(3); });
   EXPECT_EQ(outcome.code, 1);
   EXPECT_NE(outcome.printed, "");
+}
+
+TEST(RunService, OutlivesWhoWaitedForIt) {
+  int served[2];
+  ASSERT_EQ(pipe(served), 0);
+  RunApart([&](Readiness& readiness) {
+    const pid_t waiting = getppid();
+    kill(waiting, SIGKILL);
+    while (getppid() == waiting) {
+      sched_yield();
+    }
+    readiness.Ok();
+    // Programs that it starts die of a broken pipe as they do elsewhere.
+    pid_t child = 0;
+    char* const words[] = {const_cast<char*>("sh"), const_cast<char*>("-c"), const_cast<char*>("kill -PIPE $$"),
+                           nullptr};
+    int status = 0;
+    const bool dies = posix_spawnp(&child, words[0], nullptr, nullptr, words, environ) == 0 &&
+                      waitpid(child, &status, 0) == child && WIFSIGNALED(status);
+    return write(served[1], dies ? "d" : "x", 1) == 1 ? Status::Ok() : ErrnoStatus("write");
+  });
+  close(served[1]);
+  char byte = 0;
+  EXPECT_EQ(read(served[0], &byte, 1), 1) << "it went on";
+  EXPECT_EQ(byte, 'd');
+  close(served[0]);
 }
 
 TEST(BlockEndSignals, TurnsASignalIntoInput) {
