@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
 
-#include <spdlog/sinks/basic_file_sink.h>
+#include <fcntl.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <mutex>
+
+#include "base/unique_fd.h"
 
 namespace termfs {
 namespace {
@@ -47,23 +53,43 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
+// A line is one write, so those of several processes do not mix. What a full disk does not take is lost.
+class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit FileSink(UniqueFd fd) : fd_(std::move(fd)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    [[maybe_unused]] const ssize_t written = write(fd_.get(), line.data(), line.size());
+  }
+  void flush_() override {}
+
+  const UniqueFd fd_;
+};
+
 }  // namespace
 
-Status StartLog(LogLevel level, const std::string& path, const std::string& name) {
+Status StartLog(LogLevel level, const std::string& path, const std::string& name, LogLink link) {
+  spdlog::sink_ptr sink;
+  if (path.empty()) {
+    sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  } else {
+    const int links = link == LogLink::kRefused ? O_NOFOLLOW : 0;
+    UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | links, 0666));
+    if (!fd.valid() && errno == ELOOP && links != 0) {
+      return Status::Error(ELOOP, "the log file " + path + " is a symbolic link; put a file there, or nothing");
+    }
+    if (!fd.valid()) {
+      return ErrnoStatus("open the log file " + path);
+    }
+    sink = std::make_shared<FileSink>(std::move(fd));
+  }
+  sink->set_pattern(PatternOf(name));
   spdlog::logger& logger = Logger();
   logger.set_level(ToSpdlog(level));
-  try {
-    spdlog::sink_ptr sink;
-    if (path.empty()) {
-      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    } else {
-      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-    }
-    sink->set_pattern(PatternOf(name));
-    logger.sinks() = {sink};
-  } catch (const spdlog::spdlog_ex& error) {
-    return Status::Error(EIO, "open the log file " + path + ": " + error.what());
-  }
+  logger.sinks() = {sink};
   return Status::Ok();
 }
 

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -19,10 +20,14 @@ namespace termfs {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
+// What becomes of a `path` that is a symbolic link. In a directory that others may write to, it could lead anywhere.
+enum class LogLink : uint8_t { kFollowed, kRefused };
+
 // Logs at `level` from now on, to the end of file `path`, or to standard error when it is empty. Before the first call
 // warnings go to standard error. `name` tells the lines apart where several processes share a file. REQUIRES: no other
 // thread logs meanwhile; a main() calls it before it starts any.
-Status StartLog(LogLevel level, const std::string& path = "", const std::string& name = "");
+Status StartLog(LogLevel level, const std::string& path = "", const std::string& name = "",
+                LogLink link = LogLink::kFollowed);
 bool LogEnabled(LogLevel level);
 void LogLine(LogLevel level, std::string_view line);
 

@@ -94,8 +94,9 @@ int RunServe(const Program& program, const ServeArguments& arguments) {
     return BadUsage("serve", overridden);
   }
   return RunService(arguments.foreground, [&](Readiness& readiness) {
+    RETURN_IF_ERROR(fs::server::CheckOwner(*directory));  // before there is a log in it
     const LogLevel level = arguments.verbose ? LogLevel::kDebug : LogLevel::kInfo;
-    RETURN_IF_ERROR(StartLog(level, arguments.foreground ? "" : *directory + "/log"));
+    RETURN_IF_ERROR(StartLog(level, arguments.foreground ? "" : *directory + "/log", "", LogLink::kRefused));
     return Serve(program, *directory, *settings, readiness);
   });
 }

@@ -56,6 +56,10 @@ struct FormatOptions {
 // to be overwritten, the beginning may be gone.
 Status FormatVolume(const std::string& directory, const FormatOptions& options);
 
+// EPERM: the volume is another user's, and root would make or replace in it what is not its owner's any more. Start
+// looks itself; this is for who makes something in `directory` before that.
+Status CheckOwner(const std::string& directory);
+
 class VolumeServer {
  public:
   virtual ~VolumeServer() = default;  // as Stop

@@ -71,38 +71,50 @@ pid_t ProcessOf(const std::string& holder) {
   return error == std::errc() && end == holder.data() + holder.size() ? pid : 0;
 }
 
-// What root makes or replaces in the volume would not be its owner's any more.
-Status CheckOwner(const UniqueFd& fd, const VolumePaths& paths) {
-  struct stat lock {};
-  if (fstat(fd.get(), &lock) != 0) {
-    return ErrnoStatus("examine " + paths.lock);
-  }
-  if (geteuid() != 0 || lock.st_uid == 0) {
+// By the owner of its file `lock`.
+Status CheckOwner(uid_t owner, const VolumePaths& paths) {
+  if (geteuid() != 0 || owner == 0) {
     return Status::Ok();
   }
-  return Status::Error(EPERM, paths.root + " belongs to user " + std::to_string(lock.st_uid) +
+  return Status::Error(EPERM, paths.root + " belongs to user " + std::to_string(owner) +
                                   ": do this as that user, or make it root's, chown -R root " + paths.root);
+}
+
+// errno says why the file `lock` could not be opened or examined.
+Status NoLock(const VolumePaths& paths) {
+  return errno == ENOENT
+             ? Status::Error(EUCLEAN,
+                             paths.root + " is not a termfs volume (no file 'lock' in it); termfs format makes one")
+             : ErrnoStatus("open " + paths.lock);
 }
 
 }  // namespace
 
+Status CheckOwner(const std::string& directory) {
+  const VolumePaths paths(directory);
+  struct stat lock {};
+  return lstat(paths.lock.c_str(), &lock) == 0 ? CheckOwner(lock.st_uid, paths) : NoLock(paths);
+}
+
 Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, LockUse use) {
-  UniqueFd fd(open(paths.lock.c_str(), O_RDWR | O_CLOEXEC));
+  constexpr int kFlags = O_NOFOLLOW | O_CLOEXEC;  // it is written to
+  UniqueFd fd(open(paths.lock.c_str(), O_RDWR | kFlags));
   if (!fd.valid() && errno == EROFS && use == LockUse::kCheck) {
-    fd = UniqueFd(open(paths.lock.c_str(), O_RDONLY | O_CLOEXEC));
+    fd = UniqueFd(open(paths.lock.c_str(), O_RDONLY | kFlags));
   }
   if (!fd.valid()) {
-    return errno == ENOENT
-               ? Status::Error(EUCLEAN,
-                               paths.root + " is not a termfs volume (no file 'lock' in it); termfs format makes one")
-               : ErrnoStatus("open " + paths.lock);
+    return NoLock(paths);
   }
   ASSIGN_OR_RETURN(const bool locked, LockWhenDead(fd, paths.lock, [&fd] { return ProcessOf(Holder(fd.get())); }));
   if (!locked) {
     return Status::Error(EBUSY, paths.root + " is " + Holder(fd.get()) + "; that has to end first");
   }
   if (use != LockUse::kCheck) {
-    RETURN_IF_ERROR(CheckOwner(fd, paths));
+    struct stat lock {};
+    if (fstat(fd.get(), &lock) != 0) {
+      return ErrnoStatus("examine " + paths.lock);
+    }
+    RETURN_IF_ERROR(CheckOwner(lock.st_uid, paths));
   }
   // For people only: on a full disk the lock holds without it.
   const std::string holder =

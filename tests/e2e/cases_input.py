@@ -315,13 +315,21 @@ def case_root_leaves_a_users_volume_alone(site):
     """What root would make in it would be lost to its owner."""
     volume = site.volume("16M")
     volume.stop()
+    log = os.path.join(volume.path, "log")
+    os.unlink(log)
     run("chown", "-R", "65534", volume.path)
     before = snapshot(volume.path)
     for command in (("serve", volume.path), ("fsck", "--repair", volume.path)):
         refused(site, 1, ("belongs to user 65534", "chown"), *command)
     check("sound" in run(site.termfs, "fsck", volume.path), "to look is allowed")
     check(snapshot(volume.path) == before, "it was changed")
-    run("chown", "-R", "0", volume.path)
+    elsewhere = os.path.join(site.scratch, "elsewhere")
+    os.symlink(elsewhere, log)
+    refused(site, 1, ("belongs to user 65534", "chown"), "serve", volume.path)
+    run("chown", "-R", "-h", "0", volume.path)
+    refused(site, 1, (log, "symbolic link"), "serve", volume.path)
+    check(not os.path.lexists(elsewhere), "the server wrote where a link leads")
+    os.unlink(log)
     volume.serve()
 
 

@@ -86,5 +86,18 @@ TEST_F(LogTest, File_ThatCannotBeOpenedIsAnError) {
   EXPECT_THAT(status.ToString(), HasSubstr("/proc/nowhere/log"));
 }
 
+TEST_F(LogTest, Link_IsFollowedOrRefused) {
+  const std::string link = path_ + ".link";
+  std::filesystem::create_symlink(path_, link);
+  EXPECT_EQ(StartLog(LogLevel::kInfo, link, "", LogLink::kRefused).code(), ELOOP);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, link).ok());
+  LOG_INFO("first");
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_, "", LogLink::kRefused).ok());
+  LOG_INFO("second");
+  EXPECT_THAT(Written(), AllOf(HasSubstr("first"), HasSubstr("second")));
+  std::filesystem::remove(link);
+}
+
 }  // namespace
 }  // namespace termfs
