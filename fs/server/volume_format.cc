@@ -69,6 +69,10 @@ Status FormatNamespace(const VolumePaths& paths, const VolumeSettings& settings,
   options.capacity_pages = settings.capacity_bytes >> kPageBits;
   options.now = Clock::System().RealTime();
   options.root_owner = {.uid = geteuid(), .gid = getegid()};
+  // RocksDB would let everybody read it, and the volume's directory may do so, too.
+  if (mkdir(paths.meta.c_str(), 0700) != 0) {
+    return ErrnoStatus("create " + paths.meta);
+  }
   ASSIGN_OR_RETURN(const auto store, metadata::OpenRocksDb(paths.meta, {.create_if_missing = true}));
   RETURN_IF_ERROR(metadata::Namespace::Format(*store, options));
   return store->SyncWal();

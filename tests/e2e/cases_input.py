@@ -342,8 +342,14 @@ def case_open_doors_are_told(site):
     said = read_file(os.path.join(volume.path, "log")).decode()
     check(f"{volume.path} may be written to by everybody" in said, said)
     check("region may be read or written by everybody" in said, said)
+    check("chmod o= " + os.path.join(volume.path, "meta") not in said, said)
     os.chmod(os.path.join(volume.path, "region"), 0o600)
     os.chmod(volume.path, 0o755)
+    volume.stop()
+    os.chmod(os.path.join(volume.path, "meta"), 0o755)
+    volume.serve()
+    said = read_file(os.path.join(volume.path, "log")).decode()
+    check("chmod o= " + os.path.join(volume.path, "meta") in said, said)
 
 
 def case_unknown_features_are_refused(site):

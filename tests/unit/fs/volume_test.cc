@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fs/server/volume.h"
 
+#include <dirent.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -40,6 +43,34 @@ TEST(Volume, Format_RefusesWhatCannotBe) {
   EXPECT_TRUE(server::FormatVolume(directory, options).ok());
   EXPECT_EQ(server::FormatVolume(directory, options).code(), EEXIST);
   EXPECT_TRUE(server::CheckVolume(directory)->problems.empty());
+  std::filesystem::remove_all(directory);
+}
+
+// What RocksDB makes may be read by everybody, and so may the volume's directory, if it was there before.
+TEST(Volume, Format_ShowsItsNamesToNobodyElse) {
+  std::string directory = testing::TempDir() + "termfs_format_XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  ASSERT_EQ(chmod(directory.c_str(), 0755), 0);
+  server::FormatOptions options;
+  options.settings.capacity_bytes = 16 * kMiB;
+  ASSERT_TRUE(server::FormatVolume(directory, options).ok());
+  for (const char* name : {"/meta", "/region", "/written"}) {
+    struct stat found {};
+    ASSERT_EQ(stat((directory + name).c_str(), &found), 0) << name;
+    EXPECT_EQ(found.st_mode & 0077, 0u) << name;
+  }
+  if (geteuid() == 0) {
+    const pid_t child = fork();
+    if (child == 0) {
+      constexpr uid_t kNobody = 65534;
+      const bool refused = setuid(kNobody) == 0 && access((directory + "/termfs.toml").c_str(), R_OK) == 0 &&
+                           opendir((directory + "/meta").c_str()) == nullptr && errno == EACCES;
+      _exit(refused ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
   std::filesystem::remove_all(directory);
 }
 
