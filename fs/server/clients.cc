@@ -23,6 +23,8 @@ constexpr std::chrono::seconds kLongestPatience{3600};
 // Of a process on another host that is ending: its kernel has closed the connection with us, and ends that with its
 // mount next. Programs there can no longer use what it was granted then.
 constexpr std::chrono::seconds kLastMoments{2};
+// Who has arrived again has as long to resume, though it said that it would not be patient.
+constexpr std::chrono::seconds kLeastToResume{5};
 
 std::chrono::seconds PatienceOf(uint32_t seconds) { return std::min(std::chrono::seconds(seconds), kLongestPatience); }
 
@@ -103,6 +105,7 @@ Result<Clients::Standing> Clients::Arrived(const tlib::server::SessionInfo& info
       }
       entry.session = info.id.value;
       entry.resumed = false;
+      entry.until = steady_clock::now() + std::max(entry.patience, kLeastToResume);
       entry.process.reset();
       return Standing::kReturned;
     }
@@ -214,7 +217,8 @@ Clients::Expected Clients::Ended(uint64_t client, uint64_t session, const Sessio
     if (found == entries_.end() || found->second.session != session) {
       return {};
     }
-    if (end.how != SessionEnd::How::kGoodbye && !HasEnded(end.process)) {
+    const bool silent = end.how == SessionEnd::How::kExpelled && found->second.silent();
+    if (end.how != SessionEnd::How::kGoodbye && !silent && !HasEnded(end.process)) {
       Entry& entry = found->second;
       entry.session = 0;
       const bool died = end.how == SessionEnd::How::kDied;
@@ -229,8 +233,9 @@ Clients::Expected Clients::Ended(uint64_t client, uint64_t session, const Sessio
   return {};
 }
 
-void Clients::Expire(const std::function<void(uint64_t)>& before) {
+void Clients::Expire(const std::function<void(uint64_t)>& before, const std::function<void(uint64_t)>& expel) {
   std::vector<uint64_t> over;
+  std::vector<uint64_t> silent;
   {
     MutexLock lock(mutex_);
     const TimePoint now = steady_clock::now();
@@ -238,8 +243,13 @@ void Clients::Expire(const std::function<void(uint64_t)>& before) {
       if (entry.session == 0 && (now >= entry.until || HasEnded(entry.process))) {
         entry.session = ~uint64_t{0};  // it does not arrive from here on
         over.push_back(client);
+      } else if (entry.silent()) {
+        silent.push_back(entry.session);
       }
     }
+  }
+  for (const uint64_t session : silent) {
+    expel(session);
   }
   for (const uint64_t client : over) {
     before(client);

@@ -10,6 +10,9 @@
 //                  |                                |
 //                  +-------Arrived, Resumed---------+
 //
+// Others wait for what it says until it has resumed. So one that has arrived again and does not resume in its time is
+// expelled, and forgotten with its session.
+//
 // What kernels hold of grants of an earlier start is not known, so those clients that had asked for grants hold
 // everything: until they have come back and resumed, their process has ended, or what the earlier server granted last
 // has ended.
@@ -62,8 +65,9 @@ class Clients {
   };
   Expected Ended(uint64_t client, uint64_t session, const tlib::server::SessionEnd& end) EXCLUDES(mutex_);
   // Forgets those whose time is over or whose process has ended; `before` is called for each, which cannot come back
-  // meanwhile.
-  void Expire(const std::function<void(uint64_t client)>& before) EXCLUDES(mutex_);
+  // meanwhile. `expel`: for sessions of those who should have resumed; again and again until they have ended.
+  void Expire(const std::function<void(uint64_t client)>& before, const std::function<void(uint64_t session)>& expel)
+      EXCLUDES(mutex_);
   // Of one that has arrived again: what it had was kept until then.
   bool WasKept(uint64_t client) const EXCLUDES(mutex_);
   // It has said everything that it had in sessions before.
@@ -87,10 +91,12 @@ class Clients {
     bool holds = false;   // grants of an earlier start
     bool locks = false;   // the same of locks
     std::chrono::seconds patience{0};
-    TimePoint until{};  // when away
+    TimePoint until{};  // when away, or not resumed
     std::shared_ptr<const UniqueFd> process{};
     uint32_t pid = 0;  // as in the store
     uint64_t started = 0;
+
+    bool silent() const { return session != 0 && !resumed && std::chrono::steady_clock::now() >= until; }
   };
   void Forget(uint64_t client) EXCLUDES(mutex_);
 

@@ -113,6 +113,8 @@ class Coherence final : public Newborns::Sessions {
   void ClientDropped(uint64_t client);
   // Forgets sessions that have ended, when what they were granted, or their process, has ended, too. Now and then.
   void Expire();
+  // Does not wait for its end. False: there is no such session.
+  bool BeginExpel(uint64_t session, const char* why);
 
  private:
   enum class Reply { kNone, kDone, kGone };  // kGone: the session has ended
@@ -132,8 +134,6 @@ class Coherence final : public Newborns::Sessions {
                     std::chrono::milliseconds timeout);
   bool ProcessIsGone(uint64_t session) EXCLUDES(mutex_);
   Status Expel(uint64_t session, const char* why);
-  // Does not wait for its end. False: there is no such session.
-  bool BeginExpel(uint64_t session, const char* why);
   // Calls `one` for each session, side by side; the first error.
   Status ForEach(const std::vector<uint64_t>& sessions, const std::function<Status(uint64_t)>& one);
   tlib::server::Server& server() { return *server_.load(std::memory_order_acquire); }

@@ -26,10 +26,14 @@ FileService::FileService(metadata::Namespace& names, const ServiceOptions& optio
       reclaimer_(
           names, inodes_, clients_, [this](uint64_t ino) { RecallLater(ino); },
           [this] {
-            clients_.Expire([this](uint64_t client) {
-              DropLocks({.client = client});
-              newborns_.ClientSettled(client, 0);
-            });
+            clients_.Expire(
+                [this](uint64_t client) {
+                  DropLocks({.client = client});
+                  newborns_.ClientSettled(client, 0);
+                },
+                [this](uint64_t session) {
+                  coherence_.BeginExpel(session, "it did not say in time what it had open and locked");
+                });
             coherence_.Expire();
           }),
       versions_(options.start << kVersionBits),

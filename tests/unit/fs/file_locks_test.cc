@@ -271,6 +271,34 @@ TEST_F(FileLocks, Restart_WhoComesTooLateIsTold) {
   b.Close(fb);
 }
 
+// It has a session again, and is stopped before it has said what it had.
+TEST_F(FileLocks, Restart_WhoComesAndSaysNothingIsNotWaitedForLonger) {
+  constexpr uint64_t kSilent = 1000;
+  class : public tlib::client::CallbackHandler {
+    Result<std::vector<std::byte>> HandleCallback(uint16_t, std::span<const std::byte>) override {
+      return Status::Error(ENOSYS, "it is stopped");
+    }
+    void SessionLost(const Status&) override {}
+  } handler;
+  ASSERT_TRUE(volume.tlib().Connect(&handler, kSilent, 1).ok()) << "of the first start";
+  volume.KillAndRestart();
+  const auto silent = volume.tlib().Connect(&handler, kSilent, 1);
+  ASSERT_TRUE(silent.ok());
+  EXPECT_TRUE(a.Write(fa, 0, "is back").ok());
+  std::atomic<int> result{-1};
+  std::thread locks([&] { result = Lock(b, fb, Record(1, LockType::kWrite)); });
+  EXPECT_TRUE(Eventually([&] { return result == 0; }, std::chrono::seconds(20)));
+  EXPECT_TRUE((*silent)->lost());
+  EXPECT_TRUE(a.Remove("f").ok());
+  a.Close(fa);
+  if (result != 0) {
+    (*silent)->Abandon(Status::Error(ETIMEDOUT, "so that the lock is granted"));
+  }
+  locks.join();
+  b.Close(fb);
+  EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == kVolumeBytes; })) << "nobody is expected";
+}
+
 TEST_F(FileLocks, Restart_WhoWaitedGoesOnWaiting) {
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0);
   Waiter waiter(b, fb, Record(1, LockType::kWrite));
