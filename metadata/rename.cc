@@ -65,14 +65,17 @@ Status CheckReplaces(const Place& from, const Place& to, const InodeRecord& vict
 }
 
 // What moves stays in its quota tree. A file of the tree that is not counted yet is counted now; a directory has to
-// wait, as who counts might miss what is in it.
+// wait, as who counts might miss what is in it. A file that is counted to another tree, where it had a name before
+// there were quotas, stays counted there.
 Status KeepProject(Operation& op, InodeRecord& moved, const InodeRecord& from, const InodeRecord& to) {
   if (moved.project_around() == to.project) {
     return Status::Ok();
   }
-  if (moved.project == 0 && from.project == to.project && !moved.attributes.is_directory()) {
-    op.LiftQuotas();
-    moved.project = to.project;
+  if (from.project == to.project && !moved.attributes.is_directory()) {
+    if (moved.project == 0) {
+      op.LiftQuotas();
+      moved.project = to.project;
+    }
     return Status::Ok();
   }
   return Status::Error(EXDEV, "the directory is in another quota tree");

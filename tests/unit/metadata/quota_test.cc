@@ -116,6 +116,30 @@ TEST_F(QuotaTest, Names_StayInTheirTree) {
   EXPECT_EQ(Set(a, 1, 0), EINVAL) << "less than a page";
 }
 
+TEST_F(QuotaTest, NamesFromBeforeTheQuota_MoveWhereTheyAre) {
+  const InodeNumber outside = MakeDir(kRootInode, "outside");
+  const InodeNumber a = MakeDir(kRootInode, "a");
+  const InodeNumber b = MakeDir(kRootInode, "b");
+  const InodeNumber file = Make(a, "f");
+  ASSERT_EQ(ns().Link(file, outside, "f", Tick()).status().code(), 0);
+  ASSERT_EQ(ns().Link(file, b, "f", Tick()).status().code(), 0);
+  Make(outside, "g");
+  Make(b, "g");
+  ASSERT_EQ(Set(a, 1 << 20, 0), 0);
+  ASSERT_EQ(Set(b, 1 << 20, 0), 0);
+  EXPECT_EQ(Rename(outside, "f", outside, "h"), 0);
+  EXPECT_EQ(Rename(outside, "h", kRootInode, "h"), 0);
+  EXPECT_EQ(Rename(kRootInode, "h", outside, "f"), 0);
+  EXPECT_EQ(Rename(outside, "f", outside, "g", RenameMode::kExchange), 0);
+  EXPECT_EQ(Rename(outside, "f", outside, "g"), 0);
+  EXPECT_EQ(Rename(b, "f", b, "g", RenameMode::kExchange), 0);
+  EXPECT_EQ(Rename(b, "f", b, "g"), 0);
+  EXPECT_EQ(Rename(outside, "g", b, "h"), EXDEV);
+  EXPECT_EQ(Rename(b, "g", a, "h"), EXDEV);
+  EXPECT_EQ(Of(file).project, a) << "where it was counted first";
+  EXPECT_EQ(Of(a).inodes, 2u);
+}
+
 TEST_F(QuotaTest, Set_CountsWhatIsThere) {
   const InodeNumber dir = MakeDir(kRootInode, "d");
   const InodeNumber sub = MakeDir(dir, "sub");
