@@ -78,6 +78,14 @@ Status FormatNamespace(const VolumePaths& paths, const VolumeSettings& settings,
   return store->SyncWal();
 }
 
+// Everything but the region.
+Status FillAround(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Uuid& uuid) {
+  RETURN_IF_ERROR(FormatNamespace(paths, settings, uuid));
+  RETURN_IF_ERROR(SaveSettings(paths.root, settings));
+  RETURN_IF_ERROR(ReplaceFile(paths.epoch, "0\n"));
+  return ReplaceFile(paths.lock, "");
+}
+
 Status Fill(const std::string& directory, const FormatOptions& options) {
   const VolumePaths paths(directory);
   RETURN_IF_ERROR(CheckSpace(directory, options.settings));
@@ -85,10 +93,11 @@ Status Fill(const std::string& directory, const FormatOptions& options) {
   ASSIGN_OR_RETURN(auto region, RegionOptionsOf(paths, options.settings, ToString(uuid)));
   region.overwrite = options.overwrite;
   RETURN_IF_ERROR(tlib::server::Server::FormatRegion(region, options.progress));
-  RETURN_IF_ERROR(FormatNamespace(paths, options.settings, uuid));
-  RETURN_IF_ERROR(SaveSettings(directory, options.settings));
-  RETURN_IF_ERROR(ReplaceFile(paths.epoch, "0\n"));
-  return ReplaceFile(paths.lock, "");
+  Status filled = FillAround(paths, options.settings, uuid);
+  if (!filled.ok()) {
+    tlib::server::Server::RemoveRegion(region);
+  }
+  return filled;
 }
 
 // Of a directory that was empty before: what could not be finished goes, so that it can be tried again.
@@ -113,16 +122,11 @@ Status FormatVolume(const std::string& directory, const FormatOptions& options) 
   if (!made) {
     RETURN_IF_ERROR(CheckEmpty(directory));
   }
-  const std::string& device = options.settings.device;
-  const bool device_is_new = !device.empty() && access(device.c_str(), F_OK) != 0;
   Status status = Fill(directory, options);
   if (!status.ok()) {
     RemoveContents(directory);
     if (made) {
       rmdir(directory.c_str());
-    }
-    if (device_is_new) {
-      unlink(device.c_str());
     }
   }
   return status;

@@ -182,4 +182,11 @@ Status MakeDeviceFile(const std::string& path, uint64_t bytes,
   return Status::Ok();
 }
 
+void UnmakeDeviceFile(const std::string& path) {
+  struct stat found {};
+  if (lstat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && unlink(path.c_str()) != 0) {
+    LOG_WARNING("{} stays behind: {}", path, strerror(errno));
+  }
+}
+
 }  // namespace termfs::tlib::server

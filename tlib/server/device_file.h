@@ -38,5 +38,7 @@ Result<uint64_t> ResizeDeviceFile(const DeviceFile& file, uint64_t old_bytes, ui
 // A block device is checked for size instead. EEXIST: the file is there; ENOSPC: it does not fit, nothing is left
 // behind. `progress` (may be null) is told bytes done and total.
 Status MakeDeviceFile(const std::string& path, uint64_t bytes, const std::function<void(uint64_t, uint64_t)>& progress);
+// Removes the file that MakeDeviceFile made; of a block device, nothing. REQUIRES: it returned without an error.
+void UnmakeDeviceFile(const std::string& path);
 
 }  // namespace termfs::tlib::server

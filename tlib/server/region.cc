@@ -513,18 +513,34 @@ std::vector<MetricValue> StorageRegion::Gauges() const {
           {"pages_dirty", states_.dirty()},  {"pages_present", states_.present()}};
 }
 
+// What is in the files of a new region.
+Status WriteNew(const RegionOptions& options) {
+  ASSIGN_OR_RETURN(DeviceFile file, OpenDeviceFile(options.written_log, OpenMode::kDirect));
+  AioBlockDevice log(std::move(file));
+  RETURN_IF_ERROR(WrittenLog::Format(log, options.pages));
+  return WriteRegionLabel(options.device, {.pages = options.pages, .volume = options.volume});
+}
+
 }  // namespace
 
 Status Region::Format(const RegionOptions& options, const Progress& progress) {
   RETURN_IF_ERROR(CheckOptions(options));
   RETURN_IF_ERROR(CheckOverwrite(options));
   RETURN_IF_ERROR(MakeDeviceFile(options.device, kRegionStart + options.pages * kPageSize, progress));
-  const uint64_t log_bytes = WrittenLog::BytesFor(options.pages);
-  RETURN_IF_ERROR(MakeDeviceFile(options.written_log, log_bytes, nullptr));
-  ASSIGN_OR_RETURN(DeviceFile file, OpenDeviceFile(options.written_log, OpenMode::kDirect));
-  AioBlockDevice log(std::move(file));
-  RETURN_IF_ERROR(WrittenLog::Format(log, options.pages));
-  return WriteRegionLabel(options.device, {.pages = options.pages, .volume = options.volume});
+  if (Status log = MakeDeviceFile(options.written_log, WrittenLog::BytesFor(options.pages), nullptr); !log.ok()) {
+    UnmakeDeviceFile(options.device);
+    return log;
+  }
+  Status written = WriteNew(options);
+  if (!written.ok()) {
+    Remove(options);
+  }
+  return written;
+}
+
+void Region::Remove(const RegionOptions& options) {
+  UnmakeDeviceFile(options.device);
+  UnmakeDeviceFile(options.written_log);
 }
 
 Status Region::Inspect(const RegionOptions& options) {

@@ -71,6 +71,7 @@ class Region {
 
   // Server::FormatRegion. Blocks.
   static Status Format(const RegionOptions& options, const Progress& progress);
+  static void Remove(const RegionOptions& options);  // Server::RemoveRegion
   // Server::CheckRegion. Blocks.
   static Status Inspect(const RegionOptions& options);
   // ENOENT: not formatted; EUCLEAN: the written log is damaged or belongs to another size; and as TierStore::Open.

@@ -232,6 +232,8 @@ Status Server::FormatRegion(const RegionOptions& options, const std::function<vo
   return Region::Format(options, progress);
 }
 
+void Server::RemoveRegion(const RegionOptions& options) { Region::Remove(options); }
+
 Status Server::CheckRegion(const RegionOptions& options) { return Region::Inspect(options); }
 
 Result<std::unique_ptr<Server>> Server::Start(driver::Nic& nic, const ServerOptions& options, Service& service) {

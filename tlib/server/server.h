@@ -181,8 +181,10 @@ class Server {
 
   // Makes the files of a new region: `device` preallocated to `pages` (a block device is checked for size instead),
   // an empty written log. EEXIST when they are there, or when the block device holds something that is known. Progress
-  // in bytes, called now and then; may be null.
+  // in bytes, called now and then; may be null. After an error no file is left that it made.
   static Status FormatRegion(const RegionOptions& options, const std::function<void(uint64_t, uint64_t)>& progress);
+  // Removes the files that FormatRegion made.
+  static void RemoveRegion(const RegionOptions& options);
 
   // Looks at a region that is not served, and changes nothing: that its device is whole and this volume's, and its
   // written log intact. EUCLEAN, ENOENT: they are not.

@@ -46,6 +46,19 @@ TEST(Volume, Format_RefusesWhatCannotBe) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(Volume, Format_ThatFails_LeavesTheDeviceThatWasThere) {
+  std::string parent = testing::TempDir() + "termfs_format_XXXXXX";
+  ASSERT_NE(mkdtemp(parent.data()), nullptr);
+  server::FormatOptions options;
+  options.settings.capacity_bytes = 16 * kMiB;
+  options.settings.device = parent + "/device";
+  std::filesystem::create_symlink(parent + "/unmounted/disk", options.settings.device);
+  EXPECT_EQ(server::FormatVolume(parent + "/volume", options).code(), EEXIST);
+  EXPECT_TRUE(std::filesystem::is_symlink(options.settings.device)) << "it is the user's";
+  EXPECT_FALSE(std::filesystem::exists(parent + "/volume"));
+  std::filesystem::remove_all(parent);
+}
+
 // What RocksDB makes may be read by everybody, and so may the volume's directory, if it was there before.
 TEST(Volume, Format_ShowsItsNamesToNobodyElse) {
   std::string directory = testing::TempDir() + "termfs_format_XXXXXX";

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 
 #include "tests/unit/tlib/server_storage/region_fixture.h"
 #include "tests/unit/tlib/server_storage/temp_folder.h"
@@ -349,6 +350,20 @@ TEST(Region, AddCounts_HotAbsentPages_AreLoadedWithinAPeriod) {
     EXPECT_TRUE(all);
   });
   EXPECT_GE(fixture.Count("promotions_total"), 20U);
+}
+
+TEST(Region, Format_ThatFails_LeavesNothingBehindAndTakesNothingAway) {
+  TempFolder folder;
+  RegionOptions options;
+  options.pages = 500;
+  options.device = folder.path() + "/region";
+  options.written_log = folder.path() + "/none/written";
+  EXPECT_EQ(Region::Format(options, nullptr).code(), ENOENT);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  options.written_log = folder.path() + "/written";
+  std::filesystem::create_symlink("nowhere", options.device);
+  EXPECT_EQ(Region::Format(options, nullptr).code(), EEXIST);
+  EXPECT_TRUE(std::filesystem::is_symlink(options.device));
 }
 
 TEST(Region, FormatThenOpen_OnRealFiles_KeepsWhatWasFlushed) {
