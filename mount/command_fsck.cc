@@ -27,7 +27,11 @@ std::string ForPeople(const std::string& directory, const fs::server::CheckRepor
   if (report.problems.empty()) {
     text += "sound\n";
   } else {
-    fmt::format_to(out, "{}\n", FormatCount(report.problems.size(), "problem", "problems"));
+    text += FormatCount(report.problem_count, "problem", "problems");
+    if (report.problems.size() < report.problem_count) {
+      fmt::format_to(out, ", the first {} shown", report.problems.size());
+    }
+    text += '\n';
   }
   if (!report.kept_memory.empty() && !report.kept_pages.has_value()) {
     fmt::format_to(out, "memory of a killed server is in {}: what it wrote last may be there only\n",
@@ -50,6 +54,7 @@ std::string ForPrograms(const fs::server::CheckReport& report) {
       .Member("repaired", report.repaired)
       .Member("kept_memory", report.kept_memory)
       .Member("kept_bytes", report.kept_pages.value_or(0) * kPageSize)
+      .Member("problem_count", report.problem_count)
       .Key("problems")
       .BeginArray();
   for (const std::string& problem : report.problems) {

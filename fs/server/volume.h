@@ -82,7 +82,8 @@ struct CheckReport {
   uint64_t repaired = 0;               // files that something was done for
   std::string kept_memory;             // where a killed server left its memory for the next one; empty: there is none
   std::optional<uint64_t> kept_pages;  // newer there than on the SSD; absent: cannot be told
-  std::vector<std::string> problems;   // empty: the volume is sound
+  std::vector<std::string> problems;   // empty: the volume is sound; of very many, some
+  uint64_t problem_count = 0;          // all of them
 };
 // The volume must not be served. With `repair` what a crash has cut short is ended first: files that were unlinked
 // while open are freed, truncations ended, space allocated ahead of growth given back. (A server does so when it

@@ -74,7 +74,9 @@ Result<CheckReport> CheckVolume(const std::string& directory, bool repair) {
                      .repaired = repaired,
                      .kept_memory = {},
                      .kept_pages = {},
-                     .problems = std::move(checked.problems)};
+                     .problems = std::move(checked.problems),
+                     .problem_count = 0};
+  const uint64_t untold = checked.problem_count - report.problems.size();
   for (const metadata::DamagedLog& log : damaged) {
     if (!repair) {
       report.problems.push_back(Describe(log));
@@ -82,6 +84,7 @@ Result<CheckReport> CheckVolume(const std::string& directory, bool repair) {
   }
   CheckAround(paths, settings, names->superblock(), report.problems);
   LookAtMemory(paths, settings, names->superblock(), report);
+  report.problem_count = untold + report.problems.size();
   return report;
 }
 
