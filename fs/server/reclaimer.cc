@@ -304,6 +304,7 @@ void Reclaimer::EndTruncations() {
 }
 
 void Reclaimer::CloseInodes() {
+  Status failed;
   for (const uint64_t ino : Take(&Reclaimer::closed_)) {
     const InodeRef inode = inodes_.Find(ino);
     if (!inode) {
@@ -316,7 +317,9 @@ void Reclaimer::CloseInodes() {
     const Result<bool> done = CloseLast(names_, *inode);
     inode->gate.Leave(GateMode::kExclusive);
     if (!done.ok()) {
-      LOG_ERROR("closing inode {}: {}", ino, done.status().ToDebugString());
+      if (std::exchange(failed, done.status()).ok()) {
+        LOG_ERROR("closing inode {}: {}", ino, failed.ToDebugString());
+      }
       AddClosed(ino);
     } else if (*done && server_ != nullptr && !stopping()) {
       freed_(ino);
@@ -363,6 +366,7 @@ Status Reclaimer::Free(const std::vector<metadata::RegionRange>& pending) {
 }
 
 void Reclaimer::WriteDirtyTimes() {
+  Status failed;
   for (const uint64_t ino : Take(&Reclaimer::dirty_)) {
     const InodeRef inode = inodes_.Find(ino);
     if (!inode) {
@@ -374,8 +378,8 @@ void Reclaimer::WriteDirtyTimes() {
     }
     const Status written = WriteTimes(names_, *inode);
     inode->gate.Leave(GateMode::kShared);
-    if (!written.ok()) {
-      LOG_ERROR("writing the times of inode {}: {}", ino, written.ToDebugString());
+    if (!written.ok() && std::exchange(failed, written).ok()) {
+      LOG_ERROR("writing the times of inode {}: {}", ino, failed.ToDebugString());
     }
     NoteIfDirty(*inode);
     NoteChange();

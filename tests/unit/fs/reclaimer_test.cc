@@ -3,9 +3,16 @@
 // What follows an operation later: also when it could not be done at first, and not under somebody's feet.
 #include "fs/server/reclaimer.h"
 
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <thread>
 
+#include "base/log.h"
 #include "fs/client/volume_client.h"
 #include "tests/unit/eventually.h"
 #include "tests/unit/fs/memory_volume.h"
@@ -91,6 +98,35 @@ TEST_F(ReclaimerTest, TimesThatChangeWhileTheyAreWritten_AreWrittenAgain) {
   EXPECT_TRUE(reclaimer.Finish().ok());
   EXPECT_TRUE(reclaimer.Finish().ok());
   EXPECT_EQ(volume.names().GetAttr(file->ino)->mtime, Nanoseconds(2'000));
+}
+
+TEST_F(ReclaimerTest, WhatCannotBeWritten_IsLoggedOnceForAll) {
+  constexpr int kFiles = 20;
+  std::vector<InodeRef> dirty;
+  for (int i = 0; i < 2 * kFiles; ++i) {
+    const auto file = volume.names().Create(kRootInode, std::to_string(i), {}, {}, Nanoseconds(1));
+    ASSERT_TRUE(file.ok()) << file.status().ToString();
+    dirty.push_back(inodes.Get(file->ino));
+    MutexLock lock(dirty.back()->mutex);
+    dirty.back()->Load(*file);
+    dirty.back()->Touch(Nanoseconds(2));
+  }
+  for (int i = 0; i < kFiles; ++i) {
+    reclaimer.NoteDirty(dirty[i]->ino);
+    reclaimer.AddClosed(dirty[kFiles + i]->ino);
+  }
+  const std::string path = testing::TempDir() + "termfs_reclaimer_test." + std::to_string(getpid());
+  ASSERT_TRUE(StartLog(LogLevel::kError, path).ok());
+  volume.store().FailCommits(EIO, 1 << 20);
+  EXPECT_TRUE(reclaimer.Finish().ok());
+  volume.store().Heal();
+  EXPECT_TRUE(StartLog(LogLevel::kWarning).ok());
+  std::ifstream log(path);
+  const std::string lines{std::istreambuf_iterator<char>(log), {}};
+  std::filesystem::remove(path);
+  EXPECT_THAT(lines,
+              testing::AllOf(testing::HasSubstr("writing the times of inode"), testing::HasSubstr("closing inode")));
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2) << lines;
 }
 
 // Of a session that ends without having closed it.
