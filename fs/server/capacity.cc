@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/page.h"
 #include "base/size.h"
+#include "fs/server/volume_directory.h"
 
 namespace termfs::fs::server {
 
@@ -16,8 +17,7 @@ namespace {
 
 constexpr std::chrono::seconds kShrinkPatience{60};  // with a region of which nothing more can be moved
 constexpr std::chrono::milliseconds kPause{100};
-constexpr std::chrono::seconds kGrace{2};                  // for what was removed just now to be free
-constexpr uint64_t kMetadataReserve = uint64_t{64} << 20;  // of the disk that the metadata is on, stays free
+constexpr std::chrono::seconds kGrace{2};  // for what was removed just now to be free
 
 }  // namespace
 

@@ -26,6 +26,10 @@
 
 namespace termfs::fs::server {
 
+// Of the disk that meta/ is on, format and a growth of the region leave as much free: the engine has half of it in its
+// log at most, and adds nothing more when less than the other half is free (metadata/disk_room.h).
+inline constexpr uint64_t kMetadataReserve = uint64_t{128} << 20;
+
 struct VolumePaths {
   explicit VolumePaths(const std::string& directory)
       : root(directory),

@@ -23,8 +23,6 @@ namespace termfs::fs::server {
 
 namespace {
 
-constexpr uint64_t kMetadataReserve = uint64_t{128} << 20;  // for meta/: half to begin with, half that stays free
-
 Status CheckEmpty(const std::string& directory) {
   DIR* dir = opendir(directory.c_str());
   if (dir == nullptr) {

@@ -2,6 +2,7 @@
 """A volume that grows and shrinks while it is served and used, and a DRAM tier that does."""
 import errno
 import hashlib
+import json
 import os
 import random
 import signal
@@ -12,7 +13,7 @@ import time
 
 from cases_input import loop_device, refused
 from cases_posix import MIB, read_file, write_file
-from volume import alone, check, eventually, need, run, stop
+from volume import alone, check, ended, eventually, need, run, stop
 
 
 # Writes and reads pages of a file of its own, and compares, until SIGTERM; then it compares all of them.
@@ -496,6 +497,38 @@ def case_capacity_on_a_full_disk(site):
         volume.fsck()
         site.volumes.remove(volume)  # its disk goes away before the others are checked
     finally:
+        run("umount", "-l", small)
+        os.rmdir(small)
+        subprocess.run(["losetup", "--detach", loop], check=False)
+        os.unlink(disk)
+
+
+def case_capacity_leaves_room_for_the_metadata(site):
+    """As much of their disk as format does."""
+    disk, loop = loop_device(site, 384 * MIB)
+    small = os.path.join(site.scratch, "small")
+    os.mkdir(small)
+    run("mkfs.ext4", "-q", "-m", "0", loop)
+    run("mount", loop, small)
+    try:
+        path = os.path.join(small, "volume")
+        run(site.termfs, "format", path, "--capacity", "64M")
+        run(site.termfs, "serve", path)
+        server = site.find_process("serve", path)
+
+        def all_but(megabytes):
+            space = os.statvfs(small)
+            return 64 * MIB + space.f_bavail * space.f_frsize // 4096 * 4096 - megabytes * MIB
+
+        refused(site, 1, ("more are needed", "No space"), "set", path, f"capacity={all_but(100)}")
+        wanted = all_but(140)
+        run(site.termfs, "set", path, f"capacity={wanted}")
+        check(json.loads(run(site.termfs, "status", path, "--json"))["capacity_bytes"] == wanted, "it is larger")
+        os.kill(server, signal.SIGTERM)
+        eventually(lambda: ended(server), "the server ends")
+        run(site.termfs, "fsck", path)
+    finally:
+        site.end_processes()
         run("umount", "-l", small)
         os.rmdir(small)
         subprocess.run(["losetup", "--detach", loop], check=False)
