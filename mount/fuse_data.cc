@@ -111,15 +111,16 @@ void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, 
   if (flags != 0 || offset < 0 || target_offset < 0) {
     return Reply(request, Status::Error(EINVAL, "copy of a range"));
   }
-  const Result<uint64_t> copied = FrontEnd::Of(request).file_system().Copy(
-      FrontEnd::lane(), {.from = FileOf(info),
-                         .from_offset = static_cast<uint64_t>(offset),
-                         .to = FileOf(target_info),
-                         .to_offset = static_cast<uint64_t>(target_offset),
-                         .length = length,
-                         // The kernel does not say for this one; root may keep the bits.
-                         .clears_privileges = fuse_req_ctx(request)->uid != 0,
-                         .append = false});  // the kernel knows, also after a fcntl
+  FrontEnd& front = FrontEnd::Of(request);
+  const Result<uint64_t> copied =
+      front.file_system().Copy(FrontEnd::lane(), {.from = FileOf(info),
+                                                  .from_offset = static_cast<uint64_t>(offset),
+                                                  .to = FileOf(target_info),
+                                                  .to_offset = static_cast<uint64_t>(target_offset),
+                                                  .length = MostToCopy(FuseServer::request(), length),
+                                                  // The kernel does not say for this one; root may keep the bits.
+                                                  .clears_privileges = fuse_req_ctx(request)->uid != 0,
+                                                  .append = false});  // the kernel knows, also after a fcntl
   if (!copied.ok()) {
     return Reply(request, copied.status());
   }

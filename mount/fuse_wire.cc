@@ -3,6 +3,7 @@
 
 #include <linux/fuse.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace termfs::mount {
@@ -162,11 +163,14 @@ bool IsForget(const RequestFacts& request) {
   return request.opcode == FUSE_FORGET || request.opcode == FUSE_BATCH_FORGET;
 }
 
+size_t MostToCopy(const RequestFacts& request, size_t length) {
+  constexpr size_t kMost = 0xFFFFF000;  // whole pages
+  return request.opcode == kCopyFileRange64 ? length : std::min(length, kMost);
+}
+
 bool IsHousekeeping(const RequestFacts& request) {
   switch (request.opcode) {
     case FUSE_INIT:
-    case FUSE_FORGET:
-    case FUSE_BATCH_FORGET:
     case FUSE_INTERRUPT:
     case FUSE_DESTROY:
       return true;

@@ -67,7 +67,10 @@ class ReadReply {
   size_t count_;
 };
 bool IsForget(const RequestFacts& request);
-// Requests that are answered without the file system, so that their bytes may stay where they were received.
+// How much of `length` a copy_file_range may say that it has copied: the older reply has 32 bits for it.
+size_t MostToCopy(const RequestFacts& request, size_t length);
+// Requests that are answered without the file system, so that their bytes may stay where they were received. What is
+// forgotten is not among them: it may be closed, and that may give the thread another buffer.
 bool IsHousekeeping(const RequestFacts& request);
 
 // Whether this kernel speaks io_uring with us (6.14 and later, where the administrator allows it).

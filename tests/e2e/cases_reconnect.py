@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from cases_posix import MIB, read_file, write_file
+from cases_posix import MIB, libc, read_file, write_file
 from cases_sessions import GONE, Stopped, end_by_signal, start_waiting
 from volume import check, ended, eventually, need, run
 
@@ -171,6 +171,12 @@ def case_reconnect_kept_memory(site):
     os.close(fd)
 
 
+def shrink_names(path):
+    """Has the kernel drop the names that it has of a mount, and with them the inodes that nobody uses: a remount does."""
+    nosuid, nodev, remount = 2, 4, 32
+    libc("mount", None, path.encode(), None, remount | nosuid | nodev, None)
+
+
 def memory_of_dead_servers(pid):
     with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
         return [line for line in maps if "(deleted)" in line and ("frames" in line or "page-table" in line)]
@@ -192,6 +198,23 @@ def case_reconnect_drops_the_old_memory(site):
     eventually(lambda: not memory_of_dead_servers(m.pid), "the memory of former servers is given back")
     eventually(lambda: len(os.listdir(f"/proc/{m.pid}/fd")) <= before + 4, "and so are descriptors")
     check(int(m.describe()["link_reconnections_total"]) == 3, str(m.describe()))
+
+
+def case_reconnect_and_what_the_kernel_forgets(site):
+    """Special files that a kernel forgets at once are closed one by one, by a thread that has no way to the new server yet."""
+    volume = site.volume("64M", 0.5)
+    mounts = [volume.mount(), volume.mount("fuse=device")]
+    for number, m in enumerate(mounts):
+        for i in range(200):
+            os.mkfifo(m / f"fifo{number}.{i}")
+            os.stat(m / f"fifo{number}.{i}")
+    volume.kill()
+    volume.serve()
+    for m in mounts:
+        eventually(lambda m=m: m.describe()["link_reconnections_total"] == "1", "the mount has the next server")
+        shrink_names(m.path)
+        check(os.stat(m / "fifo0.0").st_nlink == 1, "the mount goes on")
+        check(not ended(m.pid), "so does its process")
 
 
 def case_reconnect_status(site):

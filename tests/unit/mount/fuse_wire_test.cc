@@ -8,6 +8,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/page.h"
+
 namespace termfs::mount {
 namespace {
 
@@ -72,6 +74,28 @@ TEST(Examine, FindsWhereSetIdBitsMustGo) {
   open.open_flags = FUSE_OPEN_KILL_SUIDGID;
   EXPECT_TRUE(Examine(RequestOf(FUSE_OPEN, open)).clears_privileges);
   EXPECT_FALSE(Examine(RequestOf(FUSE_OPENDIR, open)).clears_privileges);
+}
+
+TEST(MostToCopy, IsWhatTheReplyCanSay) {
+  constexpr uint32_t kCopyFileRange64 = 53;
+  constexpr size_t kBlock = size_t{1} << 32;
+  const RequestFacts older = Examine(RequestOf(FUSE_COPY_FILE_RANGE, fuse_copy_file_range_in{}));
+  const RequestFacts newer = Examine(RequestOf(kCopyFileRange64, fuse_copy_file_range_in{}));
+  for (const size_t length : {size_t{0}, size_t{4096}, kBlock - kPageSize}) {
+    EXPECT_EQ(MostToCopy(older, length), length);
+    EXPECT_EQ(MostToCopy(newer, length), length);
+  }
+  for (const size_t length : {kBlock - 1, kBlock, 3 * kBlock, SIZE_MAX}) {
+    EXPECT_EQ(MostToCopy(older, length), kBlock - kPageSize);
+    EXPECT_EQ(MostToCopy(newer, length), length);
+  }
+}
+
+// Releasing what the kernel has forgotten may take the memory away that the request was received into.
+TEST(IsHousekeeping, WhatReleasesFilesIsNot) {
+  EXPECT_FALSE(IsHousekeeping({.opcode = FUSE_FORGET}));
+  EXPECT_FALSE(IsHousekeeping({.opcode = FUSE_BATCH_FORGET}));
+  EXPECT_TRUE(IsHousekeeping({.opcode = FUSE_INIT}));
 }
 
 TEST(Examine, FindsWhatTheKernelCaches) {
