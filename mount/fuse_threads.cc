@@ -156,12 +156,12 @@ bool FuseServer::ServeBacklog(Worker& worker) {
   if (!item.has_value()) {
     return false;
   }
-  const std::span<std::byte> place =
-      worker.state->buffer().subspan(kPageSize - kWriteHeaderBytes).first(std::min(item->size, kMaxIo));
+  TERMFS_CHECK(item->size <= kMaxIo + kWriteHeaderBytes);  // as much as the watch receives
+  const std::span<std::byte> place = worker.state->buffer().subspan(kPageSize - kWriteHeaderBytes).first(item->size);
   std::memcpy(place.data(), item->bytes.get(), item->size);
   worker.guest.received = item->received;
   worker.reply_fd = item->fd;
-  AnswerDevice(worker, place.first(item->size));
+  AnswerDevice(worker, place);
   return true;
 }
 

@@ -24,10 +24,12 @@
 namespace termfs::mount {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{50};   // between two looks whether there was an answer
-constexpr std::chrono::milliseconds kNudge{5};   // between two attempts to wake a thread for the backlog
-constexpr int kLookAtCallersMs = 200;            // between two looks whether a caller is about to end
-constexpr size_t kLargest = kMaxIo + kPageSize;  // of a request
+constexpr std::chrono::milliseconds kLook{50};  // between two looks whether there was an answer
+constexpr std::chrono::milliseconds kNudge{5};  // between two attempts to wake a thread for the backlog
+constexpr int kLookAtCallersMs = 200;           // between two looks whether a caller is about to end
+
+// Of a request: as much as a thread receives itself.
+size_t Largest() { return kMaxIo + kWriteHeaderBytes; }
 
 }  // namespace
 
@@ -36,7 +38,7 @@ Status FuseServer::StartWatch() {
   if (!watch_.wake.valid()) {
     return ErrnoStatus("create an eventfd");
   }
-  watch_.buffer = std::make_unique_for_overwrite<std::byte[]>(kLargest);
+  watch_.buffer = std::make_unique_for_overwrite<std::byte[]>(Largest());
   ASSIGN_OR_RETURN(watch_.device, CloneDevice());
   if (fcntl(watch_.device.get(), F_SETFL, O_NONBLOCK) != 0) {
     return ErrnoStatus("make a FUSE device non-blocking");
@@ -89,7 +91,7 @@ void FuseServer::Watch() {
     } else if (const uint64_t now = requests(); now != answered) {
       answered = now;
       std::this_thread::sleep_for(kLook);
-    } else if (!backlog_.HasRoom(kLargest)) {
+    } else if (!backlog_.HasRoom(Largest())) {
       std::this_thread::sleep_for(kLook);  // interrupts wait with the others now
     } else if (!ReceiveAside(kLook)) {
       break;
@@ -104,7 +106,7 @@ bool FuseServer::ReceiveAside(std::chrono::milliseconds limit) {
   if (poll(&readable, 1, static_cast<int>(limit.count())) <= 0) {
     return true;
   }
-  const ssize_t got = read(fd, watch_.buffer.get(), kLargest);
+  const ssize_t got = read(fd, watch_.buffer.get(), Largest());
   if (got < 0 && (errno == EINTR || errno == ENOENT || errno == EAGAIN)) {
     return true;
   }
