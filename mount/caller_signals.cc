@@ -18,10 +18,10 @@ constexpr uint64_t BitOf(int number) { return uint64_t{1} << (number - 1); }
 constexpr uint64_t kHarmless = BitOf(SIGCHLD) | BitOf(SIGCONT) | BitOf(SIGURG) | BitOf(SIGWINCH) | BitOf(SIGSTOP) |
                                BitOf(SIGTSTP) | BitOf(SIGTTIN) | BitOf(SIGTTOU);
 
-bool Ask(pid_t thread, bool (*question)(std::string_view status)) {
+bool Ask(pid_t thread, bool (*question)(std::string_view status), bool if_gone) {
   const Result<std::string> status = ReadThreadStatus(thread);
   if (!status.ok()) {
-    return status.status().code() == ENOENT || status.status().code() == ESRCH;
+    return if_gone && (status.status().code() == ENOENT || status.status().code() == ESRCH);
   }
   return question(*status);
 }
@@ -42,7 +42,8 @@ bool InterruptedByStatus(std::string_view status) {
          EndingByStatus(status);
 }
 
-bool IsEnding(pid_t thread) { return Ask(thread, &EndingByStatus); }
-bool IsInterrupted(pid_t thread) { return Ask(thread, &InterruptedByStatus); }
+bool IsEnding(pid_t thread) { return Ask(thread, &EndingByStatus, false); }
+bool MayBeEnding(pid_t thread) { return Ask(thread, &EndingByStatus, true); }
+bool IsInterrupted(pid_t thread) { return Ask(thread, &InterruptedByStatus, false); }
 
 }  // namespace termfs::mount

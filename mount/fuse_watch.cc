@@ -174,9 +174,9 @@ void FuseServer::Interrupt(const Worker& worker, uint64_t unique) {
   }
 }
 
-// A caller that we cannot name, in a PID namespace that is not below ours, gets away by whatever signal came.
+// A caller that we cannot name or see, in a PID namespace that is not below ours, gets away by whatever signal came.
 void FuseServer::Interrupt(uint64_t unique) {
-  const auto may_end = [](uint32_t caller) { return caller == 0 || IsEnding(static_cast<pid_t>(caller)); };
+  const auto may_end = [](uint32_t caller) { return caller == 0 || MayBeEnding(static_cast<pid_t>(caller)); };
   for (const auto& worker : workers()) {
     if (worker->guest.interruption != nullptr && worker->guest.interruption->operation() == unique) {
       worker->signalled.store(unique);

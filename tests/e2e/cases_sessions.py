@@ -88,6 +88,56 @@ def case_interrupt_stopped_server(site):
     check(read_file(other / "g") == content, "the mount goes on")
 
 
+# Opens a file; at a line of its input overwrites its start by io_submit, in a thread that ends, and says so; at the next
+# one says what came of it.
+SUBMITTER = r"""
+import ctypes, mmap, os, sys, threading
+setup, events, submit = {"x86_64": (206, 208, 209), "aarch64": (0, 4, 2)}[os.uname().machine]
+class Request(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_uint64), ("key", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("opcode", ctypes.c_uint16),
+                ("priority", ctypes.c_int16), ("file", ctypes.c_uint32), ("buffer", ctypes.c_uint64),
+                ("length", ctypes.c_uint64), ("offset", ctypes.c_int64), ("rest", ctypes.c_uint64 * 2)]
+class Event(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_uint64), ("request", ctypes.c_uint64), ("result", ctypes.c_int64), ("rest", ctypes.c_int64)]
+syscall = ctypes.CDLL(None, use_errno=True).syscall
+syscall.restype = ctypes.c_long
+memory, length = mmap.mmap(-1, 1 << 20), 1 << 20
+memory[:] = b"n" * length
+file = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT)
+context, event = ctypes.c_ulong(0), Event()
+assert syscall(setup, 1, ctypes.byref(context)) == 0
+request = Request(opcode=1, file=file, buffer=ctypes.addressof(ctypes.c_char.from_buffer(memory)), length=length)
+def begin():
+    assert syscall(submit, context, ctypes.c_long(1), (ctypes.c_void_p * 1)(ctypes.addressof(request))) == 1
+thread = threading.Thread(target=begin)
+print("open", flush=True)
+sys.stdin.readline()
+thread.start()
+thread.join()
+print("submitted", flush=True)
+sys.stdin.readline()
+assert syscall(events, context, ctypes.c_long(1), ctypes.c_long(1), ctypes.byref(event), None) == 1
+print(event.result)
+"""
+
+
+def case_asynchronous_write_outlives_its_thread(site):
+    """The thread that has submitted a write may end before the server answers: its process waits for that."""
+    volume = site.volume("64M", 0.5)
+    m = volume.mount()
+    write_file(m / "f", b"o" * MIB)
+    program = site.start("python3", "-c", SUBMITTER, m / "f", stdin=subprocess.PIPE)
+    check(program.stdout.readline() == "open\n", "the file is open")
+    with Stopped(volume):
+        program.stdin.write("\n")
+        program.stdin.flush()
+        check(program.stdout.readline() == "submitted\n", "the write is under way")
+        time.sleep(2)  # the mount has looked who waits for it several times
+    output, _ = program.communicate("\n", timeout=GONE)
+    check((program.returncode, output) == (0, f"{MIB}\n"), f"its result: {output}")
+    check(read_file(m / "f") == b"n" * MIB, "what it has written")
+
+
 HANDLED = r"""
 import ctypes, errno, signal, sys, time
 libc = ctypes.CDLL(None, use_errno=True)  # Python itself would hide EINTR

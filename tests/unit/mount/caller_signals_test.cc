@@ -61,13 +61,16 @@ TEST(CallerSignals, InterruptedByStatus_AnySignalThatTheThreadWillTake) {
 
 TEST(CallerSignals, IsEnding_LiveProcessAndGoneProcess) {
   EXPECT_FALSE(IsEnding(gettid()));
+  EXPECT_FALSE(MayBeEnding(gettid()));
   const pid_t child = fork();
   if (child == 0) {
     _exit(0);
   }
   ASSERT_GT(child, 0);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  EXPECT_TRUE(IsEnding(child));
+  EXPECT_FALSE(IsEnding(child)) << "it may have left an asynchronous request to others";
+  EXPECT_FALSE(IsInterrupted(child));
+  EXPECT_TRUE(MayBeEnding(child));
 }
 
 TEST(CallerSignals, IsEnding_PendingButBlocked_UntilItIsUnblocked) {
