@@ -36,6 +36,7 @@ class FrontEndThread : public FuseThread, private fs::client::ServerWait {
   }
   std::span<std::byte> buffer() override { return lane_->buffer(); }
   Result<std::span<const std::byte>> Read(const ReadArguments& arguments) override;  // fuse_data.cc
+  uint64_t buffer_number() override { return lane_->buffer_number(); }
   Interruption* interruption() override { return &lane_->interruption(); }
   fs::client::Lane& lane() { return *lane_; }
 

@@ -49,9 +49,9 @@ FuseCommand::~FuseCommand() {
   }
 }
 
-Status FuseCommand::UseBuffer(std::span<std::byte> buffer) {
+Status FuseCommand::UseBuffer(std::span<std::byte> buffer, uint64_t number) {
   TERMFS_CHECK(buffer.size() >= payload_bytes_);
-  if (buffer.data() == buffer_) {
+  if (buffer.data() == buffer_ && number == number_) {
     return Status::Ok();
   }
   if (answered_) {
@@ -63,6 +63,7 @@ Status FuseCommand::UseBuffer(std::span<std::byte> buffer) {
     return ErrnoStatus("map a thread's buffer for its command");
   }
   buffer_ = buffer.data();
+  number_ = number;
   return Status::Ok();
 }
 

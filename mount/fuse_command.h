@@ -29,9 +29,9 @@ class FuseCommand {
   FuseCommand& operator=(const FuseCommand&) = delete;
 
   // Payloads come and go by `buffer`, from its start, from now on; a reply that is there moves along. REQUIRES: it is a
-  // shared mapping, page-aligned, of at least payload_bytes; the command is not in the kernel. Costs nothing when it is
-  // the same as before.
-  Status UseBuffer(std::span<std::byte> buffer);
+  // shared mapping, page-aligned, of at least payload_bytes; the command is not in the kernel. Costs nothing when it
+  // and its `number` are the same as before: another one can be where a former one was.
+  Status UseBuffer(std::span<std::byte> buffer, uint64_t number);
 
   // Of the request that it brought, until its reply has gone: its fuse_in_header and, behind that, its argument struct
   // and what happens to follow it, copied to `into`, of kHeadBytes; payload_bytes of the buffer are names or data.
@@ -53,6 +53,7 @@ class FuseCommand {
   Header* header_ = nullptr;     // a page of its own
   std::byte* window_ = nullptr;  // what the kernel knows as the payload; shows the memory of buffer_
   std::byte* buffer_ = nullptr;
+  uint64_t number_ = 0;    // of the buffer
   iovec memory_[2] = {};   // of header and window, read by the kernel when the command is registered
   uint32_t last_ = 0;      // what the kernel was told last
   bool answered_ = false;  // a reply is ready to go

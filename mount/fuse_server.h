@@ -83,6 +83,8 @@ class FuseThread {
   // Page-aligned, at least kRequestBufferBytes of a shared mapping; may be another one after a request. A request other
   // than a write is moved out of it before its callback runs, so that the callback may use it for anything.
   virtual std::span<std::byte> buffer() = 0;
+  // Grows with each other buffer, whose address may be that of a former one.
+  virtual uint64_t buffer_number() { return 0; }
   // Answers a READ, where the callbacks have none for it: the bytes, in buffer(), or an error whose code
   // goes to the application as it is.
   virtual Result<std::span<const std::byte>> Read(const ReadArguments& arguments);

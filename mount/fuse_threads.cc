@@ -85,7 +85,7 @@ Status FuseServer::PrepareRing(Worker& worker) {
   BindToCpu(cpu);
   ASSIGN_OR_RETURN(worker.guest.command, FuseCommand::Create(cpu, kMaxIo));
   ASSIGN_OR_RETURN(worker.ring, FuseRing::Create(fuse_session_fd(session_), 1));
-  return worker.guest.command->UseBuffer(worker.state->buffer());
+  return worker.guest.command->UseBuffer(worker.state->buffer(), worker.state->buffer_number());
 }
 
 bool FuseServer::AwaitRegistration(Worker& worker, Status prepared) {
@@ -253,7 +253,7 @@ void FuseServer::ServeRing(Worker& worker) {
     }
     AnswerRing(worker);
     // The thread's buffer can have become another one.
-    if (const Status usable = command.UseBuffer(worker.state->buffer()); !usable.ok()) {
+    if (const Status usable = command.UseBuffer(worker.state->buffer(), worker.state->buffer_number()); !usable.ok()) {
       errno = usable.code();
       return NoteEnd(-1);
     }
@@ -308,7 +308,7 @@ ssize_t FuseServer::Reply(Worker& worker, std::span<iovec> parts) {
   AmendReply(worker.facts, parts);
   if (worker.over_ring && header.unique == worker.facts.unique) {
     // The buffer can have become another one in the meantime.
-    const Status usable = worker.guest.command->UseBuffer(worker.state->buffer());
+    const Status usable = worker.guest.command->UseBuffer(worker.state->buffer(), worker.state->buffer_number());
     worker.answered = usable.ok();
     errno = usable.ok() ? EINVAL : usable.code();
     return usable.ok() && worker.guest.command->Put(parts) ? static_cast<ssize_t>(header.len) : -1;

@@ -104,6 +104,8 @@ class Lane {
   virtual ~Lane() = default;
   virtual std::span<std::byte> buffer() = 0;
   // The part of buffer() that was asked for by OpenLane. Only reads under way, and who asked for it, use it.
+  // Grows with each other buffer, whose address may be that of a former one; and may when it is the same.
+  virtual uint64_t buffer_number() { return 0; }
   virtual std::span<std::byte> places() = 0;
   virtual Interruption& interruption() = 0;
   // `wait` is told of each wait from now on, and outlives the lane.

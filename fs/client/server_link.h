@@ -88,7 +88,7 @@ class VolumeLane final : public Lane {
     const SpinHold hold(in_use_);
     channel_->DropReads();
   }
-  // How often what was under way has become void, with this channel and with former ones.
+  // How often what was under way has become void, with this channel and with former ones. Grows with each buffer.
   uint64_t voids() EXCLUDES(in_use_) {
     const SpinHold hold(in_use_);
     return former_voids_ + channel_->voids();
@@ -110,6 +110,7 @@ class VolumeLane final : public Lane {
     channel_->AfterGivenUp(std::move(late));
   }
   std::span<std::byte> buffer() override { return channel_->buffer(); }
+  uint64_t buffer_number() override { return voids(); }
   // What every operation but reads under way may use.
   std::span<std::byte> before_places() { return channel_->buffer().first(buffer_bytes_); }
   std::span<std::byte> places() override { return channel_->buffer().subspan(buffer_bytes_, place_bytes_); }

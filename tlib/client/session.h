@@ -125,7 +125,7 @@ class Channel {
   virtual void DropReads() = 0;
   // How many more can be under way now before BeginRead waits for one. What was dropped counts until it is answered.
   virtual size_t ReadRoom() = 0;
-  // Grows whenever what was under way has become void, and may when nothing was.
+  // Grows whenever what was under way has become void, and may when nothing was; and with each new buffer.
   virtual uint64_t voids() const = 0;
   // Raw write of bytes in buffer() to the region, where the server's service allows it.
   virtual Status Write(RegionOffset offset, std::span<const std::byte> data) = 0;

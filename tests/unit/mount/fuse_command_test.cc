@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/fuse_command.h"
+
+#include <gtest/gtest.h>
+#include <linux/fuse.h>
+#include <sys/mman.h>
+
+#include <string>
+#include <string_view>
+
+namespace termfs::mount {
+namespace {
+
+constexpr size_t kBytes = 64 << 10;
+
+// A buffer of shared memory at `place`, where there is none; anywhere if that is null.
+std::span<std::byte> MakeBuffer(void* place) {
+  void* const memory = mmap(place, kBytes, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS | (place != nullptr ? MAP_FIXED_NOREPLACE : 0), -1, 0);
+  return memory == MAP_FAILED ? std::span<std::byte>() : std::span(static_cast<std::byte*>(memory), kBytes);
+}
+
+void PutReply(FuseCommand& command, std::string text) {
+  fuse_out_header header{.len = static_cast<uint32_t>(sizeof(header) + text.size()), .error = 0, .unique = 1};
+  const iovec parts[] = {{&header, sizeof(header)}, {text.data(), text.size()}};
+  EXPECT_TRUE(command.Put(parts));
+}
+
+std::string_view Text(std::span<const std::byte> buffer, size_t size) {
+  return {reinterpret_cast<const char*>(buffer.data()), size};
+}
+
+TEST(FuseCommand, UseBuffer_AnotherOneWhereTheFormerWas) {
+  const auto command = FuseCommand::Create(0, kBytes);
+  ASSERT_TRUE(command.ok());
+  const std::span<std::byte> first = MakeBuffer(nullptr);
+  ASSERT_FALSE(first.empty());
+  ASSERT_TRUE((*command)->UseBuffer(first, 1).ok());
+  PutReply(**command, "before");
+  EXPECT_EQ(Text(first, 6), "before");
+  munmap(first.data(), kBytes);
+  const std::span<std::byte> second = MakeBuffer(first.data());
+  ASSERT_EQ(second.data(), first.data());
+  ASSERT_TRUE((*command)->UseBuffer(second, 2).ok());
+  EXPECT_EQ(Text(second, 6), "before") << "a reply that is there moves along";
+  PutReply(**command, "after!");
+  EXPECT_EQ(Text(second, 6), "after!");
+  munmap(second.data(), kBytes);
+}
+
+}  // namespace
+}  // namespace termfs::mount
