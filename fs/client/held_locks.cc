@@ -58,10 +58,11 @@ void HeldLocks::Note(const LockKey& key, uint64_t handle, const LockRange& range
   }
 }
 
-void HeldLocks::Doubt(const LockKey& key, uint64_t handle) {
+void HeldLocks::Doubt(const LockKey& key, uint64_t handle, LockType type) {
   MutexLock lock(mutex_);
   Entry& entry = entries_[key];
-  entry.handle = handle;
+  // What an unlock may have left ends with the handle that got it.
+  entry.handle = type != LockType::kUnlock || entry.handle == 0 ? handle : entry.handle;
   entry.doubt = true;
 }
 

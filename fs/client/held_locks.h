@@ -44,7 +44,7 @@ class HeldLocks {
       held_.Note(key_, handle_, range, type, change);
     }
     // The server may have done it.
-    void Doubt() { held_.Doubt(key_, handle_); }
+    void Doubt(LockType type) { held_.Doubt(key_, handle_, type); }
 
    private:
     HeldLocks& held_;
@@ -84,7 +84,7 @@ class HeldLocks {
   void End(const LockKey& key) EXCLUDES(mutex_);
   void Note(const LockKey& key, uint64_t handle, const LockRange& range, LockType type, uint64_t change)
       EXCLUDES(mutex_);
-  void Doubt(const LockKey& key, uint64_t handle) EXCLUDES(mutex_);
+  void Doubt(const LockKey& key, uint64_t handle, LockType type) EXCLUDES(mutex_);
   static void Clear(Entry& entry);
 
   Mutex mutex_;

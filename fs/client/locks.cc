@@ -154,7 +154,7 @@ Result<wire::LockState> VolumeClient::AskOnce(Lane& lane, const OpenFile& file, 
       Call(lane, kFsLock, Encode<wire::Lock>(ToWire(KeyOf(file, lock), RangeOf(lock), lock.type, ticket)));
   if (!reply.ok()) {
     if (GivenUp(reply.status()) || reply.status().code() == EIO) {
-      asking.Doubt();
+      asking.Doubt(lock.type);
     }
     return reply.status();
   }
@@ -184,7 +184,7 @@ Status VolumeClient::EndWait(Lane& lane, const OpenFile& file, const FileLock& l
     return state.ok() && *state == wire::LockState::Done ? Status::Ok() : why;
   }
   if (cancelled.code() != ENOENT && cancelled.code() != ENOTCONN) {
-    asking.Doubt();
+    asking.Doubt(lock.type);
   }
   return why;
 }

@@ -356,13 +356,38 @@ TEST(HeldLocks, Note_RepliesInAnyOrder) {
   EXPECT_EQ(all[1].range, (LockRange{6, 9, true, 0}));
   {
     client::HeldLocks::Asking unlock(held, key, 1);
-    unlock.Doubt();
+    unlock.Doubt(LockType::kUnlock);
   }
   {
     client::HeldLocks::Asking unlock(held, key, 1);
     unlock.Done({.start = 0, .end = kLastLockByte}, LockType::kUnlock, 12);
   }
   EXPECT_FALSE(held.Any(key));
+}
+
+// Whoever closes another handle of the file unlocks all of his locks; when nobody knows whether that was done, they end
+// with the handle that got them.
+TEST(HeldLocks, Doubt_OfAnUnlockByAnotherHandle) {
+  client::HeldLocks held;
+  const client::LockKey key{.ino = 1, .flock = false, .owner = 2};
+  {
+    client::HeldLocks::Asking lock(held, key, 1);
+    lock.Done({.start = 0, .end = 9, .write = true}, LockType::kWrite, 10);
+  }
+  {
+    client::HeldLocks::Asking unlock(held, key, 2);
+    unlock.Doubt(LockType::kUnlock);
+  }
+  EXPECT_FALSE(held.EndWith(key, 2));
+  EXPECT_TRUE(held.EndWith(key, 1));
+  held.EndedWith(key);
+  EXPECT_FALSE(held.Any(key));
+  {
+    client::HeldLocks::Asking unlock(held, key, 2);
+    unlock.Doubt(LockType::kUnlock);
+  }
+  EXPECT_TRUE(held.EndWith(key, 2)) << "nothing is left behind where nothing was locked";
+  held.EndedWith(key);
 }
 
 }  // namespace termfs::fs
