@@ -429,6 +429,9 @@ Status VolumeClient::Allocate(Lane& lane, OpenFile* file, int mode, uint64_t off
   if (allocated.ok() || GivenUp(allocated)) {  // parts of pages may have been zeroed by writing them
     file->cache->writes().Wrote(Of(lane).generation());
   }
+  if (allocated.ok() && (file->flags & O_DSYNC) != 0) {  // as ext4 and XFS have it; O_SYNC includes the bit
+    return Sync(lane, file, (file->flags & O_SYNC) != O_SYNC);
+  }
   return allocated;
 }
 

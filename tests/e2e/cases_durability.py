@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a killed server and a loss of power leave. The mounts end with their server here, and new ones look."""
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -11,7 +12,7 @@ import sys
 import time
 
 from cases_input import refused
-from cases_posix import MIB, read_file, write_file
+from cases_posix import LIBC, MIB, PUNCH_HOLE_KEEP_SIZE, libc, read_file, write_file
 from volume import alone, check, ended, eventually, run, stop
 
 
@@ -198,6 +199,31 @@ def case_lost_memory_keeps_synchronous_writes(site):
     for name, data in files.items():
         found = read_file(m / name) if os.path.exists(m / name) else None
         check(found == data, f"{name} after the loss of memory")
+
+
+def case_lost_memory_keeps_synchronous_fallocate(site):
+    """What fallocate by O_SYNC or O_DSYNC has zeroed or made longer is so without an fsync."""
+    volume = site.volume("64M", 0.5)
+    m = volume.mount()
+    LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    opened = []
+    for name, flags in (("sync", os.O_SYNC), ("dsync", os.O_DSYNC)):
+        fd = os.open(m / name, os.O_RDWR | os.O_CREAT | flags)
+        os.pwrite(fd, b"x" * 10000, 0)
+        libc("fallocate", fd, PUNCH_HOLE_KEEP_SIZE, 100, 6000)
+        check(volume.metrics()["pages_dirty"] == 0, "nothing waits to be written")
+        os.posix_fallocate(fd, 0, 20000)
+        opened.append(fd)
+    volume.kill()
+    for fd in opened:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    volume.abandon(m)
+    volume.drop_tier()
+    volume.serve()
+    m = volume.mount()
+    for name in ("sync", "dsync"):
+        check(read_file(m / name) == b"x" * 100 + bytes(6000) + b"x" * 3900 + bytes(10000), f"{name} after the loss of memory")
 
 
 # Writes files, renames them, removes old ones, and says in files of its own how far it came: what a line says has returned.
