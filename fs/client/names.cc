@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/stat.h>
 
+#include <optional>
+
 #include "fs/client/volume_client.h"
 #include "fs/proto/codec.h"
 
 namespace termfs::fs::client {
 
 namespace {
+
+constexpr uint64_t kAfterDots = 2;  // a listing's cursor
 
 std::vector<std::byte> EncodeName(uint64_t parent, std::string_view name) {
   wire::NameT body;
@@ -156,6 +160,10 @@ Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint
   body.max_bytes = static_cast<uint32_t>(counted);
   body.plus = plus;
   body.keeps_atime = !options_.access_times || !options_.directory_access_times;
+  std::optional<DirectoryChanges::Change> change;  // of the time, by a listing's first part
+  if (!body.keeps_atime && cursor < kAfterDots) {
+    change.emplace(changes_, ino);
+  }
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsReadDirectory, Encode<wire::ReadDirectory>(body), {}, out));
   ASSIGN_OR_RETURN(const auto directory, Decode<wire::Directory>(reply.out));
   Of(lane).grants().Granted(directory.entry_ms, directory.attributes_ms);

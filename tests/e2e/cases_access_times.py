@@ -37,6 +37,14 @@ def write_at(path):
     os.close(fd)
 
 
+def list_after_a_change(path):
+    """Nobody looks at the directory between the change and the listing, nor after that."""
+    with os.scandir(path) as entries:
+        write_file(os.path.join(path, "z"), b"")
+        time.sleep(TICK)
+        list(entries)
+
+
 def accesses(d):
     """What is done, to what; in this order."""
     file, link, directory = os.path.join(d, "f"), os.path.join(d, "l"), os.path.join(d, "d")
@@ -78,7 +86,8 @@ def accesses(d):
             ("list", directory, lambda: os.listdir(directory)),
             ("list again", directory, lambda: os.listdir(directory)),
             ("list after a change", directory,
-             lambda: (write_file(os.path.join(directory, "y"), b""), time.sleep(TICK), os.listdir(directory)))):
+             lambda: (write_file(os.path.join(directory, "y"), b""), time.sleep(TICK), os.listdir(directory))),
+            ("list after a change, opened before it", directory, lambda: list_after_a_change(directory))):
         time.sleep(TICK)
         before = os.lstat(path)
         action()
