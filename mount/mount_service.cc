@@ -5,12 +5,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -99,15 +101,45 @@ void FlushMappings(const std::string& mountpoint) {
   }
 }
 
-// Until the kernel has ended the connection, or a signal came. True for a signal.
-bool WaitForEnd(int ended, int signals) {
-  while (true) {
-    pollfd ready[2] = {{.fd = ended, .events = POLLIN, .revents = 0}, {.fd = signals, .events = POLLIN, .revents = 0}};
-    const int polled = poll(ready, 2, kWaitMs);
-    if (polled > 0) {
-      return (ready[0].revents & POLLIN) == 0;
+// The signals that end a mount, and then its wait for a server. Thread-safety: none.
+class EndSignals {
+ public:
+  explicit EndSignals(const UniqueFd& fd) : fd_(fd.get()) {}
+  // Until the kernel has ended the connection, or one came. True for a signal.
+  bool Wait(int ended) {
+    while (true) {
+      pollfd ready[2] = {{.fd = ended, .events = POLLIN, .revents = 0}, {.fd = fd_, .events = POLLIN, .revents = 0}};
+      const int polled = poll(ready, 2, kWaitMs);
+      if (polled > 0) {
+        came_ = (ready[0].revents & POLLIN) == 0;
+        return came_;
+      }
     }
   }
+  // One came after that. The first is taken only here: it may be for other mounts of the process, too.
+  bool Again() {
+    signalfd_siginfo first{};
+    [[maybe_unused]] const ssize_t got = std::exchange(came_, false) ? read(fd_, &first, sizeof(first)) : 0;
+    pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
+    return poll(&ready, 1, 0) > 0;
+  }
+
+ private:
+  const int fd_;
+  bool came_ = false;
+};
+
+// Programs have gone on without them; so a server that has gone is waited for as long as they would have waited.
+Status AwaitServerForWrites(fs::client::FileSystem& file_system, EndSignals& signals) {
+  if (file_system.AwaitsServerForWrites()) {
+    LOG_WARNING("the server is gone, and has not taken all that was written; it is waited for, or a signal");
+  }
+  const uint64_t lost = file_system.AwaitServerForWrites([&signals] { return signals.Again(); });
+  return lost == 0 ? Status::Ok()
+                   : Status::Error(EIO,
+                                   "the mount has ended without the server; writes that had returned and may be "
+                                   "lost: " +
+                                       std::to_string(lost));
 }
 
 void Watch(MountGuard* guard, const FuseServer& server, const std::string& mountpoint) {
@@ -134,7 +166,7 @@ Status StartServing(FuseServer& server, FrontEnd& front, const MountRequest& req
 }
 
 Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& front, KernelCacheNotifier& cache,
-           MountGuard* guard, const MountRequest& request, const UniqueFd& signals, Readiness& readiness) {
+           MountGuard* guard, const MountRequest& request, EndSignals& signals, Readiness& readiness) {
   RETURN_IF_ERROR(server.Mount());
   Watch(guard, server, request.mountpoint);
   Status status = StartServing(server, front, request);
@@ -150,17 +182,20 @@ Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& fr
     LOG_INFO("{} is mounted on {}; fuse: {}, libfuse {}", tlib::ToString(request.address), request.mountpoint,
              server.transport(), fuse_pkgversion());
     readiness.Ok();
-    told_to_end = WaitForEnd(server.ended_fd(), signals.get());
+    told_to_end = signals.Wait(server.ended_fd());
   }
-  const Ending ending(
-      kEndPatience, [&server] { return server.requests(); },
-      [&file_system] { file_system.Abandon("the mount ends, and the server does not answer"); });
+  const auto progress = [&, looks = uint64_t{0}]() mutable {
+    looks += file_system.AwaitsServerForWrites() && !signals.Again() ? 1 : 0;  // it waits, and is not stuck
+    return server.requests() + looks;
+  };
+  const Ending ending(kEndPatience, progress,
+                      [&file_system] { file_system.Abandon("the mount ends, and the server does not answer"); });
   if (told_to_end) {
     FlushMappings(request.mountpoint);
     status = server.Unmount(/*lazily=*/true);
   }
   cache.Detach();
-  const Status stopped = server.Stop(kEndPatience + kStopMargin);
+  const Status stopped = server.Stop(kEndPatience + kStopMargin + request.config.reconnect);
   TERMFS_CHECK(stopped.ok());  // no call waits for the server any more
   LOG_INFO("{} is unmounted", request.mountpoint);
   return status;
@@ -209,14 +244,16 @@ Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier&
                        const MountRequest& request, const UniqueFd& signals, Readiness& readiness) {
   ASSIGN_OR_RETURN(const std::unique_ptr<fs::client::Lane> last_lane, file_system.OpenLane());
   FrontEnd front(file_system, cache, request.address, request.config.acl);
+  EndSignals end_signals(signals);
   Status status;
   {
     ASSIGN_OR_RETURN(const auto server, FuseServer::Create(FrontEnd::Operations(), &front, ToServerOptions(request)));
     front.CountRequests(server.get());
-    status = Run(file_system, *server, front, cache, guard, request, signals, readiness);
+    status = Run(file_system, *server, front, cache, guard, request, end_signals, readiness);
   }
   front.ReleaseAll(*last_lane);
-  return status;
+  Status taken = AwaitServerForWrites(file_system, end_signals);
+  return status.ok() ? std::move(taken) : status;
 }
 
 }  // namespace termfs::mount

@@ -20,6 +20,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -103,9 +104,9 @@ class Lane {
  public:
   virtual ~Lane() = default;
   virtual std::span<std::byte> buffer() = 0;
-  // The part of buffer() that was asked for by OpenLane. Only reads under way, and who asked for it, use it.
   // Grows with each other buffer, whose address may be that of a former one; and may when it is the same.
   virtual uint64_t buffer_number() { return 0; }
+  // The part of buffer() that was asked for by OpenLane. Only reads under way, and who asked for it, use it.
   virtual std::span<std::byte> places() = 0;
   virtual Interruption& interruption() = 0;
   // `wait` is told of each wait from now on, and outlives the lane.
@@ -325,6 +326,15 @@ class FileSystem {
 
   // As seen from an inode: within the limits of its quota.
   virtual Result<FileSystemStatus> StatFs(Lane& lane, uint64_t ino) = 0;
+
+  // The server has gone, and is waited for, while writes have returned that it has not taken. Any thread.
+  virtual bool AwaitsServerForWrites() const { return false; }
+  // At the end of a mount: until there is none such any more, or `ends` says so, which is asked all the time. How many
+  // of them are lost.
+  virtual uint64_t AwaitServerForWrites(const std::function<bool()>& ends) {
+    static_cast<void>(ends);
+    return 0;
+  }
 
   // Every operation fails with ENOTCONN from now on, and those that wait for the server return. For the end of a mount
   // whose server does not answer. Any thread.

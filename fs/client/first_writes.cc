@@ -138,6 +138,16 @@ uint64_t FirstWrites::LoseAll() {
   return lost;
 }
 
+uint64_t FirstWrites::posted() const {
+  MutexLock lock(mutex_);
+  return posted_.size();
+}
+
+uint64_t FirstWrites::lost() const {
+  MutexLock lock(mutex_);
+  return lost_;
+}
+
 bool FirstWrites::Disallow(uint64_t ino) {
   const bool was = allowed_.erase(ino) > 0;
   Count();
@@ -153,6 +163,7 @@ void FirstWrites::Lose(PostedWrites::iterator write, const Status& why) {
   LOG_ERROR("a write of {} bytes to inode {}, which had returned, is lost: {}", write->second.bytes.size(),
             write->first, why.ToString());
   write->second.cache->writes().LoseOne();
+  lost_++;
   Erase(write);
 }
 

@@ -66,6 +66,9 @@ class FirstWrites {
   void Resent(uint64_t ino, uint64_t sequence, const Status& status) EXCLUDES(mutex_);
   // The session does not come back. How many writes are lost.
   uint64_t LoseAll() EXCLUDES(mutex_);
+  // Not answered; lost so far.
+  uint64_t posted() const EXCLUDES(mutex_);
+  uint64_t lost() const EXCLUDES(mutex_);
 
  private:
   struct Posted {
@@ -88,6 +91,7 @@ class FirstWrites {
   uint64_t asked_unknown_ GUARDED_BY(mutex_) = 0;                      // about inodes of which nothing is known here
   std::unordered_map<uint64_t, uint64_t> allowed_ GUARDED_BY(mutex_);  // by inode, in the session of which generation
   PostedWrites posted_ GUARDED_BY(mutex_);                             // by inode
+  uint64_t lost_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace termfs::fs::client

@@ -291,6 +291,11 @@ uint64_t ServerLink::generation() const {
   return generation_;
 }
 
+bool ServerLink::waiting() const {
+  MutexLock lock(mutex_);
+  return state_ == State::kDown;
+}
+
 std::string ServerLink::transport() const {
   MutexLock lock(mutex_);
   return transport_;

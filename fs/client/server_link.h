@@ -252,6 +252,7 @@ class ServerLink {
   void Abandon(const std::string& why) EXCLUDES(mutex_);
 
   uint64_t generation() const EXCLUDES(mutex_);  // of the last session that there was
+  bool waiting() const EXCLUDES(mutex_);         // for the server, which is not given up
   uint64_t max_pages() const { return max_pages_.load(std::memory_order_relaxed); }
   std::string transport() const EXCLUDES(mutex_);
   // The session's, and link_up, link_given_up (0 or 1), link_down_seconds, link_reconnections_total,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "base/log.h"
 #include "fs/proto/codec.h"
@@ -431,6 +432,15 @@ void VolumeClient::DropOwn(uint64_t directory, const std::string& name) {
   if (names_ != nullptr) {
     names_->Push(0, 0, DropOf(std::move(own)));
   }
+}
+
+uint64_t VolumeClient::AwaitServerForWrites(const std::function<bool()>& ends) {
+  constexpr std::chrono::milliseconds kLook{50};
+  const uint64_t lost = first_writes_.lost();
+  while (AwaitsServerForWrites() && !ends()) {
+    std::this_thread::sleep_for(kLook);
+  }
+  return first_writes_.lost() - lost + first_writes_.posted();
 }
 
 void VolumeClient::Abandon(const std::string& why) { link_->Abandon(why); }

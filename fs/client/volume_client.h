@@ -154,6 +154,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<std::vector<std::string>> ListXattr(Lane& lane, uint64_t ino) override;
   Status RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) override;
   Result<FileSystemStatus> StatFs(Lane& lane, uint64_t ino) override;
+  bool AwaitsServerForWrites() const override { return link_->waiting() && first_writes_.posted() > 0; }
+  uint64_t AwaitServerForWrites(const std::function<bool()>& ends) override;
   void Abandon(const std::string& why) override;
   std::string transport() const override { return link_->transport(); }
   std::vector<MetricValue> Metrics() const override;

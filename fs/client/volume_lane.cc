@@ -60,7 +60,7 @@ VolumeLane::~VolumeLane() {
   link_.Remove(*this);
   const auto is_taken = [](const Post& post) { return post.taken; };
   if (std::any_of(posts_.begin(), posts_.end(), is_taken)) {
-    if (const Status answered = channel_->AwaitPosted(); !answered.ok()) {
+    if (const Status answered = link_.NoteLoss(generation_, channel_->AwaitPosted()); !answered.ok()) {
       LOG_DEBUG("what was posted is not answered: {}", answered.ToString());
     }
   }

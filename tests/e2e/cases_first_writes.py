@@ -42,6 +42,12 @@ class Writer:
         check(self.child.returncode == 0, "written and closed")
 
 
+def is_mounted(path):
+    """Nothing is asked of the mount."""
+    with open("/proc/self/mounts", encoding="utf-8") as mounts:
+        return any(line.split()[1] == path for line in mounts)
+
+
 def case_first_write_costs_no_round_trip(site):
     """Between the creation of a file and its end the server has nothing to say: it is stopped."""
     m = site.mounted()
@@ -74,6 +80,30 @@ def case_first_write_outlives_the_server(site):
     for name in ("f", "g"):
         check(read_file(other / name) == contents(name), f"{name} on another mount, which may be back first")
         check(read_file(m / name) == contents(name), f"{name} on the mount that has written it")
+
+
+def case_first_write_outlives_the_server_and_the_mount(site):
+    """A mount that ends while its server is gone waits for the next one; and for none after a signal."""
+    m = site.mounted()
+    volume = site.volumes[0]
+    others = [volume.mount() for _ in range(2)]
+    for last, name in ((False, "f"), (True, "g")):
+        writer = Writer(site, m, name)
+        stop(volume.server)
+        writer.write()
+        volume.kill()
+        volume.mounts.remove(m)
+        umount = site.start(site.termfs, "umount", m.path)
+        eventually(lambda: not is_mounted(m.path), "it is unmounted")
+        check(not ended(m.pid), "its process waits")
+        if last:
+            os.kill(m.pid, signal.SIGTERM)
+            check(umount.wait(HANG) == 0 and ended(m.pid), "until a signal comes")
+        volume.serve()
+        check(umount.wait(HANG) == 0 and ended(m.pid), "it ends")
+        os.rmdir(m.path)
+        m = others.pop()
+        check(len(read_file(m / name)) == (0 if last else 1024), f"{name} on another mount")
 
 
 def case_first_write_outlives_its_mount(site):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/client/rpc_port.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -30,6 +31,9 @@ Result<std::unique_ptr<RpcPort>> RpcPort::Open(std::shared_ptr<SessionCore> core
 }
 
 RpcPort::~RpcPort() {
+  if (std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.late != nullptr; })) {
+    PollReplies();  // who did not come back to ask may have been answered
+  }
   // Before the memory regions of messages and bulk buffers go.
   pair_.reset();
   send_queue_.reset();

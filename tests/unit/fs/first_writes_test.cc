@@ -8,6 +8,7 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "fs/client/volume_client.h"
@@ -256,6 +257,27 @@ TEST_F(FirstWriteInTime, ItWasCarriedOutAndTheReplyIsLost_NotTwice) {
   EXPECT_EQ(a->Read(file, 0, 100), "CONTENTS");
   EXPECT_GE(a->Metric("link_reconnections_total"), 1U);
   a->Close(file);
+}
+
+TEST_F(FirstWriteTest, TheServerDies_TheEndOfTheMountAwaitsTheNext) {
+  a->Close(Post("f", "contents"));
+  EXPECT_FALSE(a->fs->AwaitsServerForWrites()) << "the server is there";
+  volume.Kill();
+  a->lane.reset();  // notices
+  EXPECT_TRUE(a->fs->AwaitsServerForWrites());
+  EXPECT_EQ(a->fs->AwaitServerForWrites([] { return true; }), 1U) << "a signal ends the wait";
+  bool restarted = false;
+  const auto restart = [&] {
+    if (!std::exchange(restarted, true)) {
+      volume.Restart();
+    }
+    return false;
+  };
+  EXPECT_EQ(a->fs->AwaitServerForWrites(restart), 0U);
+  a.reset();
+  OpenFile* const file = b->Open("f", O_RDONLY);
+  EXPECT_EQ(b->Read(file, 0, 100), "contents");
+  b->Close(file);
 }
 
 TEST_F(FirstWriteTest, TheServerDies_AnotherSetsTheSize_AfterIt) {

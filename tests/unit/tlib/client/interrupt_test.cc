@@ -128,6 +128,20 @@ TEST_F(InterruptTest, Abandon_EndsWaitsOfEveryChannel) {
   EXPECT_EQ(Echo(1).status().code(), ENOTCONN);
 }
 
+TEST_F(InterruptTest, Detach_TellsTheAnswersThatHadCome) {
+  std::optional<Status> late;
+  EXPECT_TRUE(client_.channel
+                  ->Post({.opcode = kEcho, .body = {}, .in = {}, .out = {}},
+                         [&](const Result<std::span<const std::byte>>& reply) { late = reply.status(); })
+                  .ok());
+  ASSERT_TRUE(Eventually([&] { return volume_.service().echoes == 1; }));
+  volume_.Stop();
+  EXPECT_FALSE(late.has_value()) << "nobody has looked";
+  client_.channel->Detach();
+  ASSERT_TRUE(late.has_value());
+  EXPECT_TRUE(late->ok()) << late->ToString();
+}
+
 TEST_F(InterruptTest, Detach_AnswersAsTheLostSessionAndKeepsTheBuffer) {
   EXPECT_EQ(CallInterrupted(1, {.opcode = kWithhold, .body = {}, .in = {}, .out = {}}).code(), EINTR);
   int told = 0;
