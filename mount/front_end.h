@@ -23,6 +23,7 @@
 #include "fs/client/file_system.h"
 #include "mount/fuse_server.h"
 #include "mount/kernel_cache.h"
+#include "mount/mount_config.h"
 
 namespace termfs::mount {
 
@@ -35,8 +36,8 @@ class FrontEndThread : public FuseThread, private fs::client::ServerWait {
     lane_->TellOfWaits(this);
   }
   std::span<std::byte> buffer() override { return lane_->buffer(); }
-  Result<std::span<const std::byte>> Read(const ReadArguments& arguments) override;  // fuse_data.cc
   uint64_t buffer_number() override { return lane_->buffer_number(); }
+  Result<std::span<const std::byte>> Read(const ReadArguments& arguments) override;  // fuse_data.cc
   Interruption* interruption() override { return &lane_->interruption(); }
   fs::client::Lane& lane() { return *lane_; }
 
@@ -51,16 +52,21 @@ class FrontEndThread : public FuseThread, private fs::client::ServerWait {
 
 class FrontEnd {
  public:
-  // `acl`: the kernel is to enforce access control lists; else there are none for it.
   FrontEnd(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, fs::client::ServerAddress address,
-           bool acl = true)
-      : file_system_(file_system), cache_(cache), address_(std::move(address)), acl_(acl) {}
+           const MountConfig& config)
+      : file_system_(file_system),
+        cache_(cache),
+        address_(std::move(address)),
+        acl_(config.acl),
+        sync_(config.synchronous),
+        sync_names_(config.synchronous || config.synchronous_names) {}
 
   // The callback table; their userdata is the FrontEnd.
   static fuse_lowlevel_ops Operations();
 
   fs::client::FileSystem& file_system() { return file_system_; }
   KernelCacheNotifier& cache() { return cache_; }
+  // The kernel is to enforce access control lists; else there are none for it.
   bool acl() const { return acl_; }
   // How long the kernel may use what the thread's last operation returned: `attributes`, if any.
   static fs::client::Keep Keep(const fs::Attributes* attributes) { return lane().keep(attributes); }
@@ -84,6 +90,22 @@ class FrontEnd {
   // where the group may execute. The kernel, which does not get the attributes of a reply, drops those that it has.
   Status ClearPrivileges(uint64_t ino);
 
+  // What mounts with sync or dirsync promise, before a call is answered: of a name in `directory`, of attributes, of an
+  // open file with its data.
+  Status KeepName(uint64_t directory) {
+    return sync_names_ ? file_system_.SyncDirectory(lane(), directory) : Status::Ok();
+  }
+  Status KeepAttributes(uint64_t ino) { return sync_ ? file_system_.SyncDirectory(lane(), ino) : Status::Ok(); }
+  Status KeepFile(fs::client::OpenFile* file) {
+    return sync_ ? file_system_.Sync(lane(), file, /*data_only=*/false) : Status::Ok();
+  }
+  // The same of what was `done` to a name: a Status, or a Result.
+  template <typename Done>
+  Done WithName(uint64_t directory, Done done) {
+    Status kept = done.ok() ? KeepName(directory) : Status::Ok();
+    return kept.ok() ? std::move(done) : Done(std::move(kept));
+  }
+
   // What `termfs stats` and `termfs umount` ask the mount itself, as lines "name value": pid, address, transport,
   // metrics.
   std::string Describe() const;
@@ -105,6 +127,8 @@ class FrontEnd {
   KernelCacheNotifier& cache_;
   const fs::client::ServerAddress address_;
   const bool acl_;
+  const bool sync_;
+  const bool sync_names_;
   const FuseServer* server_ = nullptr;
   MetricsRegistry metrics_;
   Counter& carried_reads_ = metrics_.counter("fuse_carried_reads_total");

@@ -137,7 +137,7 @@ void OnStatx(fuse_req_t request, fuse_ino_t ino, int, int, fuse_file_info* info)
 #endif
 
 void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int which, fuse_file_info* info) {
-  fs::client::FileSystem& file_system = FrontEnd::Of(request).file_system();
+  FrontEnd& front = FrontEnd::Of(request);
   fs::client::SetAttributes set = ToSetAttributes(*attributes, which);
   // chown and truncate clear the set-id bits; the kernel says when (of a directory it does not), and then leaves the
   // mode out.
@@ -156,7 +156,15 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
     }
     set.clears_group_id = *loses;
   }
-  ReplyAttributes(request, file_system.Set(FrontEnd::lane(), ino, set, FileOf(info)));
+  fs::client::OpenFile* const file = FileOf(info);
+  const Result<fs::Attributes> now = front.file_system().Set(FrontEnd::lane(), ino, set, file);
+  if (const Status kept = !now.ok()         ? Status::Ok()
+                          : file != nullptr ? front.KeepFile(file)
+                                            : front.KeepAttributes(ino);
+      !kept.ok()) {
+    return Reply(request, kept);
+  }
+  ReplyAttributes(request, now);
 }
 
 void OnStatFs(fuse_req_t request, fuse_ino_t ino) {

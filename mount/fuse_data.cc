@@ -103,7 +103,7 @@ void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_
   if (status.ok() && fuse_req_ctx(request)->uid != 0) {
     status = front.ClearPrivileges(ino);  // the kernel does not say for this one; root may keep the bits
   }
-  Reply(request, status);
+  Reply(request, status.ok() ? front.KeepFile(FileOf(info)) : status);
 }
 
 void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, fuse_ino_t, off_t target_offset,
@@ -123,6 +123,9 @@ void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, 
                                                   .append = false});  // the kernel knows, also after a fcntl
   if (!copied.ok()) {
     return Reply(request, copied.status());
+  }
+  if (const Status kept = front.KeepFile(FileOf(target_info)); !kept.ok()) {
+    return Reply(request, kept);
   }
   fuse_reply_write(request, *copied);
 }

@@ -20,6 +20,10 @@ void OnOpen(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
     return Reply(request, file.status());
   }
   front.RememberOpen(*file);
+  if (const Status kept = (info->flags & O_TRUNC) != 0 ? front.KeepFile(*file) : Status::Ok(); !kept.ok()) {
+    front.Release(FrontEnd::lane(), *file);
+    return Reply(request, kept);
+  }
   info->fh = reinterpret_cast<uint64_t>(*file);
   switch (front.file_system().pages(*file)) {  // see "Pages under a lease"
     case fs::client::PageUse::kNone:

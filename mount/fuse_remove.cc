@@ -10,13 +10,13 @@ namespace termfs::mount {
 void OnUnlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   FrontEnd& front = FrontEnd::Of(request);
   const KernelCacheNotifier::Change change(front.cache(), parent);
-  Reply(request, front.file_system().Unlink(FrontEnd::lane(), parent, name));
+  Reply(request, front.WithName(parent, front.file_system().Unlink(FrontEnd::lane(), parent, name)));
 }
 
 void OnRemoveDirectory(fuse_req_t request, fuse_ino_t parent, const char* name) {
   FrontEnd& front = FrontEnd::Of(request);
   const KernelCacheNotifier::Change change(front.cache(), parent);
-  Reply(request, front.file_system().RemoveDirectory(FrontEnd::lane(), parent, name));
+  Reply(request, front.WithName(parent, front.file_system().RemoveDirectory(FrontEnd::lane(), parent, name)));
 }
 
 void OnRename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
@@ -25,7 +25,8 @@ void OnRename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_
   const KernelCacheNotifier::Change change(front.cache(), parent);
   const KernelCacheNotifier::Change other_change(front.cache(), new_parent);
   front.cache().Moves({parent, name}, {new_parent, new_name}, (flags & RENAME_EXCHANGE) != 0);
-  Reply(request, front.file_system().Rename(FrontEnd::lane(), parent, name, new_parent, new_name, flags));
+  Reply(request, front.WithName(new_parent, front.file_system().Rename(FrontEnd::lane(), parent, name, new_parent,
+                                                                       new_name, flags)));
 }
 
 }  // namespace termfs::mount

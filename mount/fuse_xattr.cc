@@ -71,7 +71,9 @@ void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char
     return Reply(request, loses.status());
   }
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value), size);
-  Reply(request, FrontEnd::Of(request).file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags, *loses));
+  FrontEnd& front = FrontEnd::Of(request);
+  status = front.file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags, *loses);
+  Reply(request, status.ok() ? front.KeepAttributes(ino) : status);
 }
 
 void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size) {
@@ -107,9 +109,13 @@ void OnListXattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
 }
 
 void OnRemoveXattr(fuse_req_t request, fuse_ino_t ino, const char* name) {
+  FrontEnd& front = FrontEnd::Of(request);
   Status status = Admit(request, name);
   if (status.ok()) {
-    status = FrontEnd::Of(request).file_system().RemoveXattr(FrontEnd::lane(), ino, name);
+    status = front.file_system().RemoveXattr(FrontEnd::lane(), ino, name);
+  }
+  if (status.ok()) {
+    status = front.KeepAttributes(ino);
   }
   if (status.code() == ENODATA && IsAcl(name)) {
     status = Status::Ok();  // as Linux has it: there is none now

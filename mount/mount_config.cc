@@ -63,6 +63,10 @@ Status ApplyOne(std::string_view option, MountConfig& config) {
     config.directory_access_times = false;
   } else if (option == "ro" || option == "rw") {
     config.read_only = option == "ro";
+  } else if (option == "sync" || option == "async") {
+    config.synchronous = option == "sync";
+  } else if (option == "dirsync") {
+    config.synchronous_names = true;
   }
   if (equals == std::string_view::npos && Contains(kKernelOptions, name)) {
     config.kernel.emplace_back(name);
@@ -156,8 +160,10 @@ std::string MountOptionsHelp() {
          "  timeout=SECONDS         longest wait for the server (default 30)\n"
          "  reconnect=SECONDS       how long programs wait for a server that has gone, before they get EIO (default "
          "60; 0: at once)\n"
-         "  ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, dirsync, allow_other: as mount(8) has them;\n"
-         "                          nosuid and nodev are the default, allow_other is for root\n"
+         "  ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, dirsync, allow_other: as mount(8) has them;\n"
+         "                          nosuid and nodev are the default, allow_other is for root. What a call changes on "
+         "a\n"
+         "                          mount with sync is on the SSD when it returns; with dirsync names are\n"
          "  relatime, noatime, nodiratime\n"
          "                          access times move with the first access after a change and once a day (the "
          "default),\n"

@@ -28,6 +28,8 @@ struct MountConfig {
   bool grants = true;                  // the kernel may cache attributes and entries that the server grants
   bool acl = true;                     // access control lists are enforced, and can be seen and set
   bool read_only = false;
+  bool synchronous = false;            // sync: whatever a call has changed is on the SSD when it returns
+  bool synchronous_names = false;      // dirsync: names are
   bool access_times = true;            // relatime; else they stay
   bool directory_access_times = true;  // those of directories, too
   std::vector<std::string> kernel;     // what the kernel or libfuse understands, in the order given

@@ -243,7 +243,7 @@ fs::client::MountOptions ToClientOptions(const MountRequest& request) {
 Status ServeFileSystem(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, MountGuard* guard,
                        const MountRequest& request, const UniqueFd& signals, Readiness& readiness) {
   ASSIGN_OR_RETURN(const std::unique_ptr<fs::client::Lane> last_lane, file_system.OpenLane());
-  FrontEnd front(file_system, cache, request.address, request.config.acl);
+  FrontEnd front(file_system, cache, request.address, request.config);
   EndSignals end_signals(signals);
   Status status;
   {

@@ -238,7 +238,10 @@ Status MemoryFileSystem::Sync(Lane&, OpenFile*, bool) {
   syncs_++;
   return CheckServer();
 }
-Status MemoryFileSystem::SyncDirectory(Lane&, uint64_t) { return CheckServer(); }
+Status MemoryFileSystem::SyncDirectory(Lane&, uint64_t) {
+  syncs_++;
+  return CheckServer();
+}
 
 Result<uint64_t> MemoryFileSystem::Seek(Lane&, OpenFile* file, uint64_t offset, int whence) {
   ReaderLock lock(volume_.mutex);

@@ -182,6 +182,38 @@ TEST_P(FrontEndTest, Write_SyncsWhenAsked) {
   EXPECT_EQ(mount_->Metric("syncs_total"), 2U);
 }
 
+// How often a change on a mount with these options has waited for the SSD.
+TEST_P(FrontEndTest, SynchronousMounts_SyncWhatTheyChange) {
+  for (const bool all : {false, true}) {
+    const MountedMemory mount(1, std::string("threads=2,fuse=") + GetParam() + (all ? ",sync" : ",dirsync"));
+    ASSERT_TRUE(mount.mounted());
+    auto expect = [&, before = uint64_t{0}](const char* what, int result, bool is_name) mutable {
+      EXPECT_EQ(result, 0) << what;
+      const uint64_t now = mount.Metric("syncs_total");
+      EXPECT_EQ(now > before, is_name || all) << what << (all ? " with sync" : " with dirsync");
+      before = now;
+    };
+    const auto at = [&](const char* name) { return mount.Path(name); };
+    UniqueFd file(open(at("f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    expect("create", file.valid() ? 0 : -1, true);
+    expect("mkdir", mkdir(at("d").c_str(), 0755), true);
+    expect("mknod", mknod(at("p").c_str(), S_IFIFO | 0644, 0), true);
+    expect("symlink", symlink("f", at("l").c_str()), true);
+    expect("link", link(at("f").c_str(), at("g").c_str()), true);
+    expect("rename", rename(at("g").c_str(), at("h").c_str()), true);
+    expect("unlink", unlink(at("h").c_str()), true);
+    expect("rmdir", rmdir(at("d").c_str()), true);
+    expect("write", pwrite(file.get(), "data", 4, 0) == 4 ? 0 : -1, false);
+    expect("ftruncate", ftruncate(file.get(), 2), false);
+    expect("chmod", chmod(at("f").c_str(), 0600), false);
+    expect("setxattr", setxattr(at("f").c_str(), "user.a", "b", 1, 0), false);
+    expect("removexattr", removexattr(at("f").c_str(), "user.a"), false);
+    expect("fallocate", posix_fallocate(file.get(), 0, 10), false);
+    file = UniqueFd(open(at("f").c_str(), O_RDWR | O_TRUNC | O_CLOEXEC));
+    expect("open to truncate", file.valid() ? 0 : -1, false);
+  }
+}
+
 TEST_P(FrontEndTest, Append_IsAtTheEndWhateverTheKernelThinks) {
   const UniqueFd here = Open("f", O_WRONLY | O_CREAT | O_APPEND);
   const UniqueFd there(open(mount_->Path("f", 1).c_str(), O_WRONLY | O_APPEND));

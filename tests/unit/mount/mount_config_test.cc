@@ -61,6 +61,21 @@ TEST(ApplyMountOptions, AccessTimesMoveUnlessSaidOtherwise) {
   EXPECT_FALSE(config.access_times);
 }
 
+TEST(ApplyMountOptions, WhatIsSynchronous) {
+  struct Row {
+    const char* options;
+    bool all;
+    bool names;
+  };
+  for (const Row& row : {Row{"", false, false}, Row{"sync", true, false}, Row{"dirsync", false, true},
+                         Row{"sync,async", false, false}, Row{"dirsync,async", false, true}}) {
+    MountConfig config;
+    ASSERT_TRUE(ApplyMountOptions(row.options, config).ok()) << row.options;
+    EXPECT_EQ(config.synchronous, row.all) << row.options;
+    EXPECT_EQ(config.synchronous_names, row.names) << row.options;
+  }
+}
+
 TEST(ApplyMountOptions, AcceptsWhatFstabBrings) {
   MountConfig config;
   ASSERT_TRUE(
