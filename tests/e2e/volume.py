@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the cases share: a Site (build and scratch directory) that makes Volumes, and puts everything away after each case,
 by the process ids of what was started."""
+import contextlib
 import json
 import os
 import shutil
@@ -186,10 +187,16 @@ class Volume:
             shutil.rmtree(path, ignore_errors=True)
 
     def abandon(self, mount):
-        """Takes a mount away whose server is dead."""
+        """Takes a mount away whose server is dead. It may wait for the next one, until a signal says that none comes."""
         self.mounts.remove(mount)
         subprocess.run(["umount", "-l", mount.path], stderr=subprocess.DEVNULL, check=False)
-        eventually(lambda: ended(mount.pid), "the mount's process ends")
+
+        def has_ended():
+            if not ended(mount.pid) and start_time(mount.pid) == self.site.started.get(mount.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(mount.pid, signal.SIGTERM)
+            return ended(mount.pid)
+        eventually(has_ended, "the mount's process ends")
         os.rmdir(mount.path)
 
     def mount(self, options="", **kwargs):
