@@ -47,6 +47,7 @@ class MemorySession {
       stopping_ = true;
       changed_.NotifyAll();
     }
+    MutexLock lock(join_mutex_);  // a session that is abandoned may be closed at the same time
     if (thread_.joinable()) {
       thread_.join();
     }
@@ -104,6 +105,7 @@ class MemorySession {
   }
 
   tlib::client::CallbackHandler* const handler_;
+  Mutex join_mutex_;  // StopCallbacks only
   Mutex mutex_;
   CondVar changed_;
   bool stopping_ GUARDED_BY(mutex_) = false;
