@@ -4,13 +4,15 @@
 namespace termfs::tlib::server {
 
 Result<std::unique_ptr<NetworkPort>> NetworkPort::Create(driver::Nic& nic, driver::ProtectionDomain& domain,
-                                                         uint32_t max_connections) {
+                                                         uint32_t max_connections, WakesPeers wakes) {
   std::unique_ptr<NetworkPort> port(new NetworkPort(domain));
   ASSIGN_OR_RETURN(port->bulk_, BulkPool::Create(domain));
   ASSIGN_OR_RETURN(port->queue_,
                    nic.CreateCompletionQueue(max_connections * (Connection::kMaxSend + Connection::kMaxReceive)));
-  // Answers come in batches, as the SSD's do: who is woken by the first would see but that one, and sleep again.
-  port->queue_->GatherWakeUps();
+  if (wakes == WakesPeers::kOncePerRound) {
+    // Answers come in batches, as the SSD's do: who is woken by the first would see but that one, and sleep again.
+    port->queue_->GatherWakeUps();
+  }
   return port;
 }
 

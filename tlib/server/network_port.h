@@ -20,6 +20,10 @@
 
 namespace termfs::tlib::server {
 
+// When a peer that sleeps is woken by what tasks have sent: as soon as their worker polls again, once for all of it; or
+// by each message, where one task may hold up its worker, and with it what others have sent.
+enum class WakesPeers : uint8_t { kOncePerRound, kAtOnce };
+
 class NetworkPort final : public EventSource {
  public:
   struct Opened {
@@ -28,7 +32,7 @@ class NetworkPort final : public EventSource {
   };
 
   static Result<std::unique_ptr<NetworkPort>> Create(driver::Nic& nic, driver::ProtectionDomain& domain,
-                                                     uint32_t max_connections);
+                                                     uint32_t max_connections, WakesPeers wakes);
 
   // ENOMEM: there are as many as may be. EPROTO: a malformed endpoint. `path`: to a client on another host.
   Result<Opened> Open(driver::Endpoint remote, const std::optional<driver::NetworkPath>& path,

@@ -559,8 +559,10 @@ Result<std::unique_ptr<Region>> Region::Open(const RegionOptions& options, Regio
   return OpenRegionOn(options, std::move(environment), std::move(devices));
 }
 
+bool BlocksWorkers(RegionKind kind) { return MapsDevice(kind) || kind == RegionKind::kRpcBuffer; }
+
 Result<RegionDevices> OpenRegionDevices(const RegionOptions& options, DeviceUse use) {
-  const bool buffered = MapsDevice(options.kind) || options.kind == RegionKind::kRpcBuffer;
+  const bool buffered = BlocksWorkers(options.kind);
   RegionDevices devices;
   ASSIGN_OR_RETURN(DeviceFile file, OpenDeviceFile(options.device, buffered ? OpenMode::kBuffered : OpenMode::kDirect,
                                                    kRegionStart, use));

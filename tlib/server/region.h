@@ -64,6 +64,9 @@ class PieceSink {
   virtual Status Take(std::span<const Piece> pieces) = 0;
 };
 
+// Whether its tasks wait for the SSD in calls and page faults, and their worker with them.
+bool BlocksWorkers(driver::RegionKind kind);
+
 class Region {
  public:
   using Progress = std::function<void(uint64_t done, uint64_t total)>;  // bytes; may be null

@@ -126,7 +126,9 @@ class ServerImpl final : public Server {
   Status Init(driver::Nic& nic, const ServerOptions& options, Service& service) {
     nic_ = &nic;
     ASSIGN_OR_RETURN(domain_, nic.CreateProtectionDomain());
-    ASSIGN_OR_RETURN(workers_, WorkerSet::Start(nic, *domain_, options.workers));
+    ASSIGN_OR_RETURN(workers_, WorkerSet::Start(nic, *domain_, options.workers,
+                                                BlocksWorkers(options.region.kind) ? WakesPeers::kAtOnce
+                                                                                   : WakesPeers::kOncePerRound));
     ASSIGN_OR_RETURN(
         region_,
         Region::Open(options.region, {.nic = nic,

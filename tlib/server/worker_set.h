@@ -32,8 +32,10 @@ class WorkerSet {
  public:
   static constexpr size_t kMostBound = 32;
 
-  // `count` workers that take turns, and one for each CPU that this thread may run on, up to kMostBound.
-  static Result<std::unique_ptr<WorkerSet>> Start(driver::Nic& nic, driver::ProtectionDomain& domain, uint32_t count);
+  // `count` workers that take turns, and one for each CPU that this thread may run on, up to kMostBound. `wakes`: by
+  // what their tasks send.
+  static Result<std::unique_ptr<WorkerSet>> Start(driver::Nic& nic, driver::ProtectionDomain& domain, uint32_t count,
+                                                  WakesPeers wakes = WakesPeers::kOncePerRound);
   ~WorkerSet() { Stop(); }
   WorkerSet(const WorkerSet&) = delete;
   WorkerSet& operator=(const WorkerSet&) = delete;
@@ -52,7 +54,7 @@ class WorkerSet {
  private:
   WorkerSet() = default;
   static Result<std::unique_ptr<WorkerUnit>> MakeUnit(driver::Nic& nic, driver::ProtectionDomain& domain,
-                                                      uint32_t index, uint32_t connections);
+                                                      uint32_t index, uint32_t connections, WakesPeers wakes);
   std::vector<std::unique_ptr<WorkerUnit>> units_;
   std::vector<std::unique_ptr<WorkerUnit>> bound_;
   std::atomic<uint32_t> next_{0};
