@@ -23,6 +23,7 @@ constexpr int kMostLosses = 8;                  // of the link, during one reque
 constexpr milliseconds kLook{50};               // at the interruption of a caller that waits
 constexpr milliseconds kPatienceByMap{500};     // of a lane that waits for nobody
 constexpr milliseconds kPatienceToJoin{10000};  // with a session whose server lets a step of it time out
+constexpr milliseconds kPauseOfJoins{1000};     // after one that took the server its time
 constexpr uint16_t kMostSlots = 1024;
 
 bool IsLoss(const Status& status) { return status.code() == ENOTCONN; }
@@ -269,7 +270,7 @@ bool ServerLink::RejoinAtOnce(VolumeLane& lane, const Status& why) {
   const SpinHold in_use(lane.in_use_);
   const Status joined = JoinNow(lane);
   if (!joined.ok() && joined.code() != ENOTCONN) {  // the server took its time
-    lane.next_join_ = steady_clock::now() + kLongestPause;
+    lane.next_join_ = steady_clock::now() + kPauseOfJoins;
   }
   return joined.ok();
 }
