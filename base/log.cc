@@ -7,6 +7,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <mutex>
 
 #include "base/unique_fd.h"
@@ -77,6 +78,8 @@ Status StartLog(LogLevel level, const std::string& path, const std::string& name
     sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   } else {
     const int links = link == LogLink::kRefused ? O_NOFOLLOW : 0;
+    std::error_code unmade;  // said by open
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), unmade);
     UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | links, 0666));
     if (!fd.valid() && errno == ELOOP && links != 0) {
       return Status::Error(ELOOP, "the log file " + path + " is a symbolic link; put a file there, or nothing");

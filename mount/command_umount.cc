@@ -88,7 +88,9 @@ Status WaitForProcess(const UniqueFd& process, int pid) {
     polled = poll(&ended, 1, kEndMs);
   } while (polled < 0 && errno == EINTR);
   if (polled <= 0) {
-    return Status::Error(ETIMEDOUT, "unmounted, but its process " + std::to_string(pid) + " has not ended");
+    return Status::Error(ETIMEDOUT, "unmounted, but its process " + std::to_string(pid) +
+                                        " has not ended: it may wait for a server that is gone, with what was written; "
+                                        "SIGTERM ends that");
   }
   return Status::Ok();
 }

@@ -91,7 +91,7 @@ class FrontEnd {
   Status ClearPrivileges(uint64_t ino);
 
   // What mounts with sync or dirsync promise, before a call is answered: of a name in `directory`, of attributes, of an
-  // open file with its data.
+  // open file with its data. What the call itself was granted is forgotten by that.
   Status KeepName(uint64_t directory) {
     return sync_names_ ? file_system_.SyncDirectory(lane(), directory) : Status::Ok();
   }

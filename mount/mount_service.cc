@@ -123,10 +123,14 @@ class EndSignals {
     pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
     return poll(&ready, 1, 0) > 0;
   }
+  // Writes, before the mount began to end: programs have heard of those.
+  void set_lost_before(uint64_t lost) { lost_before_ = lost; }
+  uint64_t lost_before() const { return lost_before_; }
 
  private:
   const int fd_;
   bool came_ = false;
+  uint64_t lost_before_ = 0;
 };
 
 // Programs have gone on without them; so a server that has gone is waited for as long as they would have waited.
@@ -134,7 +138,8 @@ Status AwaitServerForWrites(fs::client::FileSystem& file_system, EndSignals& sig
   if (file_system.AwaitsServerForWrites()) {
     LOG_WARNING("the server is gone, and has not taken all that was written; it is waited for, or a signal");
   }
-  const uint64_t lost = file_system.AwaitServerForWrites([&signals] { return signals.Again(); });
+  const uint64_t lost =
+      file_system.AwaitServerForWrites([&signals] { return signals.Again(); }) - signals.lost_before();
   return lost == 0 ? Status::Ok()
                    : Status::Error(EIO,
                                    "the mount has ended without the server; writes that had returned and may be "
@@ -184,6 +189,7 @@ Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& fr
     readiness.Ok();
     told_to_end = signals.Wait(server.ended_fd());
   }
+  signals.set_lost_before(file_system.lost_writes());
   const auto progress = [&, looks = uint64_t{0}]() mutable {
     looks += file_system.AwaitsServerForWrites() && !signals.Again() ? 1 : 0;  // it waits, and is not stuck
     return server.requests() + looks;

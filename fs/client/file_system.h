@@ -330,11 +330,12 @@ class FileSystem {
   // The server has gone, and is waited for, while writes have returned that it has not taken. Any thread.
   virtual bool AwaitsServerForWrites() const { return false; }
   // At the end of a mount: until there is none such any more, or `ends` says so, which is asked all the time. How many
-  // of them are lost.
+  // writes that had returned are lost, of the whole mount.
   virtual uint64_t AwaitServerForWrites(const std::function<bool()>& ends) {
     static_cast<void>(ends);
     return 0;
   }
+  virtual uint64_t lost_writes() const { return 0; }
 
   // Every operation fails with ENOTCONN from now on, and those that wait for the server return. For the end of a mount
   // whose server does not answer. Any thread.

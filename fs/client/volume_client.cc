@@ -436,11 +436,10 @@ void VolumeClient::DropOwn(uint64_t directory, const std::string& name) {
 
 uint64_t VolumeClient::AwaitServerForWrites(const std::function<bool()>& ends) {
   constexpr std::chrono::milliseconds kLook{50};
-  const uint64_t lost = first_writes_.lost();
   while (AwaitsServerForWrites() && !ends()) {
     std::this_thread::sleep_for(kLook);
   }
-  return first_writes_.lost() - lost + first_writes_.posted();
+  return first_writes_.lost() + first_writes_.posted();
 }
 
 void VolumeClient::Abandon(const std::string& why) { link_->Abandon(why); }

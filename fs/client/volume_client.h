@@ -156,6 +156,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<FileSystemStatus> StatFs(Lane& lane, uint64_t ino) override;
   bool AwaitsServerForWrites() const override { return link_->waiting() && first_writes_.posted() > 0; }
   uint64_t AwaitServerForWrites(const std::function<bool()>& ends) override;
+  uint64_t lost_writes() const override { return first_writes_.lost(); }
   void Abandon(const std::string& why) override;
   std::string transport() const override { return link_->transport(); }
   std::vector<MetricValue> Metrics() const override;

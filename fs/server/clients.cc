@@ -105,7 +105,8 @@ Result<Clients::Standing> Clients::Arrived(const tlib::server::SessionInfo& info
       }
       entry.session = info.id.value;
       entry.resumed = false;
-      entry.until = steady_clock::now() + std::max(entry.patience, kLeastToResume);
+      entry.arrived = steady_clock::now();
+      entry.until = entry.arrived + std::max(entry.patience, kLeastToResume);
       entry.process.reset();
       return Standing::kReturned;
     }
@@ -129,6 +130,16 @@ Result<Clients::Standing> Clients::Arrived(const tlib::server::SessionInfo& info
     return Status::Error(EBUSY, "a session of the same client has just begun");
   }
   return Standing::kNew;
+}
+
+void Clients::Resuming(uint64_t client) {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(client);
+  if (found != entries_.end() && found->second.session != 0 && !found->second.resumed) {
+    Entry& entry = found->second;
+    entry.until =
+        std::min(steady_clock::now() + std::max(entry.patience, kLeastToResume), entry.arrived + kLongestPatience);
+  }
 }
 
 void Clients::Resumed(uint64_t client) {

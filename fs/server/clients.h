@@ -57,6 +57,8 @@ class Clients {
   Result<Standing> Arrived(const tlib::server::SessionInfo& info) EXCLUDES(mutex_);
   // It is about to be granted something. Only for one that is expected for as long as that lasts.
   Status NoteCaches(uint64_t client) EXCLUDES(mutex_);
+  // It says what it had, and goes on doing so: its time begins anew, up to an hour after it has arrived.
+  void Resuming(uint64_t client) EXCLUDES(mutex_);
   // It has opened again what it had open, and its kernel has dropped what it was granted.
   void Resumed(uint64_t client) EXCLUDES(mutex_);
   struct Expected {
@@ -92,6 +94,7 @@ class Clients {
     bool locks = false;   // the same of locks
     std::chrono::seconds patience{0};
     TimePoint until{};  // when away, or not resumed
+    TimePoint arrived{};
     std::shared_ptr<const UniqueFd> process{};
     uint32_t pid = 0;  // as in the store
     uint64_t started = 0;

@@ -228,6 +228,7 @@ Result<Bytes> FileService::DescribeOpened(const Request& request, const metadata
 
 Result<Bytes> FileService::Reopen(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Reopen>(request.call.body()));
+  clients_.Resuming(request.session.client);
   RETURN_IF_ERROR(ReopenInode(request, body.ino, body.count, body.notify).status());
   return Bytes{};
 }

@@ -103,6 +103,7 @@ Result<Bytes> FileService::Reclaim(const Request& request) {
   if (clients_.HasResumed(request.session.client)) {
     return Status::Error(EINVAL, "locks are said before what is open has been");
   }
+  clients_.Resuming(request.session.client);
   std::vector<LockRequest> part;
   for (const auto& lock : body.locks) {
     ASSIGN_OR_RETURN(const LockRequest wanted, RequestOf(*lock, HolderOf(request.session)));

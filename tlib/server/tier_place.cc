@@ -90,6 +90,11 @@ Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_byt
   return CheckRoom(needed_bytes, /*instead=*/true);
 }
 
+bool TierPlace::InUse(const std::string& directory) {
+  const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  return fd.valid() && LockedBy(fd) > 0;
+}
+
 Result<UniqueFd> TierPlace::Lock() const {
   UniqueFd fd(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd.valid()) {

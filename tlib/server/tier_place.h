@@ -27,6 +27,9 @@ class TierPlace {
   static Result<TierPlace> Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                 uint64_t most_bytes);
 
+  // Whether a process that can be seen from here has entered `directory`.
+  static bool InUse(const std::string& directory);
+
   const std::string& path() const { return path_; }
   std::string File(const char* name) const { return path_ + "/" + name; }
   // That `more_bytes` fit, after a tmpfs of one's own may hold `most_bytes` (0: it is not one's own). ENOSPC.

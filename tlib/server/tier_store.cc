@@ -274,7 +274,10 @@ Result<std::optional<KeptTier>> TierStore::LookAtKept(const TierOptions& options
     return std::optional<KeptTier>();
   }
   const auto other = OtherOwner(kept.directory, options.record);
-  const bool foreign = !other.ok() || other->has_value();
+  const bool foreign = other.ok() ? other->has_value() : recorded;
+  if (!recorded && foreign && TierPlace::InUse(kept.directory)) {
+    return std::optional<KeptTier>();  // its server runs
+  }
   if (!recorded && !foreign) {
     return std::optional<KeptTier>();
   }
