@@ -16,6 +16,19 @@ from cases_posix import LIBC, MIB, PUNCH_HOLE_KEEP_SIZE, libc, read_file, write_
 from volume import alone, check, ended, eventually, run, stop
 
 
+def lose_memory(volume, m, opened):
+    """The server is killed and its tmpfs dropped, with descriptors of the mount open; another mount of what is left."""
+    volume.kill()
+    for fd in opened:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    volume.abandon(m)
+    volume.drop_tier()
+    volume.fsck()
+    volume.serve()
+    return volume.mount()
+
+
 def log_of(volume):
     with open(os.path.join(volume.path, "log"), encoding="utf-8") as lines:
         return lines.read()
@@ -187,15 +200,7 @@ def case_lost_memory_keeps_synchronous_writes(site):
         files[name] = bytes(data)
         opened.append(fd)
     check(volume.metrics()["pages_dirty"] == 0, "nothing waits to be written")
-    volume.kill()
-    for fd in opened:
-        with contextlib.suppress(OSError):
-            os.close(fd)
-    volume.abandon(m)
-    volume.drop_tier()
-    volume.fsck()
-    volume.serve()
-    m = volume.mount()
+    m = lose_memory(volume, m, opened)
     for name, data in files.items():
         found = read_file(m / name) if os.path.exists(m / name) else None
         check(found == data, f"{name} after the loss of memory")
@@ -214,14 +219,7 @@ def case_lost_memory_keeps_synchronous_fallocate(site):
         check(volume.metrics()["pages_dirty"] == 0, "nothing waits to be written")
         os.posix_fallocate(fd, 0, 20000)
         opened.append(fd)
-    volume.kill()
-    for fd in opened:
-        with contextlib.suppress(OSError):
-            os.close(fd)
-    volume.abandon(m)
-    volume.drop_tier()
-    volume.serve()
-    m = volume.mount()
+    m = lose_memory(volume, m, opened)
     for name in ("sync", "dsync"):
         check(read_file(m / name) == b"x" * 100 + bytes(6000) + b"x" * 3900 + bytes(10000), f"{name} after the loss of memory")
 
