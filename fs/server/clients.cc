@@ -23,8 +23,6 @@ constexpr std::chrono::seconds kLongestPatience{3600};
 // Of a process on another host that is ending: its kernel has closed the connection with us, and ends that with its
 // mount next. Programs there can no longer use what it was granted then.
 constexpr std::chrono::seconds kLastMoments{2};
-// Who has arrived again has as long to resume, though it said that it would not be patient.
-constexpr std::chrono::seconds kLeastToResume{5};
 
 std::chrono::seconds PatienceOf(uint32_t seconds) { return std::min(std::chrono::seconds(seconds), kLongestPatience); }
 
@@ -106,7 +104,7 @@ Result<Clients::Standing> Clients::Arrived(const tlib::server::SessionInfo& info
       entry.session = info.id.value;
       entry.resumed = false;
       entry.arrived = steady_clock::now();
-      entry.until = entry.arrived + std::max(entry.patience, kLeastToResume);
+      entry.until = EndOfResuming(entry);
       entry.process.reset();
       return Standing::kReturned;
     }
@@ -136,10 +134,13 @@ void Clients::Resuming(uint64_t client) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(client);
   if (found != entries_.end() && found->second.session != 0 && !found->second.resumed) {
-    Entry& entry = found->second;
-    entry.until =
-        std::min(steady_clock::now() + std::max(entry.patience, kLeastToResume), entry.arrived + kLongestPatience);
+    found->second.until = EndOfResuming(found->second);
   }
+}
+
+Clients::TimePoint Clients::EndOfResuming(const Entry& entry) const {
+  const auto time = std::max<std::chrono::milliseconds>(entry.patience, least_to_resume_);
+  return std::min(steady_clock::now() + time, entry.arrived + kLongestPatience);
 }
 
 void Clients::Resumed(uint64_t client) {

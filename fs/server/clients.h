@@ -41,9 +41,13 @@ class Clients {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
+  // Who has arrived again has as long to resume, though it said that it would not be patient.
+  static constexpr std::chrono::seconds kLeastToResume{5};
+
   // `longest_grant`: so long the kernel of a client may use what it was granted.
-  Clients(metadata::Namespace& names, std::chrono::milliseconds longest_grant)
-      : names_(names), longest_grant_(longest_grant) {}
+  Clients(metadata::Namespace& names, std::chrono::milliseconds longest_grant,
+          std::chrono::milliseconds least_to_resume = kLeastToResume)
+      : names_(names), longest_grant_(longest_grant), least_to_resume_(least_to_resume) {}
 
   // Those that the store knows are away from now on, as far as their processes live.
   Status Load() EXCLUDES(mutex_);
@@ -102,9 +106,12 @@ class Clients {
     bool silent() const { return session != 0 && !resumed && std::chrono::steady_clock::now() >= until; }
   };
   void Forget(uint64_t client) EXCLUDES(mutex_);
+  // From now on, for one that is to resume.
+  TimePoint EndOfResuming(const Entry& entry) const;
 
   metadata::Namespace& names_;
   const std::chrono::milliseconds longest_grant_;
+  const std::chrono::milliseconds least_to_resume_;
   std::atomic<bool> any_holds_{false};  // false: no entry holds anything, nor ever will
   std::atomic<bool> any_locks_{false};
   mutable Mutex mutex_;
