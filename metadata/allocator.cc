@@ -7,6 +7,11 @@
 #include "metadata/records.h"
 
 namespace termfs::metadata {
+namespace {
+
+constexpr uint64_t kMostPending = 2 * kGroupPages;  // in one record
+
+}  // namespace
 
 uint32_t PagesInGroup(uint64_t capacity, uint64_t group) {
   const uint64_t start = group * kGroupPages;
@@ -230,9 +235,15 @@ Result<std::vector<RegionRange>> SpaceChange::Take(InodeNumber ino, uint64_t pag
   return ranges;
 }
 
+// In pieces, each of which is made free in one step.
 Status SpaceChange::Free(const RegionRange& range) {
   pending_ += static_cast<int64_t>(range.pages);
-  return transaction_.Put(PendingKey(range.server, range.first), EncodeNumber(range.pages));
+  const uint64_t end = range.first.value + range.pages;
+  for (uint64_t page = range.first.value; page < end; page += kMostPending) {
+    RETURN_IF_ERROR(
+        transaction_.Put(PendingKey(range.server, {page}), EncodeNumber(std::min(kMostPending, end - page))));
+  }
+  return Status::Ok();
 }
 
 Status SpaceChange::TakePending(const RegionRange& range) {

@@ -16,6 +16,7 @@ bool Ending::MayBeOpen(uint64_t ino) {
     // In this order: who has just lost an opener is expected since before.
     if (inode->opens.empty() && !clients_.AnyExpected()) {
       inode->releasing = true;
+      inode->ForgetExtents();  // for a copy under way: what it finds is not the file's any more
       inode_ = std::move(inode);
       return false;
     }
@@ -42,6 +43,7 @@ void Ending::Committed(metadata::Removed& removed) {
   {
     MutexLock lock(inode->mutex);
     inode->times_dirty = inode->ahead_noted = false;
+    inode->ForgetExtents();  // the copy may have looked them up again before the commit
   }
   inode->gate.Leave(GateMode::kExclusive);
 }

@@ -12,12 +12,14 @@ namespace {
 constexpr std::chrono::milliseconds kPeriod{1000};
 constexpr std::chrono::milliseconds kGather{20};
 constexpr size_t kBatch = 256;
+constexpr uint64_t kPagesPerStep = 65536;  // flushed or freed, before it is looked whether anything else is to be done
 
 }  // namespace
 
 void Reclaimer::Start(tlib::server::Server& server) {
   server_ = &server;
   thread_ = std::thread([this] { Loop(); });
+  log_thread_ = std::thread([this] { SyncLogs(); });
 }
 
 void Reclaimer::Stop() {
@@ -25,10 +27,12 @@ void Reclaimer::Stop() {
     MutexLock lock(mutex_);
     stopping_ = true;
     wake_.NotifyAll();
+    log_wake_.NotifyAll();
     pass_ended_.NotifyAll();
   }
   if (thread_.joinable()) {
     thread_.join();
+    log_thread_.join();
   }
 }
 
@@ -135,25 +139,28 @@ void Reclaimer::Loop() {
     truncations_.insert(truncations->begin(), truncations->end());
     after = truncations->back();
   }
-  Settle();
   auto next_tick = std::chrono::steady_clock::now() + kPeriod;
+  bool settling = true;
   while (true) {
     {
       MutexLock lock(mutex_);
       ++passes_begun_;
     }
     Pass();
-    DoWork();
     if (std::chrono::steady_clock::now() >= next_tick) {
       WriteDirtyTimes();
-      SyncLog();
       next_tick = std::chrono::steady_clock::now() + kPeriod;
+      settling = true;
+    }
+    settling = settling && !settled() && SettleStep();
+    if (!settling) {
+      DoWork();
     }
     MutexLock lock(mutex_);
     passes_ended_ = passes_begun_;
     pass_ended_.NotifyAll();
     const auto due = [&]() REQUIRES(mutex_) { return std::min(next_tick, gathering_until_.value_or(next_tick)); };
-    while (!stopping_ && !kicked_ && std::chrono::steady_clock::now() < due()) {
+    while (!stopping_ && !kicked_ && !settling && std::chrono::steady_clock::now() < due()) {
       wake_.WaitUntil(mutex_, due());
     }
     if (stopping_) {
@@ -200,14 +207,30 @@ void Reclaimer::DoWork() {
   }
 }
 
-void Reclaimer::Settle() {
-  const tlib::server::PageRange all{PageIndex{0}, names_.superblock().capacity_pages};
-  const Status flushed = server_->RunInCoroutine([&] { return server_->region().Flush({&all, 1}); });
-  if (!flushed.ok()) {
-    LOG_ERROR("flushing what the last server left dirty: {}", flushed.ToDebugString());
-    return;  // until the next start, growing files are flushed where they need not be
+bool Reclaimer::SettleStep() {
+  const uint64_t pages = names_.superblock().capacity_pages;
+  uint64_t begin;
+  {
+    MutexLock lock(mutex_);
+    begin = settled_to_;
   }
-  settled_.store(true, std::memory_order_release);
+  const tlib::server::PageRange range{PageIndex{begin}, begin < pages ? std::min(kPagesPerStep, pages - begin) : 0};
+  const Status flushed = server_->RunInCoroutine([&] { return server_->region().Flush({&range, 1}); });
+  if (std::exchange(settle_fails_, !flushed.ok()) == flushed.ok() && !flushed.ok()) {
+    LOG_ERROR("flushing what is dirty in memory, tried again each second: {}", flushed.ToDebugString());
+  }
+  MutexLock lock(mutex_);
+  if (flushed.ok() && settled_to_ == begin) {
+    settled_to_ = begin + range.count;
+    settled_.store(settled_to_ >= pages, std::memory_order_release);
+  }
+  return flushed.ok() && !settled();
+}
+
+void Reclaimer::Unsettle() {
+  MutexLock lock(mutex_);
+  settled_to_ = 0;
+  settled_.store(false, std::memory_order_release);
 }
 
 void Reclaimer::Pass() {
@@ -272,8 +295,9 @@ Result<bool> Reclaimer::ReleaseOrphan(Inode& inode) {
   }
   const Status released = names_.ReleaseOrphan(inode.ino);
   NoteChange();
+  MutexLock lock(inode.mutex);
+  inode.ForgetExtents();  // they may have looked them up again before that
   if (released.code() == EINVAL) {  // it was given a name before it was closed
-    MutexLock lock(inode.mutex);
     inode.unlinked = inode.releasing = false;
   } else if (!released.ok() && released.code() != ESTALE) {
     return released;  // part of it may be gone, so it stays one that nobody can open
@@ -345,16 +369,21 @@ void Reclaimer::FreePending() {
       }
       continue;
     }
-    if (const Status freed = Free(*pending); !freed.ok()) {
+    size_t count = 0;
+    for (uint64_t pages = 0; count < pending->size() && pages < kPagesPerStep; count++) {
+      pages += (*pending)[count].pages;
+    }
+    const std::span<const metadata::RegionRange> step = std::span(*pending).first(count);
+    if (const Status freed = Free(step); !freed.ok()) {
       LOG_ERROR("freeing space: {}", freed.ToDebugString());
       return;
     }
     NoteChange();
-    next_pending_ = {pending->back().first.value + pending->back().pages};
+    next_pending_ = {step.back().first.value + step.back().pages};
   }
 }
 
-Status Reclaimer::Free(const std::vector<metadata::RegionRange>& pending) {
+Status Reclaimer::Free(std::span<const metadata::RegionRange> pending) {
   // Not before it is durable: power loss may bring the file back, and its bytes must then be there.
   RETURN_IF_ERROR(names_.Sync());
   std::vector<tlib::server::PageRange> ranges;
@@ -383,6 +412,23 @@ void Reclaimer::WriteDirtyTimes() {
     }
     NoteIfDirty(*inode);
     NoteChange();
+  }
+}
+
+// On a thread of its own: what else there is to do may take long.
+void Reclaimer::SyncLogs() {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      const auto due = std::chrono::steady_clock::now() + kPeriod;
+      while (!stopping_ && std::chrono::steady_clock::now() < due) {
+        log_wake_.WaitUntil(mutex_, due);
+      }
+      if (stopping_) {
+        return;
+      }
+    }
+    SyncLog();
   }
 }
 
@@ -455,16 +501,21 @@ Result<bool> Reclaimer::CloseLast(metadata::Namespace& names, Inode& inode) {
     end = inode.ahead.end;
     inode.ahead = {};
     noted = std::exchange(inode.ahead_noted, false);
-    inode.Remove(begin, end);
-  }
-  for (bool more = noted; more;) {
-    const Result<bool> trimmed = names.TrimAhead(inode.ino);
-    if (!trimmed.ok()) {
-      MutexLock lock(inode.mutex);
-      inode.ahead_noted = true;
-      return trimmed.status();
+    if (noted) {
+      inode.ForgetExtents();  // the store frees all beyond the size: what a write that failed had got, too
     }
-    more = *trimmed;
+  }
+  if (noted) {
+    Result<bool> more = true;
+    while (more.ok() && *more) {
+      more = names.TrimAhead(inode.ino);
+    }
+    MutexLock lock(inode.mutex);
+    inode.ForgetExtents();  // who has opened the file meanwhile may have looked them up
+    if (!more.ok()) {
+      inode.ahead_noted = true;
+      return more.status();
+    }
   }
   RETURN_IF_ERROR(WriteTimes(names, inode));
   return begin < end;

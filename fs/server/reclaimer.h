@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reclaimer: the thread for what follows an operation later. It releases orphans that nobody has open, ends
-// truncations, makes freed pages zero and free again, writes times to the store within a second, and syncs its log
-// every second.
+// truncations, makes freed pages zero and free again, and writes times to the store within a second. A second thread
+// syncs the store's log every second, whatever the first is at.
 //
 // Freed space: the operation that freed it has revoked all maps before (fs/server/coherence.h), so a pending range is
 // named by nobody: once the freeing is durable, Zero it, then CommitFree. In bounded steps, so that nothing here takes
@@ -16,6 +16,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <span>
 #include <thread>
 #include <unordered_set>
 #include <vector>
@@ -66,8 +67,11 @@ class Reclaimer {
   // long time, and needs nobody who may wait for space. ECANCELED: the reclaimer stops. Not from a task.
   Status Run(const std::function<Status()>& work) EXCLUDES(mutex_);
 
-  // What was dirty when the server started, from the one before, is on the SSD.
+  // What was dirty when the server started, from the one before, is on the SSD; and since Unsettle, everything.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
+
+  // A flush has failed: what memory holds may not be what the SSD does, until it has been flushed again.
+  void Unsettle() EXCLUDES(mutex_);
 
   // There are files that nobody has open or by name, whose space and quota a pass gives back.
   bool HasOrphans() EXCLUDES(mutex_);
@@ -82,7 +86,8 @@ class Reclaimer {
  private:
   void Loop();
   void DoWork() EXCLUDES(mutex_);
-  void Settle();
+  // Flushes some of what settled() asks for. False: that was all, or it failed.
+  bool SettleStep() EXCLUDES(mutex_);
   void Pass();
   void ReleaseOrphans();
   // False: not now. REQUIRES: exclusive in its gate.
@@ -90,9 +95,10 @@ class Reclaimer {
   void EndTruncations();
   void CloseInodes();
   void FreePending();
-  Status Free(const std::vector<metadata::RegionRange>& pending);
+  Status Free(std::span<const metadata::RegionRange> pending);
   void WriteDirtyTimes();
   static Status WriteAccessTime(metadata::Namespace& names, Inode& inode);
+  void SyncLogs() EXCLUDES(mutex_);
   void SyncLog();
   using Inodes = std::unordered_set<uint64_t>;
   Inodes Take(Inodes Reclaimer::*set) EXCLUDES(mutex_);
@@ -107,10 +113,14 @@ class Reclaimer {
   tlib::server::Server* server_ = nullptr;
   std::atomic<bool> changed_{false};
   std::atomic<bool> settled_{false};
-  PageIndex next_pending_;  // the thread's: pending space is looked for from here on
+  // The thread's.
+  PageIndex next_pending_;  // pending space is looked for from here on
+  bool settle_fails_ = false;
 
   Mutex mutex_;
   CondVar wake_;
+  CondVar log_wake_;
+  uint64_t settled_to_ GUARDED_BY(mutex_) = 0;  // pages
   bool stopping_ GUARDED_BY(mutex_) = false;
   bool kicked_ GUARDED_BY(mutex_) = false;
   // A pass is due then. More is waited for: a pass for each of many removals would cost more than the removals.
@@ -131,6 +141,7 @@ class Reclaimer {
   std::vector<Work*> work_ GUARDED_BY(mutex_);
   CondVar work_ended_;
   std::thread thread_;
+  std::thread log_thread_;
 };
 
 }  // namespace termfs::fs::server

@@ -105,7 +105,8 @@ Status FileService::CleanTail(const Request& request, Inode& inode) {
     size = inode.size;
   }
   ASSIGN_OR_RETURN(const bool zero, TailIsZero(request, inode, size));
-  // Until all that a killed server left dirty is flushed, zeros in memory do not say what is on the SSD.
+  // Until all that a killed server left dirty is flushed, or what could not be flushed, zeros in memory do not say what
+  // is on the SSD.
   if (!zero || !reclaimer_.settled()) {
     RETURN_IF_ERROR(ZeroTail(request, inode, size));
   }
@@ -141,7 +142,11 @@ Status FileService::ZeroTail(const Request& request, Inode& inode, uint64_t size
     return Status::Ok();
   }
   const tlib::server::PageRange page{PageIndex{segments[0].region_page}, 1};
-  return region().Flush({&page, 1});
+  Status flushed = region().Flush({&page, 1});
+  if (!flushed.ok()) {
+    reclaimer_.Unsettle();
+  }
+  return flushed;
 }
 
 Status FileService::ZeroBytes(const Request& request, Inode& inode, uint64_t begin, uint64_t end) {

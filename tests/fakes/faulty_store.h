@@ -29,10 +29,14 @@ class FaultyStore : public KeyValueStore {
   // Runs `action` once, just before the next commit: what another thread might do in between. Not thread-safe.
   void BeforeNextCommit(std::function<void()> action) { before_commit_ = std::move(action); }
   int commits() const { return commits_; }
+  int syncs() const { return syncs_; }
 
   std::unique_ptr<Transaction> Begin() override { return std::make_unique<FaultyTransaction>(*this, store_.Begin()); }
   std::unique_ptr<Reader> Snapshot() override { return store_.Snapshot(); }
-  Status SyncWal() override { return store_.SyncWal(); }
+  Status SyncWal() override {
+    ++syncs_;
+    return store_.SyncWal();
+  }
 
  private:
   class FaultyTransaction : public Transaction {
@@ -75,6 +79,7 @@ class FaultyStore : public KeyValueStore {
   std::atomic<int> failing_ = 0;
   std::atomic<int> passing_ = 0;
   std::atomic<int> commits_ = 0;
+  std::atomic<int> syncs_{0};
 };
 
 }  // namespace termfs::metadata

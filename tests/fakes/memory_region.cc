@@ -67,6 +67,12 @@ Status MemoryServer::Zero(std::span<const tlib::server::PageRange> ranges) {
 }
 
 Status MemoryServer::Flush(std::span<const tlib::server::PageRange> ranges) {
+  while (holding_flushes_) {
+    tlib::server::Task::ParkUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(5));
+  }
+  if (flush_fails_.exchange(false)) {
+    return Status::Error(EIO, "injected: the device does not flush");
+  }
   for (const auto& range : ranges) {
     RETURN_IF_ERROR(ForPages(StartOf(range.first), range.count << kPageBits,
                              [this](const std::byte* page, uint64_t, uint64_t part) {

@@ -65,6 +65,10 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   void Mute(uint64_t session);
   // WriteFrom, or Write, fails (EIO) after so many more pages, once.
   void FailWriteAfter(int64_t pages) { pages_until_failure_ = pages; }
+  // The next one fails (EIO), and its bytes stay as they were.
+  void FailNextFlush() { flush_fails_ = true; }
+  // Flushes do not end, while it is on; the service stops only after it is off again.
+  void HoldFlushes(bool on) { holding_flushes_ = on; }
   // One that nobody waited for.
   void FailFlush() { failed_flushes_++; }
   uint64_t last_session() const { return next_session_ - 1; }
@@ -140,6 +144,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::atomic<uint64_t> detached_{0};
   std::atomic<int64_t> pages_until_failure_{-1};  // negative: never
   std::atomic<uint64_t> failed_flushes_{0};
+  std::atomic<bool> flush_fails_{false};
+  std::atomic<bool> holding_flushes_{false};
   std::atomic<uint16_t> given_up_opcode_{0};
   std::atomic<bool> holding_{false};
   std::atomic<int> reads_failure_{0};

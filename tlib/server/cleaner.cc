@@ -259,11 +259,10 @@ Status Cleaner::WriteBackBusy(PageIndex page) {
   std::vector<PageIndex> skipped;
   do {
     skipped.clear();
-    states_.AwaitQuiet(page);
-    if (states_.Peek(page).state() == PageState::kDirty) {
+    if (states_.AwaitQuiet(page).state() == PageState::kDirty) {
       RETURN_IF_ERROR(WriteBackWindow({&page, 1}, skipped));
     }
-  } while (!skipped.empty());  // a writer came in between
+  } while (!skipped.empty());  // a writer came in between, or somebody else writes it back: that is to end, too
   return Status::Ok();
 }
 

@@ -26,7 +26,7 @@ Status Frames::SetLimit(uint32_t limit, const std::function<void()>& progress) {
     return Status::Error(EINVAL, "more frames than the region can have");
   }
   if (limit < this->limit()) {
-    Lower(limit);
+    Lower(limit, progress);
     return Status::Ok();
   }
   return Raise(limit, progress);
@@ -61,16 +61,22 @@ void Frames::DecommitRest() {
   term_.Decommit({covered}, term_.max_frames() - covered);
 }
 
-void Frames::Lower(uint32_t limit) {
+void Frames::Lower(uint32_t limit, const std::function<void()>& progress) {
   bool retires = false;
+  const uint32_t old_limit = this->limit();
   {
     MutexLock lock(mutex_);
-    const uint32_t old_limit = this->limit();
     limit_.store(limit, std::memory_order_relaxed);
     std::erase_if(free_, [limit](uint32_t frame) { return frame >= limit; });
     free_count_.store(static_cast<uint32_t>(free_.size()), std::memory_order_relaxed);
-    for (uint32_t chunk = limit / chunk_frames_; chunk < chunks_.size() && chunk * chunk_frames_ < old_limit; chunk++) {
-      retires |= DecommitUnused(chunk);
+  }
+  for (uint32_t chunk = limit / chunk_frames_; chunk * chunk_frames_ < old_limit; chunk++) {
+    {
+      MutexLock lock(mutex_);  // giving memory back takes a while, and others want frames
+      retires |= chunk < chunks_.size() && DecommitUnused(chunk);
+    }
+    if (progress) {
+      progress();
     }
   }
   if (retires && retire_) {
@@ -138,6 +144,21 @@ void Frames::Give(driver::FrameIndex frame) {
   if (retires && retire_) {
     retire_();
   }
+}
+
+uint32_t Frames::taken_end() const {
+  MutexLock lock(mutex_);
+  for (auto chunk = static_cast<uint32_t>(chunks_.size()); chunk-- > 0;) {
+    if (chunks_[chunk].taken == 0) {
+      continue;
+    }
+    for (uint32_t frame = ChunkEnd(chunk); frame-- > chunk * chunk_frames_;) {
+      if (taken_[frame]) {
+        return frame + 1;
+      }
+    }
+  }
+  return 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------

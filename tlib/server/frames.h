@@ -76,6 +76,8 @@ class Frames {
     MutexLock lock(mutex_);
     return frame.value < taken_.size() && taken_[frame.value];
   }
+  // Past the last frame that is taken.
+  uint32_t taken_end() const EXCLUDES(mutex_);
   uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
   uint32_t free() const { return free_count_.load(std::memory_order_relaxed); }
   uint32_t used() const { return used_.load(std::memory_order_relaxed); }
@@ -95,7 +97,7 @@ class Frames {
     uint64_t round = 0;  // that has revoked it; 0: none yet
   };
 
-  void Lower(uint32_t limit) EXCLUDES(mutex_);
+  void Lower(uint32_t limit, const std::function<void()>& progress) EXCLUDES(mutex_);
   Status Raise(uint32_t limit, const std::function<void()>& progress) EXCLUDES(mutex_);
   uint32_t ChunkEnd(uint32_t chunk) const;
   // The vectors have items for these frames.

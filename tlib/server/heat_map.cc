@@ -13,6 +13,7 @@ namespace {
 // The weight moves between these; heats are up to 2^32 times as large, well within a float's range of 2^127.
 constexpr float kLowestWeight = 0x1.0p-60F;
 constexpr float kHighestWeight = 0x1.0p+60F;
+constexpr uint64_t kPagesPerStep = 16384;  // of those that are cut off
 constexpr int kTurnOctaves = 120;      // a power of two, so that only exponents change
 constexpr double kSweepOctaves = 100;  // in which all cells are brought into a turn: before the next one begins
 constexpr uint32_t kExponentShift = 23;
@@ -40,16 +41,26 @@ uint32_t HeatMap::BitsIn(uint32_t turn, uint32_t cell) {
 
 void HeatMap::Resize(uint64_t pages) {
   TERMFS_CHECK(pages <= heats_.size());
-  WriterLock lock(range_mutex_);
-  const uint64_t old_pages = this->pages();
-  pages_.store(pages, std::memory_order_relaxed);
-  if (pages > old_pages) {
-    buckets_[0].fetch_add(pages - old_pages, std::memory_order_relaxed);
+  uint64_t old_pages;
+  {
+    WriterLock lock(range_mutex_);
+    old_pages = this->pages();
+    pages_.store(pages, std::memory_order_relaxed);
+    if (pages > old_pages) {
+      buckets_[0].fetch_add(pages - old_pages, std::memory_order_relaxed);
+    }
   }
-  const uint32_t turn = scale().turn;
-  for (uint64_t page = pages; page < old_pages; page++) {
-    const uint32_t cell = heats_[page].exchange(0, std::memory_order_relaxed);
-    buckets_[BucketOf(BitsIn(turn, cell))].fetch_sub(1, std::memory_order_relaxed);
+  // Nobody adds to those any more. In steps, as who adds to others waits meanwhile.
+  for (uint64_t begin = pages; begin < old_pages; begin += kPagesPerStep) {
+    WriterLock lock(range_mutex_);
+    const uint32_t turn = scale().turn;
+    for (uint64_t page = begin; page < std::min(old_pages, begin + kPagesPerStep); page++) {
+      const uint32_t cell = heats_[page].load(std::memory_order_relaxed);
+      if (cell != 0) {  // what was never accessed gets no memory here
+        heats_[page].store(0, std::memory_order_relaxed);
+      }
+      buckets_[BucketOf(BitsIn(turn, cell))].fetch_sub(1, std::memory_order_relaxed);
+    }
   }
 }
 

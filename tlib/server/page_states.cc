@@ -316,7 +316,7 @@ PageStates::WriteBackEnd PageStates::EndWriteBack(PageIndex page, bool ok, const
   return end;
 }
 
-void PageStates::AwaitQuiet(PageIndex page) {
+PageEntry PageStates::AwaitQuiet(PageIndex page) {
   Stripe& stripe = StripeOf(page);
   MutexLock lock(stripe.mutex);
   PageEntry entry = Load(page);
@@ -324,6 +324,7 @@ void PageStates::AwaitQuiet(PageIndex page) {
     Wait(stripe, page);
     entry = Load(page);
   }
+  return entry;
 }
 
 void PageStates::SetUnqueued(PageIndex page) {

@@ -116,8 +116,8 @@ class PageStates {
   // `on_pending` is called when the mark becomes pending, under the stripe's mutex and before anybody can see the page
   // clean: a flush that finds it so commits next, and needs it among the pages to be marked.
   WriteBackEnd EndWriteBack(PageIndex page, bool ok, const std::function<void()>& on_pending = {});
-  // Waits until the page is neither being written back nor held exclusively.
-  void AwaitQuiet(PageIndex page);
+  // Waits until the page is neither being written back nor held exclusively; what it is then.
+  PageEntry AwaitQuiet(PageIndex page);
   // The cleaner took the page out of its queue; and: it could not write it back, true when it has to queue it again.
   void SetUnqueued(PageIndex page);
   bool RequeueIfDirty(PageIndex page);

@@ -13,14 +13,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kFaultTimeout{5000};
-constexpr milliseconds kShrinkTimeout{60000};
 constexpr milliseconds kRetry{2};
 constexpr uint32_t kFramesPerTurn = 64;  // evicted or moved before other tasks get their turn
 
 }  // namespace
 
 Pager::Pager(BlockDevice& device, Frames& frames, PageStates& states, FrameSupply& supply, TierPolicy& policy,
-             Cleaner& cleaner, StorageMetrics& metrics)
+             Cleaner& cleaner, StorageMetrics& metrics, milliseconds shrink_timeout)
     : device_(device),
       frames_(frames),
       states_(states),
@@ -28,6 +27,7 @@ Pager::Pager(BlockDevice& device, Frames& frames, PageStates& states, FrameSuppl
       policy_(policy),
       cleaner_(cleaner),
       metrics_(metrics),
+      shrink_timeout_(shrink_timeout),
       resize_([this] { return ResizeOnce(); }) {}
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -144,30 +144,28 @@ Status Pager::SetBudget(uint32_t frames) {
 }
 
 Status Pager::ResizeOnce() {
-  const uint32_t limit = wanted_.load(std::memory_order_relaxed);
-  const uint32_t old_limit = frames_.limit();
+  policy_.SetBudget(wanted_.load(std::memory_order_relaxed));
+  Status set = frames_.SetLimit(wanted_.load(std::memory_order_relaxed), [] { Task::Yield(); });
+  const uint32_t limit = frames_.limit();
   policy_.SetBudget(limit);
-  if (limit >= old_limit) {
-    Status grown = frames_.SetLimit(limit, [] { Task::Yield(); });
-    supply_.SetHandRange(frames_.limit());
-    policy_.SetBudget(frames_.limit());
-    return grown;
+  // Beyond the limit, as one before was higher. Victims are looked for there, too, until none is left.
+  const uint32_t taken_end = std::max(frames_.taken_end(), limit);
+  supply_.SetHandRange(taken_end);
+  if (!set.ok() || taken_end == limit) {
+    return set;
   }
-  RETURN_IF_ERROR(frames_.SetLimit(limit, nullptr));
-  Status shrunk = Shrink(old_limit, limit);
-  if (shrunk.ok()) {
-    supply_.SetHandRange(limit);
-  }  // else victims are looked for beyond it, too, until the frames there are free
-  return shrunk;
+  RETURN_IF_ERROR(Shrink(taken_end, limit));
+  supply_.SetHandRange(limit);
+  return Status::Ok();
 }
 
-Status Pager::Shrink(uint32_t old_limit, uint32_t limit) {
-  const Clock::time_point deadline = Clock::now() + kShrinkTimeout;
+Status Pager::Shrink(uint32_t taken_end, uint32_t limit) {
+  const Clock::time_point deadline = Clock::now() + shrink_timeout_;
   uint32_t futile = 0;
   for (uint32_t i = 0; frames_.used() > limit; i++) {  // the least worthy go
     if (supply_.EvictOne() || cleaner_.CleanBatch() || cleaner_.PauseAfterError()) {
       futile = 0;
-    } else if (++futile >= old_limit) {  // it was not for the few frames that it looked at
+    } else if (++futile >= taken_end) {  // it was not for the few frames that it looked at
       Task::ParkUntil(Clock::now() + kRetry);
       futile = 0;
     }
@@ -178,7 +176,7 @@ Status Pager::Shrink(uint32_t old_limit, uint32_t limit) {
       Task::Yield();
     }
   }
-  for (uint32_t frame = limit; frame < old_limit; frame++) {  // the others move below the limit
+  for (uint32_t frame = limit; frame < taken_end; frame++) {  // the others move below the limit
     RETURN_IF_ERROR(EmptyFrame({frame}, deadline));
     if (frame % kFramesPerTurn == 0) {
       Task::Yield();

@@ -34,7 +34,7 @@ class Pager {
   };
 
   Pager(BlockDevice& device, Frames& frames, PageStates& states, FrameSupply& supply, TierPolicy& policy,
-        Cleaner& cleaner, StorageMetrics& metrics);
+        Cleaner& cleaner, StorageMetrics& metrics, std::chrono::milliseconds shrink_timeout);
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
@@ -59,7 +59,8 @@ class Pager {
   bool BeginLoad(PageIndex page, Urgency urgency);
   void EndLoad(PageIndex page, Urgency urgency, bool ok);
   Status ResizeOnce();
-  Status Shrink(uint32_t old_limit, uint32_t limit);
+  // No frame of [limit, taken_end) is taken when this returns.
+  Status Shrink(uint32_t taken_end, uint32_t limit);
   Status EmptyFrame(driver::FrameIndex frame, std::chrono::steady_clock::time_point deadline);
   bool TryMove(PageIndex page, driver::FrameIndex from);
 
@@ -70,6 +71,7 @@ class Pager {
   TierPolicy& policy_;
   Cleaner& cleaner_;
   StorageMetrics& metrics_;
+  const std::chrono::milliseconds shrink_timeout_;
   GroupCommit resize_;
   std::atomic<uint32_t> wanted_{0};
 };

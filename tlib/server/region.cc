@@ -174,7 +174,7 @@ class StorageRegion final : public Region {
         policy_(options.pages, tier_->max_pages(), EffectiveChoice(options.kind, options.choice)),
         supply_(frames_, states_, policy_, metrics_, term_->max_frames()),
         cleaner_(device_, *log_, frames_, states_, supply_, metrics_),
-        pager_(device_, frames_, states_, supply_, policy_, cleaner_, metrics_),
+        pager_(device_, frames_, states_, supply_, policy_, cleaner_, metrics_, options.shrink_timeout),
         promoter_(policy_, states_, pager_, options.sample_period),
         read_ahead_(states_, supply_, pager_),
         io_({.term = *term_,

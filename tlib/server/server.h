@@ -159,6 +159,7 @@ struct RegionOptions {
   // most 1 s. A software RNIC raises a fault in next to no time; for a hardware one the TeRM paper measured
   // 127 + 74 + 129 us. The worker serves others meanwhile. 0: no delay.
   std::chrono::microseconds odp_delay{0};
+  std::chrono::milliseconds shrink_timeout{60000};  // a smaller tier is waited for so long
   TierOptions tier{};
   bool overwrite = false;  // FormatRegion only: what a block device holds may be lost
 };

@@ -26,6 +26,7 @@ struct RegionSetup {
   FrameChoice choice = FrameChoice::kHeat;
   std::chrono::milliseconds sample_period{20};
   std::chrono::microseconds odp_delay{0};
+  std::chrono::milliseconds shrink_timeout = RegionOptions().shrink_timeout;
 };
 
 class RegionFixture {
@@ -62,6 +63,7 @@ class RegionFixture {
     options.choice = setup_.choice;
     options.sample_period = setup_.sample_period;
     options.odp_delay = setup_.odp_delay;
+    options.shrink_timeout = setup_.shrink_timeout;
     auto opened = OpenRegionOn(options, {.nic = nic_, .domain = nic_, .metrics = metrics_, .spawn = runner_->spawner()},
                                {.pages = std::move(pages), .log = std::move(log)});
     ASSERT_TRUE(opened.ok()) << opened.status().ToString();

@@ -266,6 +266,27 @@ TEST(Region, SetDramRatio_TheDeviceRefusesForAWhile_IsAskedNowAndThen) {
   EXPECT_LT(refused, 64U);
 }
 
+TEST(Region, SetDramRatio_AgainAfterATimeout_EmptiesWhatWasLeft) {
+  RegionFixture fixture({.pages = 64, .dram_ratio = 1, .shrink_timeout = std::chrono::milliseconds(50)});
+  fixture.Run([&](Region& region) {
+    for (uint64_t page = 0; page < 48; page++) {
+      EXPECT_TRUE(region.Write({page * kPageSize}, Bytes(100, 1)).ok());
+    }
+    fixture.device().InjectFault([](const BlockIo& io) { return io.kind == BlockIo::Kind::kWrite ? EIO : 0; });
+    EXPECT_EQ(region.SetDramRatio(0.25).code(), ETIMEDOUT);
+    fixture.device().InjectFault(nullptr);
+  });
+  EXPECT_EQ(fixture.Gauge("frames_budget"), 16U);
+  EXPECT_GT(fixture.Gauge("frames_used"), 16U) << "or it shows nothing";
+  Status again;
+  do {  // each has 50 ms
+    fixture.Run([&](Region& region) { again = region.SetDramRatio(0.25); });
+  } while (again.code() == ETIMEDOUT);
+  EXPECT_TRUE(again.ok()) << again.ToString();
+  EXPECT_LE(fixture.Gauge("frames_used"), 16U);
+  fixture.Run([&](Region& region) { ExpectRead(region, {47 * kPageSize}, Bytes(100, 1)); });
+}
+
 TEST(Region, SetDramRatio_MemoryRunsOut_StaysAsItWas) {
   RegionFixture fixture({.pages = 4096, .dram_ratio = 0.25});
   fixture.term().FailCommitsFrom(2048);

@@ -60,7 +60,7 @@ struct TestTier {
   TierPolicy policy;
   FrameSupply supply;
   Cleaner cleaner{device, *log, frames, states, supply, metrics};
-  Pager pager{device, frames, states, supply, policy, cleaner, metrics};
+  Pager pager{device, frames, states, supply, policy, cleaner, metrics, std::chrono::seconds(60)};
 };
 
 }  // namespace termfs::tlib::server
