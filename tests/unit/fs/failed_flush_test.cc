@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What there is after a flush that failed, and while one lasts.
+#include "tests/unit/eventually.h"
+#include "tests/unit/fs/memory_volume.h"
+
+namespace termfs::fs {
+
+using client::OpenFile;
+
+namespace {
+
+constexpr uint64_t kCapacity = uint64_t{16} << 20;
+
+}  // namespace
+
+// The bytes that were cut off are zeros in memory, and not on the SSD.
+TEST(FailedFlush, OfATruncation_BringsNothingBack) {
+  MemoryVolume volume(kCapacity);
+  {
+    Mount mount(volume);
+    OpenFile* const file = mount.Create("f");
+    ASSERT_TRUE(mount.Write(file, 0, std::string(5000, 'x')).ok());
+    ASSERT_TRUE(mount.fs->Sync(*mount.lane, file, false).ok());
+    volume.tlib().FailNextFlush();
+    EXPECT_TRUE(mount.Resize(mount.InodeOf("f"), 100, file).ok());
+    ASSERT_TRUE(mount.Write(file, 6000, "y").ok());
+    mount.Close(file);
+    volume.Kill();
+  }
+  volume.LoseMemory();
+  volume.Restart();
+  Mount mount(volume);
+  OpenFile* const file = mount.Open("f");
+  EXPECT_EQ(mount.Read(file, 0, 5000), std::string(100, 'x') + std::string(4900, '\0'));
+  mount.Close(file);
+}
+
+TEST(LongFlush, OfWhatTheLastServerLeft_DoesNotHoldUpTheLog) {
+  MemoryVolume volume(kCapacity);
+  volume.Kill();
+  volume.tlib().HoldFlushes(true);
+  volume.Restart();
+  Mount mount(volume);
+  mount.Close(mount.Create("f"));
+  const int before = volume.store().syncs();
+  EXPECT_TRUE(Eventually([&] { return volume.store().syncs() > before; }));
+  volume.tlib().HoldFlushes(false);
+}
+
+}  // namespace termfs::fs
