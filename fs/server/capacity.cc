@@ -61,10 +61,13 @@ Status Capacity::Set(uint64_t pages) {
   }
   target_.store(pages);
   Status grown = Grow(pages);
-  target_.store(0);
   if (grown.ok()) {
     LOG_INFO("the capacity is {} now", ReadableSize(pages << kPageBits));
+  } else {  // whoever asked may have given up waiting for the answer, and looks here
+    MutexLock lock(mutex_);
+    failure_ = grown.ToString();
   }
+  target_.store(0);
   return grown;
 }
 

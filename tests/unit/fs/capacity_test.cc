@@ -72,6 +72,18 @@ TEST_F(CapacityTest, Shrink_DecidesThenNotesThenCuts) {
   EXPECT_EQ(served(), kPages / 2);
 }
 
+TEST_F(CapacityTest, Grow_Failed_IsToldToWhoLooksLater) {
+  note_ = [&](uint64_t pages) {
+    EXPECT_TRUE(pages == kPages || capacity_.progress().changing) << "who gave up waiting looks until it is not";
+    return pages > kPages ? Status::Error(ENOSPC, "injected") : Status::Ok();
+  };
+  EXPECT_EQ(capacity_.Set(2 * kPages).code(), ENOSPC);
+  EXPECT_NE(capacity_.progress().failure.find("injected"), std::string::npos) << capacity_.progress().failure;
+  note_ = nullptr;
+  ASSERT_TRUE(capacity_.Set(2 * kPages).ok());
+  EXPECT_EQ(capacity_.progress().failure, "");
+}
+
 TEST_F(CapacityTest, Grow_NotNoted_TakesItBack) {
   note_ = [&](uint64_t pages) { return pages > kPages ? Status::Error(ENOSPC, "injected") : Status::Ok(); };
   EXPECT_EQ(capacity_.Set(2 * kPages).code(), ENOSPC);
