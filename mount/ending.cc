@@ -3,12 +3,22 @@
 
 #include <utility>
 
+#include "base/log.h"
+#include "base/start_thread.h"
+
 namespace termfs::mount {
 
 using std::chrono::steady_clock;
 
 Ending::Ending(std::chrono::milliseconds patience, std::function<uint64_t()> progress, std::function<void()> give_up)
-    : patience_(patience), progress_(std::move(progress)), give_up_(std::move(give_up)), thread_([this] { Run(); }) {}
+    : patience_(patience), progress_(std::move(progress)), give_up_(std::move(give_up)) {
+  Result<std::thread> started = StartThread([this] { Run(); });
+  if (started.ok()) {
+    thread_ = std::move(started).value();
+  } else {
+    LOG_WARNING("the mount's end waits for the server as long as that takes: {}", started.status().ToString());
+  }
+}
 
 Ending::~Ending() {
   {
@@ -16,7 +26,9 @@ Ending::~Ending() {
     over_ = true;
     changed_.NotifyAll();
   }
-  thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
 }
 
 void Ending::Run() {

@@ -2,7 +2,7 @@
 //
 // Ending: while it lives a mount is ending, which may need the server (pages of mappings to write, requests to answer).
 // When nothing moves for a while it gives up on the server, so that everything that waits for it returns, and the
-// mount's process ends promptly also when the server is stopped.
+// mount's process ends promptly also when the server is stopped. Where there is no thread for it, nobody gives up.
 //
 // Thread-safety: none. Ownership: owns a thread; refers to what it is given.
 #pragma once

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/start_thread.h"
 #include "mount/cpu_list.h"
 #include "mount/fuse_wire.h"
 
@@ -46,8 +47,10 @@ Result<std::unique_ptr<FuseCarrier>> FuseCarrier::Create(int device, unsigned cp
   if (!carrier->wake_.valid()) {
     return ErrnoStatus("create an eventfd");
   }
-  carrier->thread_ = std::thread(
-      [raw = carrier.get(), device, cpu, make_reads = std::move(make_reads)] { raw->Run(device, cpu, make_reads); });
+  ASSIGN_OR_RETURN(carrier->thread_,
+                   StartThread([raw = carrier.get(), device, cpu, make_reads = std::move(make_reads)] {
+                     raw->Run(device, cpu, make_reads);
+                   }));
   return carrier;
 }
 

@@ -8,7 +8,8 @@
 namespace termfs::mount {
 namespace {
 
-constexpr size_t kMostCarriers = 64;  // with 600 queue pairs for a session, of which each queue has four without
+constexpr size_t kMostCarriers = 64;       // with 600 queue pairs for a session, of which each queue has four without
+constexpr std::chrono::seconds kPause{1};  // between attempts to make one
 
 }  // namespace
 
@@ -33,10 +34,13 @@ FuseCarrier* FuseServer::CarrierToUse(const Worker& worker) {
 
 FuseCarrier* FuseServer::MakeCarrier(RingQueue& queue) {
   MutexLock lock(queue.mutex);
-  if (queue.owned == nullptr && !stopping_.load(std::memory_order_relaxed) && ring_queues_.size() <= kMostCarriers) {
+  const auto now = std::chrono::steady_clock::now();
+  if (queue.owned == nullptr && !stopping_.load(std::memory_order_relaxed) && ring_queues_.size() <= kMostCarriers &&
+      now >= queue.again) {
     auto carrier = FuseCarrier::Create(fuse_session_fd(session_), queue.cpu, make_reads_);
     if (!carrier.ok()) {
-      LOG_DEBUG("READs of CPU {} wait one by one: {}", queue.cpu, carrier.status().ToString());
+      LOG_DEBUG("READs of CPU {} wait one by one for now: {}", queue.cpu, carrier.status().ToString());
+      queue.again = now + kPause;
       return nullptr;
     }
     queue.owned = std::move(*carrier);

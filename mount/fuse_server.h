@@ -148,6 +148,7 @@ class FuseServer {
     std::atomic<FuseCarrier*> carrier{nullptr};  // once somebody has wanted it
     Mutex mutex;
     std::unique_ptr<FuseCarrier> owned GUARDED_BY(mutex);
+    std::chrono::steady_clock::time_point again GUARDED_BY(mutex);  // not tried before, after a failure
   };
   struct Worker {
     FuseServer* server = nullptr;
@@ -191,7 +192,8 @@ class FuseServer {
   Status AddWorker(const ThreadFactory& make_thread, int cpu);
   Status AddRingWorkers(const ThreadFactory& make_thread);
   Result<unsigned> LaunchAll(const ThreadFactory& make_thread, Status& why_not) EXCLUDES(stand_ins_mutex_, mutex_);
-  void Launch(size_t first);
+  // The threads of those workers. EAGAIN: not of all.
+  Status Launch(size_t first);
   template <typename Condition>
   Status Await(const char* what, const Condition& done) REQUIRES(mutex_);
   Status Report(const Status& why_not) const;
@@ -297,7 +299,7 @@ class FuseServer::Wait {
   ~Wait();
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
-  // Before the first Begin: another thread serves in this one's place, or one more may. ENOLCK: there are too many.
+  // Before the first Begin: another thread serves in this one's place, or one more may. ENOLCK: none can be had.
   Status Prepare();
   void Begin();
   void End();

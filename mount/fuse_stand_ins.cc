@@ -56,11 +56,15 @@ Status FuseServer::BeginWait(const Worker& worker) {
     if (added >= workers_.capacity()) {
       return Status::Error(ENOLCK, "too many threads wait");
     }
-    if (const Status made = AddWorker(make_thread_, worker.over_ring ? worker.cpu : -1); !made.ok()) {
+    Status made = AddWorker(make_thread_, worker.over_ring ? worker.cpu : -1);
+    if (made.ok()) {
+      made = Launch(added);
+    }
+    if (!made.ok()) {
+      workers_.resize(added);  // without a thread it is of no use
       LOG_WARNING("no thread in place of one that has to wait: {}", made.ToDebugString());
       return Status::Error(ENOLCK, "no thread in place of one that has to wait");
     }
-    Launch(added);
     queue.serving++;
   }
   queue.serving--;

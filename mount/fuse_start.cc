@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "base/log.h"
+#include "base/start_thread.h"
 #include "mount/cpu_list.h"
 #include "mount/fuse_server.h"
 
@@ -97,11 +98,12 @@ Status FuseServer::AddRingWorkers(const ThreadFactory& make_thread) {
   return Status::Ok();
 }
 
-void FuseServer::Launch(size_t first) {
+Status FuseServer::Launch(size_t first) {
   for (size_t i = first; i < workers_.size(); i++) {
-    workers_[i]->thread = std::thread([this, &worker = *workers_[i]] { Serve(worker); });
+    ASSIGN_OR_RETURN(workers_[i]->thread, StartThread([this, &worker = *workers_[i]] { Serve(worker); }));
+    launched_.store(i + 1, std::memory_order_release);
   }
-  launched_.store(workers_.size(), std::memory_order_release);
+  return Status::Ok();
 }
 
 // Until `done`, which is called with the mutex held; ETIMEDOUT.
@@ -125,7 +127,7 @@ Result<unsigned> FuseServer::LaunchAll(const ThreadFactory& make_thread, Status&
   }
   const auto rings = static_cast<unsigned>(workers_.size());
   workers_.reserve(workers_.size() + kDeviceThreads + options_.threads + kMostStandIns);
-  Launch(0);
+  RETURN_IF_ERROR(Launch(0));
   if (rings > 0) {
     MutexLock lock(mutex_);
     RETURN_IF_ERROR(
@@ -135,7 +137,7 @@ Result<unsigned> FuseServer::LaunchAll(const ThreadFactory& make_thread, Status&
   for (unsigned i = 0; i < (rings > 0 ? kDeviceThreads : options_.threads); i++) {
     RETURN_IF_ERROR(AddWorker(make_thread, -1));
   }
-  Launch(rings);
+  RETURN_IF_ERROR(Launch(rings));
   return rings;
 }
 

@@ -11,7 +11,7 @@ namespace termfs::mount {
 void RaiseFileLimit();
 
 // The standard library knows no other way to say that there is no memory or no thread than to throw, which nobody here
-// catches. From now on such an end is a message, in the log and on standard error, and exit code 1.
+// catches but StartThread. From now on such an end is a message, in the log and on standard error, and exit code 1.
 void EndCleanlyWithoutResources();
 
 }  // namespace termfs::mount

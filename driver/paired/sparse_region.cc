@@ -8,9 +8,9 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
-#include <system_error>
 
 #include "base/log.h"
+#include "base/start_thread.h"
 
 namespace termfs::driver::paired {
 namespace {
@@ -29,11 +29,7 @@ Result<std::unique_ptr<TermRegion>> SparseRegion::Create(
   std::unique_ptr<SparseRegion> region(new SparseRegion(std::move(local), std::move(keys), std::move(peers)));
   RETURN_IF_ERROR(region->Register(device));
   registered(region->term_);
-  try {
-    region->thread_ = std::thread([raw = region.get()] { raw->Run(); });
-  } catch (const std::system_error& error) {
-    return Status::Error(error.code().value(), "start the thread that shows pages to the device");
-  }
+  ASSIGN_OR_RETURN(region->thread_, StartThread([raw = region.get()] { raw->Run(); }));
   return std::unique_ptr<TermRegion>(std::move(region));
 }
 

@@ -5,11 +5,10 @@
 #include <signal.h>
 #include <sys/epoll.h>
 
-#include <system_error>
-
 #include "base/check.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/start_thread.h"
 
 namespace termfs::driver::softnic {
 
@@ -20,19 +19,14 @@ Result<std::shared_ptr<RnicThread>> RnicThread::Create(std::shared_ptr<Registry>
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the process's own threads
-  Status started;
-  try {
-    rnic->thread_ = std::thread([loop = rnic->loop_.get(), registry = std::move(registry)] {
-      pthread_setname_np(pthread_self(), "softnic");
-      registry->BeginServing();
-      loop->Run();
-      registry->EndServing();
-    });
-  } catch (const std::system_error& error) {
-    started = Status::Error(error.code().value(), "start the RNIC thread");
-  }
+  Result<std::thread> started = StartThread([loop = rnic->loop_.get(), registry = std::move(registry)] {
+    pthread_setname_np(pthread_self(), "softnic");
+    registry->BeginServing();
+    loop->Run();
+    registry->EndServing();
+  });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  RETURN_IF_ERROR(std::move(started));
+  ASSIGN_OR_RETURN(rnic->thread_, std::move(started));
   rnic->Barrier();  // it serves
   return rnic;
 }

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/page.h"
 #include "base/size.h"
+#include "base/start_thread.h"
 #include "fs/server/volume_directory.h"
 
 namespace termfs::fs::server {
@@ -139,7 +140,7 @@ Status Capacity::BeginShrink(uint64_t pages) {
   }
   cancelled_.store(false);
   target_.store(pages);
-  thread_ = std::thread([this, pages, before = this->pages()] {
+  Result<std::thread> started = StartThread([this, pages, before = this->pages()] {
     const Status done = Shrink(pages);
     if (done.ok()) {
       LOG_INFO("the capacity is {} now", ReadableSize(pages << kPageBits));
@@ -153,6 +154,12 @@ Status Capacity::BeginShrink(uint64_t pages) {
     }
     target_.store(0);
   });
+  if (!started.ok()) {
+    p_.names.EndConfinement();
+    target_.store(0);
+    return std::move(started).status();
+  }
+  thread_ = std::move(started).value();
   return Status::Ok();
 }
 

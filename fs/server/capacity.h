@@ -46,7 +46,8 @@ class Capacity {
   ~Capacity() { Stop(); }
 
   // EINVAL: more than this server has room for; EBUSY: it is being made smaller; ENOSPC, ENOMEM: the SSD, the tmpfs of
-  // the DRAM tier or the machine is too small, or more is in use than would fit. After an error nothing has changed.
+  // the DRAM tier or the machine is too small, or more is in use than would fit; EAGAIN: there is no thread. After an
+  // error nothing has changed.
   Status Set(uint64_t pages) EXCLUDES(mutex_);
   // Ends what Set has begun. Before the server stops.
   void Stop() EXCLUDES(mutex_);

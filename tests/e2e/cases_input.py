@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a clumsy or hostile user gives: a clear error, the right exit code, and nothing changed."""
+import concurrent.futures
+import errno
 import os
+import random
 import re
 import shutil
 import signal
@@ -9,8 +12,9 @@ import subprocess
 import tempfile
 import time
 
+from cases_locks import Holder
 from cases_posix import MIB, read_file, write_file
-from volume import check, ended, eventually, need, run, stop
+from volume import WAIT, NoMoreThreads, check, ended, eventually, need, run, stop
 
 
 def refused(site, code, says, *arguments):
@@ -571,6 +575,60 @@ def case_service_without_resources(site):
     volume.serve()
     check(read_file(volume.mount() / "f") == b"precious", "what was there")
     os.rmdir(empty)
+
+
+def case_threads_run_out_at_a_mount(site):
+    """It goes on: a wait for a lock is refused, READs wait one by one, the server is come back to when that can be."""
+    volume = site.volume("64M", 0.25)
+    m = volume.mount()
+    data = os.urandom(32 * MIB)
+    write_file(m / "f", data)
+
+    def read_at(places):
+        fd = os.open(m / "f", os.O_RDONLY)
+        try:
+            return all(os.pread(fd, 4096, at) == data[at:at + 4096] for at in places)
+        finally:
+            os.close(fd)
+
+    with NoMoreThreads(m.pid) as limit:
+        holders = [Holder(site, m, "flock") for _ in range(2)]
+        said = [holder.says() for holder in holders]
+        check(said == ["locked", os.strerror(errno.ENOLCK)], f"who would wait is refused: {said}")
+        for holder in holders:
+            holder.end()
+        pages = list(range(0, len(data), 4096))
+        with concurrent.futures.ThreadPoolExecutor(8) as readers:
+            random.Random(1).shuffle(pages)
+            check(all(readers.map(read_at, [pages[i::8] for i in range(8)])), "8 programs read what is on the SSD")
+            before = limit.threads()
+            volume.kill()
+            eventually(lambda: limit.threads() < before, "the threads of the lost session end")
+            limit.fill()
+            reader = readers.submit(read_at, pages[:8])
+            volume.serve()
+            time.sleep(3)  # for some attempts: the longest pause between them is a second
+            check(not reader.done() and not ended(m.pid), "the mount waits for a thread")
+            limit.close()
+            check(reader.result(timeout=10 * WAIT), "what is read when there are threads again")
+    with NoMoreThreads(m.pid):
+        volume.umount(m)
+
+
+def case_threads_run_out_at_a_server(site):
+    """What needs one is refused, and nothing has changed."""
+    volume = site.volume("64M")
+    m = volume.mount()
+    write_file(m / "f", b"x" * MIB)
+    before = volume.status()
+    with NoMoreThreads(volume.server):
+        refused(site, 1, "no thread can be started", "set", volume.path, "capacity=32M")
+        after = volume.status()
+        same = ("pid", "capacity_bytes", "capacity_target_bytes", "capacity_changing")
+        check([after[key] for key in same] == [before[key] for key in same], f"{before}, then {after}")
+        check(read_file(m / "f") == b"x" * MIB, "it serves")
+    run(site.termfs, "set", volume.path, "capacity=32M")
+    check(volume.status()["capacity_bytes"] == 32 * MIB, "later it can be had")
 
 
 def case_service_with_little_locked_memory(site):

@@ -234,6 +234,61 @@ class Volume:
         return run(self.site.termfs, "fsck", self.path)
 
 
+class NoMoreThreads:
+    """Until its end a process has no thread more than it has now: it is in a control group of its own, which is full."""
+
+    def __init__(self, pid):
+        version1 = os.path.isdir("/sys/fs/cgroup/pids")
+        root = "/sys/fs/cgroup/pids" if version1 else "/sys/fs/cgroup"
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as lines:
+            groups = [line.rstrip().split(":", 2)[1:] for line in lines]
+        home = next((path for names, path in groups if names == ("pids" if version1 else "")), "/")
+        self.pid = pid
+        self.home = root + home
+        self.group = f"{root}/termfs_{os.getpid()}_{pid}"
+        try:
+            os.mkdir(self.group)
+        except OSError as error:
+            raise Skip(f"no control group: {error}") from None
+        try:
+            if not os.path.exists(f"{self.group}/pids.max"):
+                raise Skip("control groups do not limit the number of threads here")
+            self.put(f"{self.group}/cgroup.procs", pid)
+            self.fill()
+        except BaseException:
+            self.close()
+            raise
+
+    @staticmethod
+    def put(path, value):
+        with open(path, "w", encoding="ascii") as file:
+            file.write(str(value))
+
+    def threads(self):
+        with open(f"{self.group}/pids.current", encoding="ascii") as file:
+            return int(file.read())
+
+    def fill(self):
+        """Those that have ended meanwhile are not replaced either."""
+        self.put(f"{self.group}/pids.max", self.threads())
+
+    def close(self):
+        if not ended(self.pid):
+            self.put(f"{self.home}/cgroup.procs", self.pid)
+
+        def removed():
+            with contextlib.suppress(OSError):
+                os.rmdir(self.group)
+            return not os.path.exists(self.group)
+        eventually(removed, "the control group is empty")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
 class RingSwitch:
     """FUSE over io_uring is on in the kernel until close(), or until this process has ended in any way."""
 

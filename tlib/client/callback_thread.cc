@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/start_thread.h"
 
 namespace termfs::tlib::client {
 namespace {
@@ -25,7 +26,7 @@ Result<std::unique_ptr<CallbackThread>> CallbackThread::Start(std::shared_ptr<Se
                                                               CallbackHandler* handler) {
   std::unique_ptr<CallbackThread> thread(new CallbackThread(std::move(core), handler));
   RETURN_IF_ERROR(thread->Init());
-  thread->thread_ = std::thread([raw = thread.get()] { raw->Run(); });
+  ASSIGN_OR_RETURN(thread->thread_, StartThread([raw = thread.get()] { raw->Run(); }));
   return thread;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/start_thread.h"
 
 namespace termfs::tlib::client {
 namespace {
@@ -35,7 +36,7 @@ milliseconds NextDrain(milliseconds last, uint32_t held, milliseconds shortest, 
 Result<std::unique_ptr<SessionThread>> SessionThread::Start(std::shared_ptr<SessionCore> core) {
   std::unique_ptr<SessionThread> thread(new SessionThread(std::move(core)));
   RETURN_IF_ERROR(thread->Init());
-  thread->thread_ = std::thread([raw = thread.get()] { raw->Run(); });
+  ASSIGN_OR_RETURN(thread->thread_, StartThread([raw = thread.get()] { raw->Run(); }));
   return thread;
 }
 

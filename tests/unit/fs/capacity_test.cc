@@ -9,6 +9,7 @@
 
 #include "tests/unit/eventually.h"
 #include "tests/unit/fs/memory_volume.h"
+#include "tests/unit/no_threads.h"
 
 namespace termfs::fs {
 namespace {
@@ -70,6 +71,20 @@ TEST_F(CapacityTest, Shrink_DecidesThenNotesThenCuts) {
   EXPECT_EQ(decided(), kPages / 2);
   EXPECT_EQ(noted(), kPages / 2);
   EXPECT_EQ(served(), kPages / 2);
+}
+
+TEST_F(CapacityTest, Shrink_WithoutThread_IsAnError_AndNothingHasChanged) {
+  {
+    const NoThreads none;
+    EXPECT_EQ(capacity_.Set(kPages / 2).code(), EAGAIN);
+  }
+  EXPECT_FALSE(capacity_.progress().changing);
+  EXPECT_EQ(capacity_.progress().target_pages, kPages);
+  EXPECT_EQ(volume_.names().TakenBeyond(), 0u) << "nothing is confined";
+  EXPECT_EQ(decided(), kPages);
+  ASSERT_TRUE(capacity_.Set(kPages / 2).ok());
+  EXPECT_TRUE(Eventually([&] { return !capacity_.progress().changing; }));
+  EXPECT_EQ(decided(), kPages / 2);
 }
 
 TEST_F(CapacityTest, Grow_Failed_IsToldToWhoLooksLater) {
