@@ -68,9 +68,10 @@ class ServedVolume final : public VolumeServer, private Administrator {
     MutexLock lock(settings_mutex_);
     return settings_;
   }
-  // In force from now on, and after a restart. Of the rest, the file keeps what it says: what the server was started
-  // with instead is for this time.
-  Status Keep(const std::function<void(VolumeSettings&)>& change) EXCLUDES(settings_mutex_);
+  // In force from now on, and after a restart: first the file, so that what it refuses is not applied. Of the rest, the
+  // file keeps what it says: what the server was started with instead is for this time.
+  Status Keep(const std::function<void(VolumeSettings&)>& change, const std::function<Status()>& apply)
+      EXCLUDES(settings_mutex_);
 
   const std::string directory_;
   Mutex change_mutex_;    // one change at a time
@@ -184,7 +185,8 @@ Status ServedVolume::TakeCapacity(VolumeSettings& settings) {
 }
 
 Status ServedVolume::NoteCapacity(uint64_t pages) {
-  return Keep([pages](VolumeSettings& changed) { changed.capacity_bytes = pages << kPageBits; });
+  return Keep([pages](VolumeSettings& changed) { changed.capacity_bytes = pages << kPageBits; },
+              [] { return Status::Ok(); });
 }
 
 Status ServedVolume::Recover() {
@@ -350,14 +352,19 @@ Status ServedVolume::Change(const std::string& key, const std::string& value) {
   return Status::Error(EINVAL, "what can be set while serving: capacity, dram-ratio, promoter, pattern");
 }
 
-Status ServedVolume::Keep(const std::function<void(VolumeSettings&)>& change) {
-  {
+Status ServedVolume::Keep(const std::function<void(VolumeSettings&)>& change, const std::function<Status()>& apply) {
+  ASSIGN_OR_RETURN(const VolumeSettings before, LoadSettings(directory_));
+  VolumeSettings kept = before;
+  change(kept);
+  RETURN_IF_ERROR(SaveSettings(directory_, kept));
+  Status applied = apply();
+  if (applied.ok() || applied.code() == ETIMEDOUT) {  // ETIMEDOUT: it goes on
     MutexLock lock(settings_mutex_);
     change(settings_);
+  } else if (const Status undone = SaveSettings(directory_, before); !undone.ok()) {
+    LOG_WARNING("after a setting that could not be applied: {}", undone.ToString());
   }
-  ASSIGN_OR_RETURN(VolumeSettings kept, LoadSettings(directory_));
-  change(kept);
-  return SaveSettings(directory_, kept);
+  return applied;
 }
 
 Status ServedVolume::ChangeCapacity(const std::string& value) {
@@ -367,6 +374,7 @@ Status ServedVolume::ChangeCapacity(const std::string& value) {
     return Status::Error(EINVAL, "capacity must be a number of bytes");
   }
   RETURN_IF_ERROR(CheckSettings(changed));
+  RETURN_IF_ERROR(LoadSettings(directory_).status());  // in which it will be noted
   return capacity_->Set(changed.capacity_bytes >> kPageBits);
 }
 
@@ -377,22 +385,19 @@ Status ServedVolume::ChangeRatio(const std::string& value) {
     return Status::Error(EINVAL, "dram-ratio must be from 0.01 to 1");
   }
   RETURN_IF_ERROR(CheckSettings(changed));
-  Status set = server_->SetDramRatio(changed.dram_ratio);
-  if (!set.ok() && set.code() != ETIMEDOUT) {
-    return set;
-  }
-  RETURN_IF_ERROR(Keep([&changed](VolumeSettings& settings) { settings.dram_ratio = changed.dram_ratio; }));
-  return set;
+  return Keep([&changed](VolumeSettings& settings) { settings.dram_ratio = changed.dram_ratio; },
+              [&] { return server_->SetDramRatio(changed.dram_ratio); });
 }
 
 Status ServedVolume::ChangePromoter(const std::string& value) {
   VolumeSettings changed = settings();
   changed.promoter = value;
   RETURN_IF_ERROR(CheckSettings(changed));
-  RETURN_IF_ERROR(server_->SetFrameChoice(value == "heat"     ? FrameChoice::kHeat
-                                          : value == "recent" ? FrameChoice::kRecent
-                                                              : FrameChoice::kStatic));
-  return Keep([&value](VolumeSettings& settings) { settings.promoter = value; });
+  const FrameChoice choice = value == "heat"     ? FrameChoice::kHeat
+                             : value == "recent" ? FrameChoice::kRecent
+                                                 : FrameChoice::kStatic;
+  return Keep([&value](VolumeSettings& settings) { settings.promoter = value; },
+              [&] { return server_->SetFrameChoice(choice); });
 }
 
 Status ServedVolume::ChangePattern(const std::string& value) {

@@ -140,6 +140,29 @@ TEST(Admin, StatusMetricsAndSettings) {
   EXPECT_FALSE(client::GetStatus(std::string("/nonexistent")).ok());
 }
 
+TEST(Admin, Set_WhatTheFileRefuses_IsNotInForce) {
+  RealVolume volume(16 * kMiB, 0.5);
+  const std::string path = volume.directory() + "/termfs.toml";
+  const std::string written = volume.Text("termfs.toml");
+  std::ofstream(path, std::ios::app) << "dram-ration = 1\n";
+  const auto before = client::GetStatus(volume.directory());
+  ASSERT_TRUE(before.ok());
+  for (const auto& [key, value] :
+       {std::pair("dram-ratio", "0.25"), std::pair("promoter", "recent"), std::pair("capacity", "33554432")}) {
+    const Status set = client::ChangeSetting(volume.directory(), key, value);
+    EXPECT_EQ(set.code(), EINVAL) << key;
+    EXPECT_NE(set.message().find("unknown key"), std::string::npos) << set.ToString();
+  }
+  const auto after = client::GetStatus(volume.directory());
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after->dram_ratio, before->dram_ratio);
+  EXPECT_EQ(after->tier_bytes, before->tier_bytes);
+  EXPECT_EQ(after->space.capacity_bytes, before->space.capacity_bytes);
+  std::ofstream(path, std::ios::trunc) << written;
+  EXPECT_TRUE(client::ChangeSetting(volume.directory(), "dram-ratio", "0.25").ok());
+  EXPECT_EQ(client::GetStatus(volume.directory())->tier_bytes, 4 * kMiB);
+}
+
 TEST(Admin, Set_LeavesTheSettingsOfOneStartOutOfTheFile) {
   RealVolume volume(16 * kMiB, 0.5);
   volume.Stop();
