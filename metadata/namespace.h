@@ -238,10 +238,22 @@ class Namespace {
   // than a limit allows. No name moves into a quota tree or out of it, and none in it is a link of what is outside, or
   // the other way: EXDEV.
 
-  // Sets limits, each if given (0: none). The first time makes `dir` the root of a quota tree, and counts what is below
-  // it, in steps; until that has ended, a directory that is not yet counted does not move within the tree (EXDEV).
-  // When it was cut short the next SetQuota or Recover goes on. A limit below what is in use only ends growth. Without
-  // any limit a tree in which nothing is but its root stops being one. ENOTDIR; EINVAL: in, or around, another one.
+  // Sets limits, each if given (0: none). The first time makes `dir` the root of a quota tree; true: what is below it
+  // is to be counted, by CountStep. Until that has ended, a directory that is not yet counted does not move within the
+  // tree (EXDEV). When it was cut short Recover goes on, or who sets limits again. A limit below what is in use only
+  // ends growth. Without any limit a tree in which nothing is but its root stops being one. ENOTDIR; EINVAL: in, or
+  // around, another one.
+  Result<bool> BeginQuota(InodeNumber dir, std::optional<uint64_t> bytes, std::optional<uint64_t> inodes);
+  // A count under way, from the top.
+  struct QuotaCount {
+    explicit QuotaCount(ProjectNumber of) : project(of), left{of} {}
+    ProjectNumber project;
+    std::vector<InodeNumber> left;  // directories; the last is being counted
+    std::string from;               // where to go on in it; empty: at its begin
+  };
+  // Some hundred inodes. False: all of the tree is counted. After an error the same step may be tried again.
+  Result<bool> CountStep(QuotaCount& count);
+  // Both, to the end.
   Status SetQuota(InodeNumber dir, std::optional<uint64_t> bytes, std::optional<uint64_t> inodes);
   // Of the tree that the inode counts to, if it does to one.
   Result<std::optional<Quota>> FindQuota(InodeNumber ino);
@@ -299,7 +311,7 @@ class Namespace {
   Status NoteQuotas();
   Status EndCounts();
   Status CountTree(ProjectNumber project);
-  Result<std::vector<InodeNumber>> CountDirectory(ProjectNumber project, InodeNumber dir);
+  Status EndCount(ProjectNumber project);
   Result<Attributes> LookupBy(Reader& reader, InodeNumber parent, std::string_view name) const;
   // One of a block that was reserved before.
   std::optional<InodeNumber> ReservedInode() EXCLUDES(inode_mutex_);

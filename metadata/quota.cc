@@ -58,6 +58,11 @@ Status CheckNoneBelow(Operation& op, InodeNumber dir) {
 }  // namespace
 
 Status Namespace::SetQuota(InodeNumber dir, std::optional<uint64_t> bytes, std::optional<uint64_t> inodes) {
+  ASSIGN_OR_RETURN(const bool counts, BeginQuota(dir, bytes, inodes));
+  return counts ? CountTree(dir) : Status::Ok();
+}
+
+Result<bool> Namespace::BeginQuota(InodeNumber dir, std::optional<uint64_t> bytes, std::optional<uint64_t> inodes) {
   if (bytes.value_or(0) != 0 && *bytes < kPageSize) {
     return Status::Error(EINVAL, "a quota is at least one page of 4 KiB");
   }
@@ -87,14 +92,14 @@ Status Namespace::SetQuota(InodeNumber dir, std::optional<uint64_t> bytes, std::
       RETURN_IF_ERROR(CheckNoneBelow(op, dir));
       root->project = dir;
       counting = quota.counting = root->attributes.size != 0;
-    } else if (unlimited && quota.inodes == 1) {
+    } else if (unlimited && quota.inodes == 1 && !quota.counting) {
       root->project = 0;
       return Status::Ok();
     }
     return op.transaction().Put(QuotaKey(dir), EncodeQuota(quota));
   });
   RETURN_IF_ERROR(status);
-  return counting ? CountTree(dir) : Status::Ok();
+  return counting;
 }
 
 Result<std::optional<Quota>> Namespace::FindQuota(InodeNumber ino) {
@@ -139,13 +144,14 @@ Status Namespace::EndCounts() {
 }
 
 Status Namespace::CountTree(ProjectNumber project) {
-  std::vector<InodeNumber> left = {project};
-  while (!left.empty()) {
-    const InodeNumber dir = left.back();
-    left.pop_back();
-    ASSIGN_OR_RETURN(const std::vector<InodeNumber> below, CountDirectory(project, dir));
-    left.insert(left.end(), below.begin(), below.end());
+  QuotaCount count(project);
+  for (bool more = true; more;) {
+    ASSIGN_OR_RETURN(more, CountStep(count));
   }
+  return Status::Ok();
+}
+
+Status Namespace::EndCount(ProjectNumber project) {
   return Run([&](Operation& op) -> Status {
     ASSIGN_OR_RETURN(const auto value, op.transaction().GetForUpdate(QuotaKey(project)));
     if (!value) {
@@ -157,44 +163,54 @@ Status Namespace::CountTree(ProjectNumber project) {
   });
 }
 
-// Returns the directories in it that count now. What counts to another tree stays there.
-Result<std::vector<InodeNumber>> Namespace::CountDirectory(ProjectNumber project, InodeNumber dir) {
-  std::vector<InodeNumber> directories;
-  std::string from = DentryKey(dir, 0, "");
-  for (bool more = true; more;) {
-    std::vector<InodeNumber> found;
-    std::string next;
-    const Status status = Run([&](Operation& op) -> Status {
-      op.LiftQuotas();
-      found.clear();
-      ASSIGN_OR_RETURN(const InodeRecord* const parent, op.Claim(dir));
-      if (parent->project != project) {
-        more = false;
-        return Status::Ok();
-      }
-      ASSIGN_OR_RETURN(const auto entries, op.transaction().Scan(from, DentryKey(dir + 1, 0, ""), kCountStep));
-      more = entries.size() == kCountStep;
-      for (const KeyValue& entry : entries) {
-        ASSIGN_OR_RETURN(const Dentry dentry, DecodeDentry(entry.value));
-        ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(dentry.ino));
-        if (inode->project == 0) {
-          inode->project = project;
-        }
-        if (inode->project == project && inode->attributes.is_directory()) {
-          found.push_back(dentry.ino);
-        }
-        next = entry.key + '\0';
-      }
-      return Status::Ok();
-    });
-    if (status.code() == ESTALE) {
-      break;  // the directory was removed
-    }
-    RETURN_IF_ERROR(status);
-    directories.insert(directories.end(), found.begin(), found.end());
-    from = std::move(next);
+// What counts to another tree stays there.
+Result<bool> Namespace::CountStep(QuotaCount& count) {
+  if (count.left.empty()) {
+    RETURN_IF_ERROR(EndCount(count.project));
+    return false;
   }
-  return directories;
+  const InodeNumber dir = count.left.back();
+  const std::string from = count.from.empty() ? DentryKey(dir, 0, "") : count.from;
+  std::vector<InodeNumber> found;  // directories in it that count now
+  std::string next;                // empty: that was all
+  const Status status = Run([&](Operation& op) -> Status {
+    op.LiftQuotas();
+    found.clear();
+    next.clear();
+    ASSIGN_OR_RETURN(const InodeRecord* const parent, op.Claim(dir));
+    if (parent->project != count.project) {
+      return Status::Ok();
+    }
+    ASSIGN_OR_RETURN(const auto entries, op.transaction().Scan(from, DentryKey(dir + 1, 0, ""), kCountStep));
+    for (const KeyValue& entry : entries) {
+      ASSIGN_OR_RETURN(const Dentry dentry, DecodeDentry(entry.value));
+      ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(dentry.ino));
+      if (inode->project == 0) {
+        inode->project = count.project;
+      }
+      if (inode->project == count.project && inode->attributes.is_directory()) {
+        found.push_back(dentry.ino);
+      }
+    }
+    if (entries.size() == kCountStep) {
+      next = entries.back().key + '\0';
+    }
+    return Status::Ok();
+  });
+  if (!status.ok() && status.code() != ESTALE) {  // ESTALE: the directory was removed
+    return status;
+  }
+  if (!status.ok()) {
+    found.clear();
+    next.clear();
+  }
+  count.left.pop_back();
+  count.left.insert(count.left.end(), found.begin(), found.end());
+  if (!next.empty()) {
+    count.left.push_back(dir);
+  }
+  count.from = std::move(next);
+  return true;
 }
 
 }  // namespace termfs::metadata

@@ -4,9 +4,11 @@
 #include <sys/xattr.h>
 
 #include <array>
+#include <chrono>
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <thread>
 
 #include "fs/client/quota.h"
 #include "mount/command.h"
@@ -18,6 +20,7 @@ namespace {
 
 using fs::client::QuotaStatus;
 
+constexpr std::chrono::milliseconds kPeriod{100};  // between two looks whether all is counted
 constexpr char kOrNone[] = "; 'none' removes the limit";
 
 struct Limits {
@@ -103,7 +106,11 @@ int RunQuotaSet(const QuotaArguments& arguments) {
   if (setxattr(arguments.path.c_str(), fs::kQuotaXattr, value.data(), value.size(), 0) != 0) {
     return Failed(Explain(arguments.path));
   }
-  const Result<QuotaStatus> left = QuotaOf(arguments.path);
+  Result<QuotaStatus> left = QuotaOf(arguments.path);
+  while (left.ok() && left->counting) {
+    std::this_thread::sleep_for(kPeriod);
+    left = QuotaOf(arguments.path);
+  }
   if (left.ok() && left->bytes == 0 && left->inodes == 0) {
     return Print(arguments.path +
                  " has no limit any more. As it is not empty, it is still counted: names do not leave it, and no "

@@ -17,9 +17,14 @@ Status FileService::SetQuota(const Request& request, uint64_t ino, std::string_v
   }
   const auto bytes = change->sets_bytes ? std::optional(change->bytes) : std::nullopt;
   const auto inodes = change->sets_inodes ? std::optional(change->inodes) : std::nullopt;
-  const NoPromises none(no_promises_);  // of space, which a quota may not have
+  // Of space, which a quota may not have; not before all is counted that it is for.
+  auto none = std::make_shared<const NoPromises>(no_promises_);
   RETURN_IF_ERROR(AwaitAllFirst(request));
-  return request.Blocking([&] { return names_.SetQuota(ino, bytes, inodes); });
+  ASSIGN_OR_RETURN(const bool counts, request.Blocking([&] { return names_.BeginQuota(ino, bytes, inodes); }));
+  if (counts) {  // which may take longer than a call may
+    reclaimer_.AddCount(ino, std::move(none));
+  }
+  return Status::Ok();
 }
 
 Result<std::string> FileService::GetQuota(const Request& request, uint64_t ino) {

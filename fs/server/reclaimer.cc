@@ -2,6 +2,8 @@
 #include "fs/server/reclaimer.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "base/log.h"
 
@@ -13,6 +15,7 @@ constexpr std::chrono::milliseconds kPeriod{1000};
 constexpr std::chrono::milliseconds kGather{20};
 constexpr size_t kBatch = 256;
 constexpr uint64_t kPagesPerStep = 65536;  // flushed or freed, before it is looked whether anything else is to be done
+constexpr std::chrono::milliseconds kCountTurn{50};  // of a pass, for what may take minutes
 
 }  // namespace
 
@@ -74,6 +77,13 @@ void Reclaimer::PassSoon() {
 void Reclaimer::AddTruncation(uint64_t ino) {
   MutexLock lock(mutex_);
   truncations_.insert(ino);
+  kicked_ = true;
+  wake_.NotifyAll();
+}
+
+void Reclaimer::AddCount(uint64_t dir, std::shared_ptr<const void> until) {
+  MutexLock lock(mutex_);
+  new_counts_.push_back({metadata::Namespace::QuotaCount(dir), std::move(until)});
   kicked_ = true;
   wake_.NotifyAll();
 }
@@ -239,6 +249,7 @@ void Reclaimer::Pass() {
   ReleaseOrphans();
   EndTruncations();
   FreePending();
+  CountTrees();
 }
 
 Reclaimer::Inodes Reclaimer::Take(Inodes Reclaimer::*set) {
@@ -324,6 +335,33 @@ void Reclaimer::EndTruncations() {
       }
     }
     freed_(ino);
+  }
+}
+
+void Reclaimer::CountTrees() {
+  {
+    MutexLock lock(mutex_);
+    std::move(new_counts_.begin(), new_counts_.end(), std::back_inserter(counts_));
+    new_counts_.clear();
+  }
+  const auto end = std::chrono::steady_clock::now() + kCountTurn;
+  while (!counts_.empty() && !stopping()) {
+    metadata::Namespace::QuotaCount& count = counts_.front().count;
+    const Result<bool> more = names_.CountStep(count);
+    NoteChange();
+    if (!more.ok()) {
+      LOG_ERROR("counting what is below inode {}, which has a quota: {}", count.project, more.status().ToDebugString());
+      return;  // the next pass tries it again
+    }
+    if (!*more) {
+      counts_.pop_front();
+    }
+    if (std::chrono::steady_clock::now() >= end) {
+      break;
+    }
+  }
+  if (!counts_.empty()) {
+    Kick();
   }
 }
 

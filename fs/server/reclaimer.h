@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reclaimer: the thread for what follows an operation later. It releases orphans that nobody has open, ends
-// truncations, makes freed pages zero and free again, and writes times to the store within a second. A second thread
-// syncs the store's log every second, whatever the first is at.
+// truncations, makes freed pages zero and free again, counts what is below a new quota, and writes times to the store
+// within a second. A second thread syncs the store's log every second, whatever the first is at.
 //
 // Freed space: the operation that freed it has revoked all maps before (fs/server/coherence.h), so a pending range is
 // named by nobody: once the freeing is durable, Zero it, then CommitFree. In bounded steps, so that nothing here takes
@@ -14,7 +14,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <thread>
@@ -51,6 +53,8 @@ class Reclaimer {
   // It has a name now.
   void ForgetOrphan(uint64_t ino);
   void AddTruncation(uint64_t ino);
+  // The directory has a quota now, and what is below it is to be counted. `until` is let go when that has ended.
+  void AddCount(uint64_t dir, std::shared_ptr<const void> until);
   // There are pages to be made free.
   void NoteFreed();
   // Nobody has it open any more: trims what was allocated ahead, and writes its times.
@@ -93,6 +97,7 @@ class Reclaimer {
   // False: not now. REQUIRES: exclusive in its gate.
   Result<bool> ReleaseOrphan(Inode& inode);
   void EndTruncations();
+  void CountTrees() EXCLUDES(mutex_);
   void CloseInodes();
   void FreePending();
   Status Free(std::span<const metadata::RegionRange> pending);
@@ -113,8 +118,13 @@ class Reclaimer {
   tlib::server::Server* server_ = nullptr;
   std::atomic<bool> changed_{false};
   std::atomic<bool> settled_{false};
+  struct Count {
+    metadata::Namespace::QuotaCount count;
+    std::shared_ptr<const void> until;
+  };
   // The thread's.
   PageIndex next_pending_;  // pending space is looked for from here on
+  std::deque<Count> counts_;
   bool settle_fails_ = false;
 
   Mutex mutex_;
@@ -128,6 +138,7 @@ class Reclaimer {
   Inodes orphans_ GUARDED_BY(mutex_);
   bool releasing_ GUARDED_BY(mutex_) = false;  // those that were in orphans_
   Inodes truncations_ GUARDED_BY(mutex_);
+  std::deque<Count> new_counts_ GUARDED_BY(mutex_);
   Inodes closed_ GUARDED_BY(mutex_);
   Inodes dirty_ GUARDED_BY(mutex_);
   uint64_t passes_begun_ GUARDED_BY(mutex_) = 0;

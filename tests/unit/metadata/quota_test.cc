@@ -177,6 +177,21 @@ TEST_F(QuotaTest, Set_IsEndedByTheNextStart) {
   EXPECT_EQ(Rename(dir, "sub", dir, "moved"), 0);
 }
 
+TEST_F(QuotaTest, None_WhileItIsCounted_LeavesItATree) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  Make(MakeDir(dir, "sub"), "f");
+  ASSERT_TRUE(ns().BeginQuota(dir, 1 << 20, 0).value());
+  EXPECT_TRUE(ns().BeginQuota(dir, 0, 0).value()) << "nothing in it counts yet, but something is there";
+  EXPECT_TRUE((Of(dir) == Quota{dir, {}, 0, 1, true}));
+  Namespace::QuotaCount count(dir);
+  int steps = 0;
+  while (ns().CountStep(count).value()) {
+    ++steps;
+  }
+  EXPECT_GT(steps, 1);
+  EXPECT_TRUE((Of(dir) == Quota{dir, {}, 0, 3, false}));
+}
+
 TEST_F(QuotaTest, Set_CountsWhileTheTreeIsUsed) {
   const InodeNumber dir = MakeDir(kRootInode, "d");
   std::vector<InodeNumber> subs;
