@@ -268,9 +268,9 @@ class NoMoreThreads:
         with open(f"{self.group}/pids.current", encoding="ascii") as file:
             return int(file.read())
 
-    def fill(self):
-        """Those that have ended meanwhile are not replaced either."""
-        self.put(f"{self.group}/pids.max", self.threads())
+    def fill(self, but=0):
+        """Those that have ended meanwhile are not replaced either, but for so many."""
+        self.put(f"{self.group}/pids.max", self.threads() + but)
 
     def close(self):
         if not ended(self.pid):

@@ -71,6 +71,28 @@ TEST_F(ReclaimerTest, AnOrphanThatIsBeingWritten_IsReleasedLater) {
   EXPECT_EQ(LookAt(orphan), ESTALE);
 }
 
+TEST_F(ReclaimerTest, ACountThatFails_IsTriedAgain_AndKeepsUntilThenWhatItIsGiven) {
+  metadata::NewInode wanted;
+  wanted.mode = S_IFDIR | 0755;
+  const uint64_t dir = volume.names().Create(kRootInode, "d", wanted, {}, Nanoseconds(1)).value().ino;
+  ASSERT_TRUE(volume.names().Create(dir, "f", {}, {}, Nanoseconds(1)).ok());
+  ASSERT_TRUE(volume.names().BeginQuota(dir, uint64_t{1} << 20, std::nullopt).value());
+  auto until = std::make_shared<const int>();
+  const std::weak_ptr<const int> kept = until;
+  volume.store().FailCommits(EIO, 1'000'000);
+  const int before = volume.store().commits();
+  reclaimer.AddCount(dir, std::move(until));
+  reclaimer.Start(volume.tlib());
+  EXPECT_TRUE(Eventually([&] { return volume.store().commits() > before + 1; })) << "twice";
+  EXPECT_FALSE(kept.expired());
+  EXPECT_TRUE(volume.names().FindQuota(dir).value()->counting);
+  volume.store().Heal();
+  EXPECT_TRUE(Eventually([&] { return kept.expired(); }));
+  EXPECT_FALSE(volume.names().FindQuota(dir).value()->counting);
+  EXPECT_EQ(volume.names().FindQuota(dir).value()->inodes, 2u);
+  reclaimer.Stop();
+}
+
 TEST_F(ReclaimerTest, AReleaseThatFails_IsTriedAgain) {
   const uint64_t orphan = NewOrphan();
   volume.store().FailCommits(EIO, 1);
