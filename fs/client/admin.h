@@ -54,7 +54,7 @@ struct VolumeStatus {
   uint64_t capacity_target_bytes = 0;   // what the capacity is being changed to; equal to it when it is not
   uint64_t capacity_to_move_bytes = 0;  // what has to be moved before it is smaller
   bool capacity_changing = false;       // also when only DRAM tier and SSD are to follow
-  std::string capacity_failure;         // why the last change to a smaller one came to nothing; empty: it did not
+  std::string capacity_failure;         // why the last change came to nothing; empty: it did not
   std::vector<SessionStatus> sessions;
 };
 
