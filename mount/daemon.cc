@@ -113,6 +113,16 @@ void Readiness::Failed(const Status& status) {
   }
 }
 
+void OpenStandardDescriptors() {
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) {
+    close(fd);
+  }
+}
+
 int RunService(bool foreground, const std::function<Status(Readiness&)>& body) {
   OutliveReaders();
   RaiseFileLimit();

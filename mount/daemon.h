@@ -29,6 +29,10 @@ class Readiness {
   UniqueFd pipe_;
 };
 
+// To be called first in main: where the caller has closed standard input, output or error, /dev/null is it, so that
+// nothing else that is opened gets its number.
+void OpenStandardDescriptors();
+
 // Runs `body` here, or in a process of its own. Returns the exit code for the calling process: in the foreground when
 // `body` has ended, otherwise when it has said that it serves or has failed.
 int RunService(bool foreground, const std::function<Status(Readiness&)>& body);

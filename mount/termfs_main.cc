@@ -14,6 +14,7 @@
 #include "driver/softnic/softnic.h"
 #include "driver/verbs/verbs.h"
 #include "mount/command.h"
+#include "mount/daemon.h"
 
 namespace {
 
@@ -28,6 +29,7 @@ NicResult OpenPairedNic(const std::string& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  termfs::mount::OpenStandardDescriptors();
   const char* const faults = std::getenv("TERMFS_NETWORK_FAULTS");
   const termfs::driver::SoftNicOptions soft{.network_faults = faults != nullptr ? faults : "",
                                             .validated_reads = std::getenv("TERMFS_VALIDATED_READS") != nullptr};
