@@ -169,8 +169,12 @@ int RunService(bool foreground, const std::function<Status(Readiness&)>& body) {
 Result<UniqueFd> BlockEndSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    sigaddset(&signals, signal);
+  sigaddset(&signals, SIGTERM);  // always: nothing else would end it in order
+  for (const int signal : {SIGINT, SIGHUP}) {
+    struct sigaction action {};
+    if (sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) {
+      sigaddset(&signals, signal);
+    }
   }
   if (pthread_sigmask(SIG_BLOCK, &signals, nullptr) != 0) {
     return ErrnoStatus("block signals");

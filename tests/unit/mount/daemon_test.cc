@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mount/daemon.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <map>
 
 namespace termfs::mount {
 namespace {
@@ -105,6 +109,52 @@ TEST(BlockEndSignals, TurnsASignalIntoInput) {
   char taken[256];
   EXPECT_GT(read(signals->get(), taken, sizeof(taken)), 0);  // not to be delivered when it is unblocked
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+TEST(BlockEndSignals, LeavesWhatIsIgnored_ButSigterm) {
+  sigset_t before;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  std::map<int, struct sigaction> actions;
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  for (const int signal : {SIGHUP, SIGTERM}) {
+    ASSERT_EQ(sigaction(signal, &ignore, &actions[signal]), 0);
+  }
+  const Result<UniqueFd> signals = BlockEndSignals();
+  ASSERT_TRUE(signals.ok());
+  pollfd ready{.fd = signals->get(), .events = POLLIN, .revents = 0};
+  pthread_kill(pthread_self(), SIGHUP);
+  EXPECT_EQ(poll(&ready, 1, 0), 0);
+  for (const int signal : {SIGTERM, SIGINT}) {
+    pthread_kill(pthread_self(), signal);
+    EXPECT_EQ(poll(&ready, 1, 0), 1);
+    signalfd_siginfo taken{};
+    EXPECT_EQ(read(signals->get(), &taken, sizeof(taken)), static_cast<ssize_t>(sizeof(taken)));
+    EXPECT_EQ(taken.ssi_signo, static_cast<uint32_t>(signal));
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  for (const auto& [signal, action] : actions) {
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+TEST(OpenStandardDescriptors, NothingElseGetsTheirNumbers) {
+  for (int closed = 0; closed < 8; closed++) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (int fd = 0; fd < 3; fd++) {
+        if ((closed & 1 << fd) != 0) {
+          close(fd);
+        }
+      }
+      OpenStandardDescriptors();
+      const bool all = fcntl(0, F_GETFD) == 0 && fcntl(1, F_GETFD) == 0 && fcntl(2, F_GETFD) == 0;
+      _exit(all && open("/dev/null", O_RDONLY) > 2 ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << closed;
+  }
 }
 
 }  // namespace
