@@ -36,8 +36,10 @@ steady_clock::time_point TimeOf(int64_t nanoseconds) {
   return steady_clock::time_point(std::chrono::duration_cast<steady_clock::duration>(Nanoseconds(nanoseconds)));
 }
 
-// Unmounting, or not known to the kernel.
-bool Expected(int error) { return error == 0 || error == -ENOENT || error == -ENODEV || error == -ENOTCONN; }
+// Unmounting, or not known to the kernel, or nothing agreed with it yet.
+bool Expected(int error) {
+  return error == 0 || error == -ENOENT || error == -ENODEV || error == -ENOTCONN || error == -ENOSYS;
+}
 
 // The entry is looked up again when it is used next. By hand: versions of libfuse differ in how they are asked.
 int ExpireEntry(fuse_session* session, uint64_t parent, const std::string& name) {
@@ -105,9 +107,11 @@ void KernelCacheNotifier::Attach(fuse_session* session, const std::string& mount
   MutexLock lock(mutex_);
   session_ = session;
   device_ = device;
+  attached_.store(true);
 }
 
 void KernelCacheNotifier::Detach() {
+  attached_.store(false);
   MutexLock lock(mutex_);
   session_ = nullptr;
   while (in_kernel_ > 0) {  // ends with the request that it waits for, which has a deadline
@@ -252,7 +256,7 @@ bool KernelCacheNotifier::AboutToGive(uint64_t ino, Nanoseconds entry) {
   if (ino != 0) {
     given_[ino % given_.size()].store(now, std::memory_order_seq_cst);
   }
-  if (!has_epochs() || mounts_below_.load(std::memory_order_relaxed)) {
+  if (!has_epochs() || !attached_.load(std::memory_order_relaxed) || mounts_below_.load(std::memory_order_relaxed)) {
     return false;
   }
   if (entry > Nanoseconds(0)) {

@@ -56,7 +56,8 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   KernelCacheNotifier();
   ~KernelCacheNotifier() override;
 
-  // From now on there is a kernel to notify. What came before needs nothing: the kernel had cached nothing.
+  // From now on there is a kernel to notify. What came before needs nothing: the kernel had cached nothing, as it is
+  // served only from now on. Without a session no entries are given.
   // `mountpoint`: of the session, "" if there is none.
   void Attach(fuse_session* session, const std::string& mountpoint) EXCLUDES(mutex_);
   // Nothing uses the session any more when this returns. The mount must still answer, or have been ended.
@@ -130,6 +131,7 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   // When the kernel uses no entry any more that it has been given so far.
   std::chrono::steady_clock::time_point EntriesEnd() const;
 
+  std::atomic<bool> attached_{false};      // there is a session
   std::atomic<bool> epochs_{false};        // before requests that depend on it
   std::atomic<bool> mounts_below_{false};  // when it was last looked at, relaxed
   // When inodes with this remainder were last given to the kernel, and until when entries; nanoseconds of the steady

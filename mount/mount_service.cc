@@ -174,9 +174,9 @@ Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& fr
            MountGuard* guard, const MountRequest& request, EndSignals& signals, Readiness& readiness) {
   RETURN_IF_ERROR(server.Mount());
   Watch(guard, server, request.mountpoint);
+  cache.Attach(server.session(), request.mountpoint);  // before the kernel is given anything to keep
   Status status = StartServing(server, front, request);
   if (status.ok()) {
-    cache.Attach(server.session(), request.mountpoint);
     status = CheckServed(request.mountpoint);
   }
   bool told_to_end = false;
