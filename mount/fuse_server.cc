@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mount/fuse_server.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mount.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "mount/fusermount.h"
 
 namespace termfs::mount {
 namespace {
@@ -51,6 +54,13 @@ Status LibraryError(int code, const std::string& what) {
   return Status::Error(code, said.empty() ? what : what + " (" + said + ")");
 }
 
+Status UnmountAt(const std::string& place, bool lazily) {
+  if (umount2(place.c_str(), UMOUNT_NOFOLLOW | (lazily ? MNT_DETACH : 0)) == 0) {
+    return Status::Ok();
+  }
+  return errno == EPERM ? RunFusermount(place, lazily) : ErrnoStatus((lazily ? "detach " : "unmount ") + place);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<FuseServer>> FuseServer::Create(const fuse_lowlevel_ops& operations, void* userdata,
@@ -83,13 +93,18 @@ FuseServer::~FuseServer() {
     return;
   }
   if (mounted_) {
+    if (!unmounts_ && !HasEnded()) {
+      if (const Status unmounted = Unmount(/*lazily=*/true); !unmounted.ok()) {
+        LOG_WARNING("{}", unmounted.ToString());
+      }
+    }
     const Status stopped = Stop(std::chrono::seconds(60));
     TERMFS_CHECK(stopped.ok());
-    if (!detached_) {
-      fuse_session_unmount(session_);  // closes the session's descriptor; detaches what is still mounted
-    }
   }
-  fuse_session_destroy(session_);
+  if (mounted_ && HasEnded()) {
+    fuse_session_unmount(session_);  // unmounts nothing then; otherwise it would go by the path
+  }
+  fuse_session_destroy(session_);  // closes the session's descriptor
 }
 
 Status FuseServer::Mount() {
@@ -100,6 +115,7 @@ Status FuseServer::Mount() {
     return LibraryError(EIO, "mount on " + options_.mountpoint);
   }
   mounted_ = true;
+  ASSIGN_OR_RETURN(mount_, MountAt(options_.mountpoint));
   fuse_custom_io io{};
   io.writev = &FuseServer::WriteReply;
   io.read = &FuseServer::ReadRequest;
@@ -110,24 +126,48 @@ Status FuseServer::Mount() {
   return Status::Ok();
 }
 
+bool FuseServer::HasEnded() const {
+  pollfd device{.fd = fuse_session_fd(session_), .events = 0, .revents = 0};
+  return poll(&device, 1, 0) > 0 && (device.revents & POLLERR) != 0;
+}
+
+std::string FuseServer::Place() const {
+  const Result<std::vector<MountEntry>> table = ReadMountTable();
+  for (const MountEntry& entry : table.ok() ? *table : std::vector<MountEntry>{}) {
+    if (entry.mount == mount_) {
+      return IsAt(entry.path) ? entry.path : "";
+    }
+  }
+  return "";
+}
+
+bool FuseServer::IsAt(const std::string& path) const {
+  const Result<MountNumber> reached = MountAt(path);
+  return reached.ok() && *reached == mount_;
+}
+
 Status FuseServer::Unmount(bool lazily) {
-  if (umount2(options_.mountpoint.c_str(), UMOUNT_NOFOLLOW) == 0 || errno == EINVAL || errno == ENOENT) {
-    detached_ = true;  // EINVAL: somebody else has unmounted it
-    return Status::Ok();
+  unmounts_ = true;
+  const std::string place = Place();
+  if (place.empty()) {
+    ASSIGN_OR_RETURN(const std::vector<MountEntry> table, ReadMountTable());
+    const auto covered =
+        std::find_if(table.begin(), table.end(), [this](const MountEntry& entry) { return entry.mount == mount_; });
+    return covered == table.end()
+               ? Status::Ok()  // somebody else has unmounted it
+               : Status::Error(EBUSY, "something is mounted over " + covered->path +
+                                          "; the mount below it is dead from now on, and stays until it is unmounted");
   }
-  if (errno == EPERM) {
-    return Status::Ok();  // not root: the destructor's fusermount3 does it
+  Status unmounted = UnmountAt(place, /*lazily=*/false);
+  if (unmounted.code() == EINVAL || unmounted.code() == ENOENT) {
+    return Status::Ok();  // somebody else was faster
   }
-  if (!lazily) {
-    return ErrnoStatus("unmount " + options_.mountpoint);
+  if (unmounted.ok() || !lazily) {
+    return unmounted;
   }
-  LOG_WARNING("{} is in use ({}); it is detached, programs that use it get errors from now on", options_.mountpoint,
-              std::strerror(errno));
-  if (umount2(options_.mountpoint.c_str(), UMOUNT_NOFOLLOW | MNT_DETACH) != 0) {
-    return ErrnoStatus("detach " + options_.mountpoint);
-  }
-  detached_ = true;
-  return Status::Ok();
+  LOG_WARNING("{} is in use ({}); it is detached, programs that use it get errors from now on", place,
+              unmounted.ToString());
+  return UnmountAt(place, /*lazily=*/true);
 }
 
 uint64_t FuseServer::requests() const {

@@ -51,6 +51,7 @@
 #include "mount/fuse_reads.h"
 #include "mount/fuse_ring.h"
 #include "mount/fuse_wire.h"
+#include "mount/mount_table.h"
 
 namespace termfs::mount {
 
@@ -116,7 +117,11 @@ class FuseServer {
   Status Start(const ThreadFactory& make_thread, const FuseReads::Factory& make_reads = nullptr);
   // Readable once the kernel has ended the connection (somebody unmounted).
   int ended_fd() const { return ended_.get(); }
-  // Detaches from the name space if it is still there; lazily when it is in use and `lazily` is set (EBUSY otherwise).
+  // The path that leads to the mount now; "": none does, as somebody has unmounted it or mounted something over it.
+  std::string Place() const;
+  bool IsAt(const std::string& path) const;
+  // Detaches it from the name space wherever it is now, and nothing else; lazily when it is in use and `lazily` is set
+  // (EBUSY otherwise). EBUSY, too: something is mounted over it.
   Status Unmount(bool lazily);
   // The threads answer what they have and end. ETIMEDOUT: some did not within `limit`; the server must not be
   // destroyed.
@@ -197,6 +202,7 @@ class FuseServer {
   template <typename Condition>
   Status Await(const char* what, const Condition& done) REQUIRES(mutex_);
   Status Report(const Status& why_not) const;
+  bool HasEnded() const;  // the kernel has ended the connection
   std::span<const std::unique_ptr<Worker>> workers() const {
     return {workers_.data(), launched_.load(std::memory_order_acquire)};
   }
@@ -265,7 +271,8 @@ class FuseServer {
   fuse_session* session_ = nullptr;
   bool reads_past_libfuse_ = false;  // the threads answer them
   bool mounted_ = false;
-  bool detached_ = false;  // from the name space, by Unmount
+  bool unmounts_ = false;  // Unmount was called
+  MountNumber mount_;      // what Mount has made
   UniqueFd ended_;
   std::atomic<bool> stopping_{false};  // relaxed: the signal that follows makes the threads look
   // Never more than it has room for from the start, so that others may look at those that are launched.

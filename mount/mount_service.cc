@@ -66,12 +66,12 @@ FuseServer::Options ToServerOptions(const MountRequest& request) {
 }
 
 // A request from the kernel through a serving thread to the file system and back.
-Status CheckServed(const std::string& mountpoint) {
+Status CheckServed(const FuseServer& server, const std::string& mountpoint) {
   struct stat st {};
   if (stat(mountpoint.c_str(), &st) != 0) {
     return ErrnoStatus("the mount on " + mountpoint + " does not answer");
   }
-  if (st.st_ino != fs::kRootInode || !S_ISDIR(st.st_mode)) {
+  if (!server.IsAt(mountpoint) || st.st_ino != fs::kRootInode || !S_ISDIR(st.st_mode)) {
     return Status::Error(EIO, "something else was mounted over " + mountpoint);
   }
   return Status::Ok();
@@ -86,18 +86,24 @@ Status CheckTransport(const FuseServer& server, FuseTransport wanted) {
 }
 
 // Pages that were written through mappings go to the file system.
-void FlushMappings(const std::string& mountpoint) {
+void FlushMappings(const FuseServer& server, const std::string& mountpoint) {
+  const std::string place = server.Place();
+  if (place.empty()) {
+    LOG_WARNING("no path leads to the mount on {} any more: what programs have written through mappings may be lost",
+                mountpoint);
+    return;
+  }
   // By a process of its own: one that is killed while it waits for an answer of its own mount is there for ever.
-  const char* const words[] = {"sync", "--file-system", mountpoint.c_str(), nullptr};
+  const char* const words[] = {"sync", "--file-system", place.c_str(), nullptr};
   pid_t child = 0;
   int status = 0;
   const int error = posix_spawnp(&child, words[0], nullptr, nullptr, const_cast<char* const*>(words), environ);
   while (error == 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (error != 0) {
-    LOG_WARNING("flushing {} before it is unmounted: {}", mountpoint, std::strerror(error));
+    LOG_WARNING("flushing {} before it is unmounted: {}", place, std::strerror(error));
   } else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    LOG_WARNING("not all of {} could be flushed before it is unmounted", mountpoint);
+    LOG_WARNING("not all of {} could be flushed before it is unmounted", place);
   }
 }
 
@@ -177,7 +183,7 @@ Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& fr
   cache.Attach(server.session(), request.mountpoint);  // before the kernel is given anything to keep
   Status status = StartServing(server, front, request);
   if (status.ok()) {
-    status = CheckServed(request.mountpoint);
+    status = CheckServed(server, request.mountpoint);
   }
   bool told_to_end = false;
   if (status.ok()) {
@@ -197,8 +203,12 @@ Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& fr
   const Ending ending(kEndPatience, progress,
                       [&file_system] { file_system.Abandon("the mount ends, and the server does not answer"); });
   if (told_to_end) {
-    FlushMappings(request.mountpoint);
+    FlushMappings(server, request.mountpoint);
     status = server.Unmount(/*lazily=*/true);
+  } else if (!status.ok()) {
+    if (const Status unmounted = server.Unmount(/*lazily=*/true); !unmounted.ok()) {
+      LOG_WARNING("{}", unmounted.ToString());
+    }
   }
   cache.Detach();
   const Status stopped = server.Stop(kEndPatience + kStopMargin + request.config.reconnect);
@@ -220,15 +230,15 @@ Status CheckMountPoint(const std::string& path) {
   if (!S_ISDIR(st.st_mode)) {
     return Status::Error(ENOTDIR, "mount point " + path);
   }
-  struct stat parent {};
-  if (stat((path + "/..").c_str(), &parent) == 0 && parent.st_dev != st.st_dev) {
-    const Result<std::string> type = MountType(path);
-    return type.ok() && *type == "fuse.termfs"
-               ? Status::Error(EBUSY,
-                               "mount point " + path + ": a termfs is mounted there already, end it with termfs umount")
-               : Status::Error(EBUSY, "mount point " + path + ": something is mounted there already");
+  ASSIGN_OR_RETURN(const std::string type, MountType(path));
+  if (type == "fuse.termfs") {
+    return Status::Error(EBUSY,
+                         "mount point " + path + ": a termfs is mounted there already, end it with termfs umount");
   }
-  return CheckEmpty(path);
+  Status empty = CheckEmpty(path);
+  return empty.code() == ENOTEMPTY && !type.empty()
+             ? Status::Error(EBUSY, "mount point " + path + ": something is mounted there already")
+             : std::move(empty);
 }
 
 fs::client::MountOptions ToClientOptions(const MountRequest& request) {

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is mounted where, as the kernel tells it. Asks no file system that is mounted.
+//
+// Thread-safety: any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace termfs::mount {
+
+// One mount, wherever it is moved to. After its end the number may be another mount's, on another device.
+struct MountNumber {
+  uint64_t number = 0;
+  dev_t device = 0;  // of the file system
+  bool operator==(const MountNumber&) const = default;
+};
+
+struct MountEntry {
+  MountNumber mount;
+  std::string path;  // of now; another mount may cover it
+  std::string type;
+};
+
+// Of this process, or of another one.
+Result<std::vector<MountEntry>> ReadMountTable(const std::string& process = "self");
+// By a table in the form of /proc/PID/mountinfo.
+std::vector<MountEntry> ParseMountTable(std::string_view table);
+
+// What a program that uses the path gets to.
+Result<MountNumber> MountAt(const std::string& path);
+
+// A process in another mount name space that has a file system of that device, and where; none among those that this
+// process may look at.
+std::optional<std::pair<pid_t, std::string>> MountedInAnotherNamespace(dev_t device);
+
+}  // namespace termfs::mount
