@@ -66,6 +66,7 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   command->add_flag("--verbose", arguments.verbose, "log more");
   command->footer(
       "SIGTERM to its process, or Ctrl-C in the foreground, ends the server; what is only in memory is written first.\n"
+      "SIGHUP does, too, unless it was ignored at the start (nohup), as SIGINT may be.\n"
       "termfs status names the process.\n");
   command->callback([&] { action = [&] { return RunServe(program, arguments); }; });
 }
@@ -88,6 +89,9 @@ void AddUmount(CLI::App& app, UmountArguments& arguments, Action& action) {
   CLI::App* command = app.add_subcommand("umount", "Unmount; returns when the mount's process has ended");
   command->add_option("MOUNTPOINT", arguments.mountpoint, "where it is mounted")->required();
   command->add_flag("--lazy", arguments.lazily, "detach it although it is in use");
+  command->footer(
+      "Where the same file system is mounted elsewhere, too, or its process is in another PID namespace, it says so and\n"
+      "does not wait.\n");
   command->callback([&] { action = [&] { return RunUmount(arguments); }; });
 }
 

@@ -5,16 +5,19 @@
 #include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <optional>
 #include <thread>
 
 #include "base/unique_fd.h"
 #include "mount/command.h"
+#include "mount/fusermount.h"
 #include "mount/mount_point.h"
+#include "mount/mount_table.h"
+#include "mount/mounts_below.h"
 
 namespace termfs::mount {
 namespace {
@@ -41,27 +44,6 @@ Result<std::string> Resolve(const std::string& path) {
   }
   const std::string base(above.get());
   return (base == "/" ? base : base + "/") + plain.substr(slash == std::string::npos ? 0 : slash + 1);
-}
-
-Status RunFusermount(const std::string& mountpoint, bool lazily) {
-  const pid_t child = fork();
-  if (child < 0) {
-    return ErrnoStatus("start fusermount3");
-  }
-  if (child == 0) {
-    execlp("fusermount3", "fusermount3", "-u", lazily ? "-qz" : "-q", "--", mountpoint.c_str(), nullptr);
-    _exit(127);
-  }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) {
-      return ErrnoStatus("wait for fusermount3");
-    }
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    return Status::Error(EBUSY, "fusermount3 could not unmount " + mountpoint);
-  }
-  return Status::Ok();
 }
 
 Status Unmount(const std::string& mountpoint, bool lazily) {
@@ -107,6 +89,27 @@ Status UnmountSoon(const std::string& mountpoint, bool lazily) {
   }
 }
 
+void Note(const std::string& text) { std::fprintf(stderr, "termfs: %s\n", text.c_str()); }
+
+// Whether the mount's process has the same number here. One that says nothing is thought to.
+bool Knows(const MountDescription& description) {
+  const uint64_t here = PidNamespace();
+  return description.pid_namespace == 0 || here == 0 || description.pid_namespace == here;
+}
+
+// Where else something of that device is mounted; "": nowhere that this process may look.
+std::string OtherPlace(dev_t device) {
+  const Result<std::vector<MountEntry>> table = ReadMountTable();
+  for (const MountEntry& entry : table.ok() ? *table : std::vector<MountEntry>{}) {
+    if (entry.mount.device == device) {
+      return "on " + entry.path;
+    }
+  }
+  const auto apart = MountedInAnotherNamespace(device);
+  return apart.has_value() ? "on " + apart->second + " in the mount namespace of process " + std::to_string(apart->first)
+                           : "";
+}
+
 Status Run(const UmountArguments& arguments) {
   ASSIGN_OR_RETURN(const std::string mountpoint, Resolve(arguments.mountpoint));
   ASSIGN_OR_RETURN(const std::string type, MountType(mountpoint));
@@ -119,16 +122,25 @@ Status Run(const UmountArguments& arguments) {
   }
   // A dead mount has no process to wait for.
   const Result<MountDescription> description = DescribeMount(mountpoint);
+  const Result<dev_t> device = DeviceOf(mountpoint);
+  const bool is_here = description.ok() && Knows(*description);
   UniqueFd process;
-  if (description.ok()) {
+  if (is_here) {
     process = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, description->pid, 0)));
   }
   RETURN_IF_ERROR(UnmountSoon(mountpoint, arguments.lazily));
-  // Detached but in use, it lives on until its last user is gone.
-  if (process.valid() && !arguments.lazily) {
-    return WaitForProcess(process, description->pid);
+  if (!description.ok() || arguments.lazily) {
+    return Status::Ok();  // detached but in use, it lives on until its last user is gone
   }
-  return Status::Ok();
+  if (const std::string elsewhere = device.ok() ? OtherPlace(*device) : ""; !elsewhere.empty()) {
+    Note(mountpoint + " is unmounted, but the same file system is mounted " + elsewhere + " and goes on there");
+    return Status::Ok();
+  }
+  if (!is_here) {
+    Note(mountpoint + " is unmounted; its process is in another PID namespace, its end is not waited for");
+    return Status::Ok();
+  }
+  return process.valid() ? WaitForProcess(process, description->pid) : Status::Ok();
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <iterator>
 #include <vector>
 
+#include "mount/mount_point.h"
+
 namespace termfs::mount {
 
 void FrontEnd::RememberOpen(fs::client::OpenFile* file) {
@@ -96,10 +98,10 @@ Status FrontEnd::ClearPrivileges(uint64_t ino) {
 std::string FrontEnd::Describe() const {
   std::string text;
   auto out = std::back_inserter(text);
-  fmt::format_to(out, "pid {}\naddress {}\ntransport {}\n", getpid(), tlib::ToString(address_),
-                 file_system_.transport());
+  fmt::format_to(out, "pid {}\npid_namespace {}\naddress {}\ntransport {}\n", getpid(), PidNamespace(),
+                 ToLine(tlib::ToString(address_)), file_system_.transport());
   if (address_.remote()) {
-    fmt::format_to(out, "secret {}\n", address_.secret_file);
+    fmt::format_to(out, "secret {}\n", ToLine(address_.secret_file));
   }
   if (server_ != nullptr) {
     fmt::format_to(out, "fuse {}\nlibfuse {}\nfuse_requests_total {}\nfuse_ring_requests_total {}\n",

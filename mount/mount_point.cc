@@ -5,6 +5,7 @@
 #include <mntent.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -45,7 +46,7 @@ Status ParseLine(std::string_view line, MountDescription& description) {
                                                              {"libfuse", &description.libfuse}};
   for (const auto& [text, place] : texts) {
     if (name == text) {
-      *place = value;
+      *place = FromLine(value);
       return Status::Ok();
     }
   }
@@ -56,6 +57,8 @@ Status ParseLine(std::string_view line, MountDescription& description) {
   }
   if (name == "pid") {
     description.pid = static_cast<int>(number);
+  } else if (name == "pid_namespace") {
+    description.pid_namespace = number;
   } else {
     description.metrics[std::string(name)] = number;
   }
@@ -179,6 +182,29 @@ Result<fs::client::ServerAddress> MountDescription::server() const {
   }
   ASSIGN_OR_RETURN(auto host, fs::client::ParseHostPort(address));
   return fs::client::ServerAddress(std::move(host), secret);
+}
+
+uint64_t PidNamespace() {
+  struct stat st {};
+  return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+}
+
+std::string ToLine(std::string_view value) {
+  std::string text;
+  for (const char c : value) {
+    text += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string(1, c);
+  }
+  return text;
+}
+
+std::string FromLine(std::string_view text) {
+  std::string value;
+  for (size_t i = 0; i < text.size(); i++) {
+    const bool escaped = text[i] == '\\' && i + 1 < text.size();
+    i += escaped ? 1 : 0;
+    value += escaped && text[i] == 'n' ? '\n' : text[i];
+  }
+  return value;
 }
 
 Result<MountDescription> DescribeMount(const std::string& path) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,7 +20,8 @@
 namespace termfs::mount {
 
 struct MountDescription {
-  int pid = 0;  // of the process that answers
+  int pid = 0;                 // of the process that answers
+  uint64_t pid_namespace = 0;  // where it has that number; 0: not known
   std::string address;
   std::string secret;  // file, where the address is a host's
   std::string transport;
@@ -29,6 +31,13 @@ struct MountDescription {
 
   Result<fs::client::ServerAddress> server() const;
 };
+
+// Of this process, as MountDescription's.
+uint64_t PidNamespace();
+
+// A value in a line of a description: any bytes, such as those of a path, without the end of the line.
+std::string ToLine(std::string_view value);
+std::string FromLine(std::string_view text);
 
 // ENOTCONN: the mount is dead. EINVAL: `path` is not the root of a termfs mount. ETIMEDOUT: no answer for ten seconds.
 Result<MountDescription> DescribeMount(const std::string& path);

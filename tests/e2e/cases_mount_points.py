@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a mount is, and what is there beside it: it ends where it is, and nothing else ends with it."""
+import contextlib
+import errno
+import mmap
+import os
+import signal
+import subprocess
+
+from cases_posix import read_file, refuses, write_file
+from volume import Mount, Volume, check, ended, eventually, need, run
+
+
+def end(mount):
+    os.kill(mount.pid, signal.SIGTERM)
+    eventually(lambda: ended(mount.pid), "the mount's process ends after SIGTERM")
+
+
+def mount_on(site, volume, path):
+    run(site.termfs, "mount", volume.path, path, "-o", f"fuse={site.fuse}")
+    return volume.mounted(path)
+
+
+@contextlib.contextmanager
+def a_tmpfs(site, propagation):
+    path = os.path.join(site.scratch, f"tmpfs{site.next_number()}")
+    os.mkdir(path)
+    run("mount", "-t", "tmpfs", "none", path)
+    try:
+        run("mount", f"--make-{propagation}", path)
+        yield path
+    finally:
+        subprocess.run(["umount", "-R", "-l", path], stderr=subprocess.DEVNULL, check=False)
+        os.rmdir(path)
+
+
+def case_ended_mount_leaves_a_later_one(site):
+    """One that was detached lazily and is still in use is told to end: what is mounted there by then stays."""
+    volume = site.volume("64M")
+    first = volume.mount()
+    user = site.start("sleep", "1000", cwd=first.path)
+    run(site.termfs, "umount", "--lazy", first.path)
+    volume.mounts.remove(first)
+    second = mount_on(site, volume, first.path)
+    check(not ended(first.pid) and second.pid != first.pid, "the first goes on for its user")
+    end(first)
+    check(os.path.ismount(second.path), "the second is still mounted")
+    write_file(second / "f", b"x")
+    user.kill()
+    user.wait()
+
+
+def case_ended_mount_leaves_what_covers_it(site):
+    volume = site.volume("64M")
+    m = volume.mount()
+    volume.mounts.remove(m)
+    run("mount", "-t", "tmpfs", "none", m.path)
+    try:
+        write_file(m / "f", b"x")
+        end(m)
+        check(read_file(m / "f") == b"x", "what was mounted over it")
+    finally:
+        run("umount", m.path)
+    refuses(errno.ENOTCONN, os.stat, m / "what nobody knows")
+    run(site.termfs, "umount", m.path)
+    os.rmdir(m.path)
+
+
+def case_ended_mount_is_unmounted_where_it_is(site):
+    """Moved, or with a directory above it that was: what programs have mapped is written, and nothing dead remains."""
+    volume = site.volume("64M")
+    with a_tmpfs(site, "private") as place:
+        for way in ("rename", "move"):
+            old, new = os.path.join(place, way, "m"), os.path.join(place, way + " to", "m")
+            os.makedirs(old)
+            m = mount_on(site, volume, old)
+            if way == "rename":
+                os.rename(os.path.dirname(old), os.path.dirname(new))
+            else:
+                os.makedirs(new)
+                run("mount", "--move", old, new)
+            with open(os.path.join(new, way), "wb+") as file:
+                file.write(bytes(4096))
+                file.flush()
+                with mmap.mmap(file.fileno(), 4096) as memory:
+                    memory[:4] = b"abcd"
+            volume.mounts.remove(m)
+            end(m)
+            check(not os.path.ismount(new) and os.listdir(new) == [], f"{way}: something is mounted there")
+    m = volume.mount()
+    check([read_file(m / way)[:4] for way in ("rename", "move")] == [b"abcd"] * 2, "what was mapped")
+
+
+def umount(site, path):
+    """What it says."""
+    done = subprocess.run([site.termfs, "umount", path], capture_output=True, text=True, timeout=300, check=False)
+    check(done.returncode == 0, f"umount {path}: {done.returncode}: {done.stderr}")
+    return done.stderr
+
+
+def case_umount_says_where_it_is_mounted_still(site):
+    """It does not wait for a process that goes on, and does not say that the server is gone."""
+    volume = site.volume("64M")
+    other = os.path.join(site.scratch, "other")
+    os.mkdir(other)
+    m = volume.mount()
+    write_file(m / "f", b"x")
+    volume.mounts.remove(m)
+    run("mount", "--bind", m.path, other)
+    try:
+        said = umount(site, m.path)
+        check(f"mounted on {other} and goes on" in said, said)
+        check(read_file(os.path.join(other, "f")) == b"x", "it goes on there")
+    finally:
+        run("umount", other)
+    eventually(lambda: ended(m.pid), "it ends with the last mount")
+    m = mount_on(site, volume, m.path)
+    volume.mounts.remove(m)
+    holder = site.start("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000")
+    holder.stdout.readline()
+    said = umount(site, m.path)
+    check(f"mounted on {m.path} in the mount namespace of process {holder.pid} and goes on" in said, said)
+    check(not ended(m.pid), "it goes on there")
+    holder.kill()
+    eventually(lambda: ended(m.pid), "it ends with the last mount namespace")
+    os.rmdir(m.path)
+    os.rmdir(other)
+
+
+def case_umount_of_another_pid_namespace(site):
+    """The number by which the mount knows itself is another process's here."""
+    volume = site.volume("64M")
+    with a_tmpfs(site, "shared") as place:
+        path = os.path.join(place, "m")
+        os.mkdir(path)
+        inner = 'termfs=$1; shift; "$termfs" mount "$@" && echo mounted; exec sleep 1000'
+        apart = site.start("unshare", "--mount", "--propagation", "unchanged", "--pid", "--fork", "--kill-child",
+                           "--mount-proc", "sh", "-c", inner, "sh", site.termfs, volume.path, path, "-o",
+                           f"fuse={site.fuse}")
+        check(apart.stdout.readline() == "mounted\n", "a mount in another PID namespace")
+        pid = int(Mount(path, 0).describe()["pid"])
+        check(pid < 100, f"its own number there: {pid}")
+        said = umount(site, path)
+        check("its process is in another PID namespace" in said, said)
+        eventually(lambda: not volume.status()["sessions"], "its process ends")
+        apart.kill()
+        apart.wait()
+
+
+def case_volume_with_a_line_end_in_its_name(site):
+    volume = Volume(site, "a\nb\\n c", "64M", 0.5)
+    site.volumes.append(volume)
+    volume.serve()
+    m = volume.mount()
+    write_file(m / "f", b"x")
+    run(site.termfs, "status", m.path)
+    run(site.termfs, "stats", m.path, "--json", "--count", "1")
+    run(site.termfs, "set", m.path, "dram-ratio=0.25")
+    check(volume.status()["dram_ratio"] == 0.25, "set by the mount point")
+
+
+def closing(numbers):
+    """The words before a command that gets these standard descriptors closed."""
+    return ["sh", "-c", 'exec "$@" ' + " ".join(f"{number}>&-" for number in numbers), "sh"]
+
+
+def case_standard_descriptors_may_be_closed(site):
+    """Whichever are: nothing else that the service opens takes their place."""
+    volume = site.volume("64M")
+    volume.stop()
+    path = os.path.join(site.scratch, "place")
+    os.mkdir(path)
+    for numbers in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)):
+        log = os.path.join(volume.path, "log")
+        logged = os.path.getsize(log)
+        run(*closing(numbers), site.termfs, "serve", volume.path, seconds=120)
+        volume.server = site.find_process("serve", volume.path)
+        check(b"serving" in read_file(log)[logged:], f"{numbers} closed: the log")
+        check(volume.status()["health"] == "ok", f"{numbers} closed: it serves")
+        run(*closing(numbers), site.termfs, "mount", volume.path, path, "-o", f"fuse={site.fuse}", seconds=120)
+        m = volume.mounted(path)
+        write_file(m / "f", b"x" * 4096)
+        volume.mounts.remove(m)
+        run(*closing(numbers), site.termfs, "umount", path)
+        volume.stop()
+        foreground = site.start(*closing(numbers), site.termfs, "serve", volume.path, "--foreground")
+        eventually(lambda: subprocess.run([site.termfs, "status", volume.path], capture_output=True, timeout=60,
+                                          check=False).returncode == 0, f"{numbers} closed: it serves in the foreground")
+        for number in numbers:
+            check(os.readlink(f"/proc/{foreground.pid}/fd/{number}") == "/dev/null", f"{numbers} closed: {number}")
+        foreground.terminate()
+        check(foreground.wait(300) == 0, f"{numbers} closed: it ends in the foreground")
+    os.rmdir(path)
+    volume.serve()
+
+
+def mask(pid, name):
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        return next(int(line.split()[1], 16) for line in status if line.startswith(name + ":"))
+
+
+def case_ignored_signals_end_no_service(site):
+    """As nohup wants it. SIGTERM ends one in any case."""
+    need("nohup")
+    volume = site.volume("64M")
+    volume.stop()
+    ignoring = ["sh", "-c", 'trap "" HUP INT TERM; exec "$@"', "sh"]
+    run(*ignoring, site.termfs, "serve", volume.path)
+    volume.server = site.find_process("serve", volume.path)
+    m = volume.mount(at=ignoring)
+    for pid in (volume.server, m.pid):
+        for number in (signal.SIGHUP, signal.SIGINT):
+            check(mask(pid, "SigBlk") & 1 << number - 1 == 0, f"{number} of {pid} is taken although it was ignored")
+            os.kill(pid, number)
+    write_file(m / "f", b"x")
+    check(not ended(m.pid) and volume.status()["health"] == "ok", "they go on")
+    volume.mounts.remove(m)
+    end(m)
+    os.rmdir(m.path)
+    volume.stop()
+    run("nohup", site.termfs, "serve", volume.path, stdin=subprocess.DEVNULL)
+    volume.server = site.find_process("serve", volume.path)
+    os.kill(volume.server, signal.SIGHUP)
+    check(volume.status()["health"] == "ok", "it goes on")
+    os.kill(volume.server, signal.SIGINT)
+    eventually(lambda: ended(volume.server), "one that nobody ignores ends it")
+    volume.serve()
