@@ -120,8 +120,8 @@ class FuseServer {
   // The path that leads to the mount now; "": none does, as somebody has unmounted it or mounted something over it.
   std::string Place() const;
   bool IsAt(const std::string& path) const;
-  // Detaches it from the name space wherever it is now, and nothing else; lazily when it is in use and `lazily` is set
-  // (EBUSY otherwise). EBUSY, too: something is mounted over it.
+  // Detaches it from the name space wherever it is now, and nothing else, lazily when it is in use and `lazily` is set
+  // (EBUSY otherwise). EBUSY, too: something is mounted over it. See "A mount ends where it is".
   Status Unmount(bool lazily);
   // The threads answer what they have and end. ETIMEDOUT: some did not within `limit`; the server must not be
   // destroyed.

@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 from cases_posix import read_file, refuses, write_file
-from volume import Mount, Volume, check, ended, eventually, need, run
+from volume import Mount, Volume, alone, check, ended, eventually, need, run
 
 
 def end(mount):
@@ -22,12 +22,12 @@ def mount_on(site, volume, path):
 
 
 @contextlib.contextmanager
-def a_tmpfs(site, propagation):
+def a_private_tmpfs(site):
     path = os.path.join(site.scratch, f"tmpfs{site.next_number()}")
     os.mkdir(path)
     run("mount", "-t", "tmpfs", "none", path)
     try:
-        run("mount", f"--make-{propagation}", path)
+        run("mount", "--make-private", path)  # otherwise nothing in it may be moved
         yield path
     finally:
         subprocess.run(["umount", "-R", "-l", path], stderr=subprocess.DEVNULL, check=False)
@@ -69,7 +69,7 @@ def case_ended_mount_leaves_what_covers_it(site):
 def case_ended_mount_is_unmounted_where_it_is(site):
     """Moved, or with a directory above it that was: what programs have mapped is written, and nothing dead remains."""
     volume = site.volume("64M")
-    with a_tmpfs(site, "private") as place:
+    with a_private_tmpfs(site) as place:
         for way in ("rename", "move"):
             old, new = os.path.join(place, way, "m"), os.path.join(place, way + " to", "m")
             os.makedirs(old)
@@ -98,6 +98,17 @@ def umount(site, path):
     return done.stderr
 
 
+# Keeps the mount on $1, but none of others.
+HOLD = """
+grep -F ' - fuse.termfs ' /proc/self/mountinfo | cut -d ' ' -f 5 | grep -vxF "$1" | while read -r place; do
+  umount -l "$place"
+done
+echo held
+exec sleep 1000
+"""
+
+
+@alone
 def case_umount_says_where_it_is_mounted_still(site):
     """It does not wait for a process that goes on, and does not say that the server is gone."""
     volume = site.volume("64M")
@@ -116,8 +127,8 @@ def case_umount_says_where_it_is_mounted_still(site):
     eventually(lambda: ended(m.pid), "it ends with the last mount")
     m = mount_on(site, volume, m.path)
     volume.mounts.remove(m)
-    holder = site.start("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000")
-    holder.stdout.readline()
+    holder = site.start("unshare", "--mount", "--propagation", "private", "sh", "-c", HOLD, "sh", m.path)
+    check(holder.stdout.readline() == "held\n", "another mount namespace")
     said = umount(site, m.path)
     check(f"mounted on {m.path} in the mount namespace of process {holder.pid} and goes on" in said, said)
     check(not ended(m.pid), "it goes on there")
@@ -130,21 +141,20 @@ def case_umount_says_where_it_is_mounted_still(site):
 def case_umount_of_another_pid_namespace(site):
     """The number by which the mount knows itself is another process's here."""
     volume = site.volume("64M")
-    with a_tmpfs(site, "shared") as place:
-        path = os.path.join(place, "m")
-        os.mkdir(path)
-        inner = 'termfs=$1; shift; "$termfs" mount "$@" && echo mounted; exec sleep 1000'
-        apart = site.start("unshare", "--mount", "--propagation", "unchanged", "--pid", "--fork", "--kill-child",
-                           "--mount-proc", "sh", "-c", inner, "sh", site.termfs, volume.path, path, "-o",
-                           f"fuse={site.fuse}")
-        check(apart.stdout.readline() == "mounted\n", "a mount in another PID namespace")
-        pid = int(Mount(path, 0).describe()["pid"])
-        check(pid < 100, f"its own number there: {pid}")
-        said = umount(site, path)
-        check("its process is in another PID namespace" in said, said)
-        eventually(lambda: not volume.status()["sessions"], "its process ends")
-        apart.kill()
-        apart.wait()
+    path = os.path.join(site.scratch, "m")
+    os.mkdir(path)
+    inner = 'termfs=$1; shift; "$termfs" mount "$@" && echo mounted; exec sleep 1000'
+    apart = site.start("unshare", "--pid", "--fork", "--kill-child", "sh", "-c", inner, "sh", site.termfs, volume.path, path,
+                       "-o", f"fuse={site.fuse}")
+    check(apart.stdout.readline() == "mounted\n", "a mount in another PID namespace")
+    pid = int(Mount(path, 0).describe()["pid"])
+    check(pid < 100, f"its own number there: {pid}")
+    said = umount(site, path)
+    check("its process is in another PID namespace" in said, said)
+    eventually(lambda: not volume.status()["sessions"], "its process ends")
+    apart.kill()
+    apart.wait()
+    os.rmdir(path)
 
 
 def case_volume_with_a_line_end_in_its_name(site):
