@@ -90,8 +90,8 @@ void AddUmount(CLI::App& app, UmountArguments& arguments, Action& action) {
   command->add_option("MOUNTPOINT", arguments.mountpoint, "where it is mounted")->required();
   command->add_flag("--lazy", arguments.lazily, "detach it although it is in use");
   command->footer(
-      "Where the same file system is mounted elsewhere, too, or its process is in another PID namespace, it says so and\n"
-      "does not wait.\n");
+      "Where the same file system is mounted elsewhere, too, or its process is in another PID namespace, it says so\n"
+      "and does not wait.\n");
   command->callback([&] { action = [&] { return RunUmount(arguments); }; });
 }
 

@@ -106,8 +106,9 @@ std::string OtherPlace(dev_t device) {
     }
   }
   const auto apart = MountedInAnotherNamespace(device);
-  return apart.has_value() ? "on " + apart->second + " in the mount namespace of process " + std::to_string(apart->first)
-                           : "";
+  return apart.has_value()
+             ? "on " + apart->second + " in the mount namespace of process " + std::to_string(apart->first)
+             : "";
 }
 
 Status Run(const UmountArguments& arguments) {

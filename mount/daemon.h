@@ -37,8 +37,8 @@ void OpenStandardDescriptors();
 // `body` has ended, otherwise when it has said that it serves or has failed.
 int RunService(bool foreground, const std::function<Status(Readiness&)>& body);
 
-// SIGTERM, and SIGINT and SIGHUP unless they are ignored (nohup), as a descriptor (signalfd), blocked for this thread and
-// those that it starts from now on.
+// SIGTERM, and SIGINT and SIGHUP unless they are ignored (nohup), as a descriptor (signalfd), blocked for this thread
+// and those that it starts from now on.
 Result<UniqueFd> BlockEndSignals();
 
 }  // namespace termfs::mount

@@ -58,7 +58,7 @@ std::vector<MountEntry> ParseMountTable(std::string_view table) {
     std::string_view line = TakeUntil(table, '\n');
     MountEntry& entry = entries.emplace_back();
     entry.mount.number = ToNumber<uint64_t>(TakeUntil(line, ' '));
-    TakeUntil(line, ' ');  // its parent
+    entry.parent = ToNumber<uint64_t>(TakeUntil(line, ' '));
     const auto major = ToNumber<unsigned>(TakeUntil(line, ':'));
     entry.mount.device = makedev(major, ToNumber<unsigned>(TakeUntil(line, ' ')));
     TakeUntil(line, ' ');  // which part of the file system

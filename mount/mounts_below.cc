@@ -2,30 +2,20 @@
 #include "mount/mounts_below.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "mount/mount_table.h"
 
 namespace termfs::mount {
-namespace {
-
-std::string_view TakeUntil(std::string_view& text, char end) {
-  const size_t at = text.find(end);
-  const std::string_view taken = text.substr(0, at);
-  text = at == std::string_view::npos ? std::string_view() : text.substr(at + 1);
-  return taken;
-}
-
-}  // namespace
 
 Result<dev_t> DeviceOf(const std::string& mountpoint) {
   struct statx found {};
@@ -36,23 +26,15 @@ Result<dev_t> DeviceOf(const std::string& mountpoint) {
 }
 
 bool AnyMountBelow(std::string_view table, dev_t device) {
-  const std::string own = fmt::format("{}:{}", major(device), minor(device));
-  std::set<std::string_view> mounts;  // by number
-  std::vector<std::string_view> parents;
-  while (!table.empty()) {
-    std::string_view line = TakeUntil(table, '\n');
-    const std::string_view number = TakeUntil(line, ' ');
-    parents.push_back(TakeUntil(line, ' '));
-    if (TakeUntil(line, ' ') == own) {
-      mounts.insert(number);
+  const std::vector<MountEntry> entries = ParseMountTable(table);
+  std::set<uint64_t> mounts;
+  for (const MountEntry& entry : entries) {
+    if (entry.mount.device == device) {
+      mounts.insert(entry.mount.number);
     }
   }
-  for (const std::string_view parent : parents) {
-    if (mounts.contains(parent)) {
-      return true;
-    }
-  }
-  return false;
+  return std::any_of(entries.begin(), entries.end(),
+                     [&mounts](const MountEntry& entry) { return mounts.contains(entry.parent); });
 }
 
 bool AnyMountBelow(dev_t device) {

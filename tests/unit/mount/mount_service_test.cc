@@ -48,8 +48,7 @@ int Serve(const std::string& root, const std::function<void(KernelCacheNotifier&
   KernelCacheNotifier cache;
   fakes::MemoryVolume volume(kSmallVolume);
   LaneWatch file_system(volume, &cache, [&](int which) { opens(cache, which); });
-  MountRequest request{
-      .address = fs::client::ServerAddress("memory"), .mountpoint = root, .config = MountConfig{}};
+  MountRequest request{.address = fs::client::ServerAddress("memory"), .mountpoint = root, .config = MountConfig{}};
   TERMFS_CHECK(ApplyMountOptions("threads=2,fuse=device", request.config).ok());
   NotifiesItself readiness;
   return ServeFileSystem(file_system, cache, nullptr, request, *signals, readiness).ok() ? 0 : 1;

@@ -21,6 +21,7 @@ TEST(MountTable, Parse_TellsNumberDevicePathAndType) {
   EXPECT_EQ(entries[1].path, "/mnt one\\\nx");
   EXPECT_EQ(entries[1].type, "fuse.termfs");
   EXPECT_EQ(entries[2].mount, (MountNumber{.number = 31, .device = makedev(0, 300000)}));
+  EXPECT_EQ(entries[2].parent, 30U);
   EXPECT_EQ(entries[2].path, "/two\\04");
   EXPECT_EQ(entries[2].type, "tmpfs");
 }
@@ -30,7 +31,8 @@ TEST(MountTable, MountAt_IsTheLastOneThere) {
   ASSERT_TRUE(proc.ok());
   const Result<std::vector<MountEntry>> table = ReadMountTable();
   ASSERT_TRUE(table.ok());
-  const auto last = std::find_if(table->rbegin(), table->rend(), [](const auto& entry) { return entry.path == "/proc"; });
+  const auto last =
+      std::find_if(table->rbegin(), table->rend(), [](const auto& entry) { return entry.path == "/proc"; });
   ASSERT_NE(last, table->rend());
   EXPECT_EQ(last->mount, *proc);
   EXPECT_EQ(MountAt("/proc/no such").status().code(), ENOENT);
