@@ -28,7 +28,7 @@ struct MountNumber {
 struct MountEntry {
   MountNumber mount;
   uint64_t parent = 0;  // the number of the mount that it is mounted on
-  std::string path;  // of now; another mount may cover it
+  std::string path;     // of now; another mount may cover it
   std::string type;
 };
 
