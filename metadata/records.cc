@@ -9,6 +9,8 @@ namespace {
 
 constexpr uint8_t kValueVersion = 1;
 constexpr uint8_t kInodeOfProject = 2;  // the version of an inode that is in a quota tree
+constexpr uint8_t kClientCaches = 1;    // bits of one byte
+constexpr uint8_t kClientExpelled = 2;
 constexpr std::string_view kMagic = "termfsmd";
 
 Status Damaged(const char* what) { return Status::Error(EIO, std::string(what) + ": damaged record, run termfs fsck"); }
@@ -205,7 +207,13 @@ Result<uint64_t> DecodeNumber(std::string_view bytes) {
 }
 
 std::string EncodeClient(const ClientRecord& client) {
-  return Value().U32(client.reconnect_seconds).U32(client.pid).U64(client.started).U8(client.caches ? 1 : 0).Take();
+  const int facts = (client.caches ? kClientCaches : 0) | (client.expelled ? kClientExpelled : 0);
+  return Value()
+      .U32(client.reconnect_seconds)
+      .U32(client.pid)
+      .U64(client.started)
+      .U8(static_cast<uint8_t>(facts))
+      .Take();
 }
 
 Result<ClientRecord> DecodeClient(ClientNumber client, std::string_view bytes) {
@@ -215,9 +223,10 @@ Result<ClientRecord> DecodeClient(ClientNumber client, std::string_view bytes) {
   record.pid = d.U32();
   record.started = d.U64();
   // Records that were written before there were grants end here.
-  const uint8_t caches = d.Finished() ? 0 : d.U8();
-  record.caches = caches == 1;
-  if (!d.Finished() || caches > 1) {
+  const uint8_t facts = d.Finished() ? 0 : d.U8();
+  record.caches = (facts & kClientCaches) != 0;
+  record.expelled = (facts & kClientExpelled) != 0;
+  if (!d.Finished() || facts > (kClientCaches | kClientExpelled)) {
     return Damaged("client");
   }
   return record;

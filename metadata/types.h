@@ -198,6 +198,7 @@ struct ClientRecord {
   uint32_t pid = 0;                // of its process on this host, 0: not known
   uint64_t started = 0;            // when that was started, in clock ticks since the host was
   bool caches = false;             // its kernel was granted something, or may have been
+  bool expelled = false;           // what it had was not kept for it
   friend bool operator==(const ClientRecord&, const ClientRecord&) = default;
 };
 

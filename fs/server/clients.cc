@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -62,9 +63,11 @@ Status Clients::Load() {
     held_until_ = steady_clock::now() + longest_grant_;
   }
   for (const metadata::ClientRecord& record : known) {
-    Entry entry{.caches = record.caches,
+    Entry entry{.keeps_files = !record.expelled,
+                .caches = record.caches,
+                .expelled = record.expelled,
                 .holds = record.caches,
-                .locks = true,
+                .locks = !record.expelled,
                 .patience = PatienceOf(record.reconnect_seconds),
                 .pid = record.pid,
                 .started = record.started};
@@ -76,7 +79,9 @@ Status Clients::Load() {
         continue;
       }
     }
-    any_locks_.store(true, std::memory_order_release);
+    if (entry.locks) {
+      any_locks_.store(true, std::memory_order_release);
+    }
     if (entry.holds) {
       any_holds_.store(true, std::memory_order_release);
     }
@@ -143,6 +148,36 @@ Clients::TimePoint Clients::EndOfResuming(const Entry& entry) const {
   return std::min(steady_clock::now() + time, entry.arrived + kLongestPatience);
 }
 
+metadata::ClientRecord Clients::RecordOf(uint64_t client, const Entry& entry) {
+  return {.client = client,
+          .reconnect_seconds = static_cast<uint32_t>(entry.patience.count()),
+          .pid = entry.pid,
+          .started = entry.started,
+          .caches = entry.caches,
+          .expelled = entry.expelled};
+}
+
+void Clients::NoteResumed(uint64_t client) {
+  metadata::ClientRecord record;
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(client);
+    if (found == entries_.end() || !found->second.expelled) {
+      return;
+    }
+    record = RecordOf(client, found->second);
+    record.expelled = false;
+  }
+  if (const Status noted = names_.AddClient(record); !noted.ok()) {
+    LOG_WARNING("after a restart a client will lose its locks: {}", noted.ToDebugString());
+    return;
+  }
+  MutexLock lock(mutex_);
+  if (const auto found = entries_.find(client); found != entries_.end()) {
+    found->second.expelled = false;
+  }
+}
+
 void Clients::Resumed(uint64_t client) {
   MutexLock lock(mutex_);
   if (const auto found = entries_.find(client); found != entries_.end()) {
@@ -154,7 +189,7 @@ void Clients::Resumed(uint64_t client) {
 }
 
 Status Clients::NoteCaches(uint64_t client) {
-  metadata::ClientRecord record{.client = client};
+  metadata::ClientRecord record;
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(client);
@@ -164,9 +199,7 @@ Status Clients::NoteCaches(uint64_t client) {
     if (found->second.caches) {
       return Status::Ok();
     }
-    record.reconnect_seconds = static_cast<uint32_t>(found->second.patience.count());
-    record.pid = found->second.pid;
-    record.started = found->second.started;
+    record = RecordOf(client, found->second);
     record.caches = true;
   }
   RETURN_IF_ERROR(names_.AddClient(record));
@@ -222,27 +255,54 @@ bool Clients::WasKept(uint64_t client) const {
   return found != entries_.end() && found->second.keeps_files;
 }
 
-Clients::Expected Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end) {
+Clients::Expected Clients::Ended(uint64_t client, uint64_t session, const SessionEnd& end,
+                                 const std::function<void(bool keeps)>& before) {
+  Expected expected;
+  std::optional<metadata::ClientRecord> expelled;
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(client);
-    if (found == entries_.end() || found->second.session != session) {
-      return {};
-    }
-    const bool silent = end.how == SessionEnd::How::kExpelled && found->second.silent();
-    if (end.how != SessionEnd::How::kGoodbye && !silent && !HasEnded(end.process)) {
+    if (found != entries_.end() && found->second.session == session) {
       Entry& entry = found->second;
-      entry.session = 0;
-      const bool died = end.how == SessionEnd::How::kDied;
-      entry.until = steady_clock::now() + (died ? std::min(entry.patience, kLastMoments) : entry.patience);
-      entry.keeps_files =
-          end.how != SessionEnd::How::kExpelled;  // one that did not answer must not keep space for long
-      entry.process = end.process;
-      return {.back = true, .keeps_files = entry.keeps_files};
+      const bool silent = end.how == SessionEnd::How::kExpelled && entry.silent();
+      expected.back = end.how != SessionEnd::How::kGoodbye && !silent && !HasEnded(end.process);
+      // One that did not answer must not keep space for long. Nor has it anything before it has heard of that.
+      const bool kept = entry.resumed || entry.keeps_files;
+      expected.keeps_files = expected.back && end.how != SessionEnd::How::kExpelled && kept;
+      if (expected.back && !expected.keeps_files && !entry.expelled) {
+        expelled = RecordOf(client, entry);
+        expelled->expelled = true;
+      }
+    } else {
+      client = 0;
     }
   }
-  Forget(client);
-  return {};
+  if (expelled.has_value()) {
+    const Status noted = names_.AddClient(*expelled);
+    if (!noted.ok()) {
+      LOG_WARNING("what an expelled client has locked is kept: {}", noted.ToDebugString());
+      expelled.reset();
+      expected.keeps_files = true;
+    }
+  }
+  if (!expected.back) {
+    if (client != 0) {
+      Forget(client, [&before] { before(false); });
+    } else {
+      before(false);
+    }
+    return expected;
+  }
+  before(expected.keeps_files);
+  MutexLock lock(mutex_);
+  Entry& entry = entries_[client];
+  const bool died = end.how == SessionEnd::How::kDied;
+  entry.session = 0;
+  entry.until = steady_clock::now() + (died ? std::min(entry.patience, kLastMoments) : entry.patience);
+  entry.keeps_files = expected.keeps_files;
+  entry.expelled |= expelled.has_value();
+  entry.process = end.process;
+  return expected;
 }
 
 void Clients::Expire(const std::function<void(uint64_t)>& before, const std::function<void(uint64_t)>& expel) {
@@ -264,12 +324,11 @@ void Clients::Expire(const std::function<void(uint64_t)>& before, const std::fun
     expel(session);
   }
   for (const uint64_t client : over) {
-    before(client);
-    Forget(client);
+    Forget(client, [&before, client = client] { before(client); });
   }
 }
 
-void Clients::Forget(uint64_t client) {
+void Clients::Forget(uint64_t client, const std::function<void()>& before) {
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(client);
@@ -282,6 +341,7 @@ void Clients::Forget(uint64_t client) {
   if (const Status removed = names_.RemoveClient(client); !removed.ok()) {
     LOG_WARNING("forgetting a client: {}", removed.ToDebugString());
   }
+  before();
   MutexLock lock(mutex_);
   entries_.erase(client);
 }

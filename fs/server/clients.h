@@ -63,15 +63,21 @@ class Clients {
   Status NoteCaches(uint64_t client) EXCLUDES(mutex_);
   // It says what it had, and goes on doing so: its time begins anew, up to an hour after it has arrived.
   void Resuming(uint64_t client) EXCLUDES(mutex_);
+  // It knows what has become of what it had: before Resumed. May block.
+  void NoteResumed(uint64_t client) EXCLUDES(mutex_);
   // It has opened again what it had open, and its kernel has dropped what it was granted.
   void Resumed(uint64_t client) EXCLUDES(mutex_);
   struct Expected {
     bool back = false;         // it may come back
     bool keeps_files = false;  // and what it had is kept for it
   };
-  Expected Ended(uint64_t client, uint64_t session, const tlib::server::SessionEnd& end) EXCLUDES(mutex_);
+  // `before` is told whether what it had is kept. The client cannot come back meanwhile, and what is not kept is not
+  // kept by a later start either.
+  Expected Ended(uint64_t client, uint64_t session, const tlib::server::SessionEnd& end,
+                 const std::function<void(bool keeps)>& before) EXCLUDES(mutex_);
   // Forgets those whose time is over or whose process has ended; `before` is called for each, which cannot come back
-  // meanwhile. `expel`: for sessions of those who should have resumed; again and again until they have ended.
+  // meanwhile, nor to a later start. `expel`: for sessions of those who should have resumed; again and again until they
+  // have ended.
   void Expire(const std::function<void(uint64_t client)>& before, const std::function<void(uint64_t session)>& expel)
       EXCLUDES(mutex_);
   // Of one that has arrived again: what it had was kept until then.
@@ -93,9 +99,10 @@ class Clients {
     uint64_t session = 0;  // 0: away
     bool resumed = true;
     bool keeps_files = true;
-    bool caches = false;  // the store knows that it does
-    bool holds = false;   // grants of an earlier start
-    bool locks = false;   // the same of locks
+    bool caches = false;    // the store knows that it does
+    bool expelled = false;  // the store knows that what it had was not kept
+    bool holds = false;     // grants of an earlier start
+    bool locks = false;     // the same of locks
     std::chrono::seconds patience{0};
     TimePoint until{};  // when away, or not resumed
     TimePoint arrived{};
@@ -105,7 +112,8 @@ class Clients {
 
     bool silent() const { return session != 0 && !resumed && std::chrono::steady_clock::now() >= until; }
   };
-  void Forget(uint64_t client) EXCLUDES(mutex_);
+  void Forget(uint64_t client, const std::function<void()>& before) EXCLUDES(mutex_);
+  static metadata::ClientRecord RecordOf(uint64_t client, const Entry& entry);
   // From now on, for one that is to resume.
   TimePoint EndOfResuming(const Entry& entry) const;
 

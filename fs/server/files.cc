@@ -279,6 +279,7 @@ Result<metadata::Attributes> FileService::ReopenInode(const Request& request, ui
 Result<Bytes> FileService::Resumed(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Resumed>(request.call.body()));
   BeginLockSession(request);
+  request.call.RunBlocking([&] { clients_.NoteResumed(request.session.client); });
   clients_.Resumed(request.session.client);
   coherence_.ClientDropped(request.session.client);
   newborns_.ClientSettled(request.session.client, request.session.id);

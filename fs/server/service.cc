@@ -169,11 +169,11 @@ void FileService::SessionClosed(tlib::server::SessionId session, const tlib::ser
   // Before its files are closed: they are kept for a client that may come back.
   // Before its client may have another one.
   newborns_.SessionClosed(session.value, known->client != 0);
-  const Clients::Expected expected = clients_.Ended(known->client, session.value, end);
+  const Clients::Expected expected =
+      clients_.Ended(known->client, session.value, end, [&](bool keeps) { EndLockSession(*known, keeps); });
   if (!expected.back && known->client != 0) {
     newborns_.ClientSettled(known->client, 0);
   }
-  EndLockSession(*known, expected.keeps_files);
   for (const InodeRef& inode : inodes_.All()) {
     bool last;
     bool unlinked;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For how long a client that has arrived again may take to say what it had.
+// What is kept of a client that is away, and for how long one that has arrived again may take to say what it had.
 #include "fs/server/clients.h"
 
 #include <gmock/gmock.h>
@@ -37,9 +37,16 @@ class ClientsTest : public metadata::VolumeTest {
   // It had session 1, lost it, and has session 2.
   void ArriveAgain() {
     ASSERT_TRUE(clients_.Arrived(Session(1)).ok());
-    ASSERT_TRUE(clients_.Ended(kClient, 1, {.how = SessionEnd::How::kLost}).back);
-    const auto standing = clients_.Arrived(Session(2));
-    ASSERT_TRUE(standing.ok());
+    ASSERT_TRUE(End(1, SessionEnd::How::kLost).back);
+    Return(2);
+  }
+  Clients::Expected End(uint64_t session, SessionEnd::How how) {
+    return clients_.Ended(kClient, session, {.how = how}, [](bool) {});
+  }
+  void Return(uint64_t session) { Return(clients_, session); }
+  void Return(Clients& clients, uint64_t session) {
+    const auto standing = clients.Arrived(Session(session));
+    ASSERT_TRUE(standing.ok()) << standing.status().ToString();
     ASSERT_EQ(*standing, Clients::Standing::kReturned);
   }
 
@@ -58,7 +65,7 @@ TEST_F(ClientsTest, Silent_IsExpelledAndForgotten) {
   EXPECT_THAT(Silent(), IsEmpty());
   std::this_thread::sleep_for(std::chrono::seconds(kPatience));
   EXPECT_THAT(Silent(), ElementsAre(2));
-  EXPECT_FALSE(clients_.Ended(kClient, 2, {.how = SessionEnd::How::kExpelled}).back);
+  EXPECT_FALSE(End(2, SessionEnd::How::kExpelled).back);
   EXPECT_FALSE(clients_.AnyExpected());
 }
 
@@ -84,6 +91,84 @@ TEST_F(ClientsTest, Resumed_StaysThoughItSaysNothing) {
   clients_.Resumed(kClient);
   std::this_thread::sleep_for(std::chrono::seconds(kPatience));
   EXPECT_THAT(Silent(), IsEmpty());
+}
+
+// Somebody else may have had its locks since, whatever becomes of the session in which it hears of that.
+TEST_F(ClientsTest, Expelled_IsKeptNothingUntilItHasResumed) {
+  ASSERT_TRUE(clients_.Arrived(Session(1)).ok());
+  EXPECT_FALSE(End(1, SessionEnd::How::kExpelled).keeps_files);
+  Return(2);
+  EXPECT_FALSE(clients_.WasKept(kClient));
+  EXPECT_FALSE(End(2, SessionEnd::How::kLost).keeps_files);
+  Return(3);
+  EXPECT_FALSE(clients_.WasKept(kClient));
+  clients_.NoteResumed(kClient);
+  clients_.Resumed(kClient);
+  EXPECT_TRUE(End(3, SessionEnd::How::kLost).keeps_files);
+  Return(4);
+  EXPECT_TRUE(End(4, SessionEnd::How::kLost).keeps_files) << "nobody else has had its locks";
+  Return(5);
+  EXPECT_TRUE(clients_.WasKept(kClient));
+}
+
+TEST_F(ClientsTest, Expelled_IsKeptNothingByALaterStart) {
+  ASSERT_TRUE(clients_.Arrived(Session(1)).ok());
+  ASSERT_TRUE(clients_.NoteCaches(kClient).ok());
+  EXPECT_TRUE(End(1, SessionEnd::How::kExpelled).back);
+  {
+    Clients later(ns(), kNothing, kNothing);
+    ASSERT_TRUE(later.Load().ok());
+    EXPECT_FALSE(later.AnyLocks()) << "nobody waits for what it does not have";
+    EXPECT_FALSE(later.AnyExpected());
+    Return(later, 2);
+    EXPECT_FALSE(later.WasKept(kClient));
+    later.NoteResumed(kClient);
+    later.Resumed(kClient);
+  }
+  Clients again(ns(), kNothing, kNothing);
+  ASSERT_TRUE(again.Load().ok());
+  EXPECT_TRUE(again.AnyLocks());
+  Return(again, 3);
+  EXPECT_TRUE(again.WasKept(kClient));
+}
+
+TEST_F(ClientsTest, Ended_TheClientComesBackOnlyAfterItsLocksWereSeenTo) {
+  using How = SessionEnd::How;
+  uint64_t session = 1;
+  for (const How how : {How::kExpelled, How::kLost, How::kGoodbye}) {
+    ASSERT_TRUE(clients_.Arrived(Session(session)).ok());
+    clients_.NoteResumed(kClient);
+    clients_.Resumed(kClient);
+    int calls = 0;
+    clients_.Ended(kClient, session, {.how = how}, [&](bool keeps) {
+      ++calls;
+      EXPECT_EQ(keeps, how == How::kLost);
+      EXPECT_EQ(clients_.Arrived(Session(session + 1)).status().code(), EBUSY);
+      Clients later(ns(), kNothing, kNothing);
+      ASSERT_TRUE(later.Load().ok());
+      EXPECT_EQ(later.AnyLocks(), keeps) << "if the server dies now";
+    });
+    EXPECT_EQ(calls, 1);
+    ++session;
+  }
+}
+
+TEST_F(ClientsTest, Expire_ItsLocksEndWhenNoLaterStartExpectsIt) {
+  ASSERT_TRUE(clients_.Arrived(Session(1)).ok());
+  ASSERT_TRUE(End(1, SessionEnd::How::kLost).back);
+  std::this_thread::sleep_for(std::chrono::seconds(kPatience));
+  int calls = 0;
+  clients_.Expire(
+      [&](uint64_t client) {
+        ++calls;
+        EXPECT_EQ(client, kClient);
+        EXPECT_EQ(clients_.Arrived(Session(2)).status().code(), EBUSY);
+        Clients later(ns(), kNothing, kNothing);
+        ASSERT_TRUE(later.Load().ok());
+        EXPECT_FALSE(later.AnyLocks());
+      },
+      [](uint64_t) {});
+  EXPECT_EQ(calls, 1);
 }
 
 }  // namespace

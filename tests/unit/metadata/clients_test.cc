@@ -53,6 +53,22 @@ TEST(ClientRecords, WrittenBeforeThereWereGrants_AreRead) {
   EXPECT_FALSE(DecodeClient(5, bytes + '\0').ok());
 }
 
+TEST(ClientRecords, SayWhetherItWasExpelled) {
+  ClientRecord record{.client = 5, .reconnect_seconds = 60, .pid = 77, .started = 1234, .caches = false};
+  for (const bool caches : {false, true}) {
+    for (const bool expelled : {false, true}) {
+      record.caches = caches;
+      record.expelled = expelled;
+      const auto decoded = DecodeClient(5, EncodeClient(record));
+      ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+      EXPECT_EQ(*decoded, record);
+    }
+  }
+  std::string bytes = EncodeClient(record);
+  bytes.back() = 4;
+  EXPECT_FALSE(DecodeClient(5, bytes).ok());
+}
+
 TEST_F(ClientsTest, Receipt_ComesWithTheEffectAndOnlyWithIt) {
   const Stamp stamp{.client = 5, .slot = 3, .sequence = 1};
   EXPECT_EQ(CreateCode("f", stamp), 0);
