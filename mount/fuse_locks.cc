@@ -66,7 +66,10 @@ void OnFlock(fuse_req_t request, fuse_ino_t, fuse_file_info* info, int operation
 }
 
 void OnGetLock(fuse_req_t request, fuse_ino_t, fuse_file_info* info, struct flock* wanted) {
-  const auto held = FrontEnd::Of(request).file_system().TestLock(FrontEnd::lane(), FileOf(info), ToLock(info, *wanted));
+  const auto held = [&] {
+    ThreadSleeps sleep;
+    return FrontEnd::Of(request).file_system().TestLock(FrontEnd::lane(), FileOf(info), ToLock(info, *wanted), &sleep);
+  }();
   if (!held.ok()) {
     return Reply(request, held.status());
   }

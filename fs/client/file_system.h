@@ -309,8 +309,9 @@ class FileSystem {
   // is not locked; ENOLCK: too many. `sleep`: null: nothing waits; else also what does not wait for locks may have to
   // wait for other clients to come back to a server that was started anew.
   virtual Status Lock(Lane& lane, OpenFile* file, const FileLock& lock, LockSleep* sleep) = 0;
-  // One that is in the way of `lock`; nothing when it could be had.
-  virtual Result<std::optional<FileLock>> TestLock(Lane& lane, OpenFile* file, const FileLock& lock) = 0;
+  // One that is in the way of `lock`; nothing when it could be had. EBUSY: not known yet, and `sleep` is null; EINTR.
+  virtual Result<std::optional<FileLock>> TestLock(Lane& lane, OpenFile* file, const FileLock& lock,
+                                                   LockSleep* sleep) = 0;
   // SEEK_DATA and SEEK_HOLE.
   virtual Result<uint64_t> Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) = 0;
   // mode as fallocate(2); EOPNOTSUPP for what cannot be done.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 
 namespace termfs::fs::client {
 
@@ -10,49 +11,99 @@ namespace {
 constexpr std::chrono::seconds kLongestEnding{60};  // longer than a call to the server
 }
 
-void HeldLocks::Begin(const LockKey& key) {
+uint64_t HeldLocks::Begin(const LockKey& key) {
   MutexLock lock(mutex_);
   const auto deadline = std::chrono::steady_clock::now() + kLongestEnding;
   while (ending_.contains(key) && ended_.WaitUntil(mutex_, deadline)) {
   }
-  entries_[key].asking++;
+  entries_[key].asking.insert(notes_);
+  return notes_;
 }
 
-void HeldLocks::End(const LockKey& key) {
+void HeldLocks::End(const LockKey& key, uint64_t since) {
   MutexLock lock(mutex_);
   const auto entry = entries_.find(key);
-  if (--entry->second.asking > 0) {
-    return;
-  }
-  entry->second.recent.clear();
-  if (entry->second.ranges.empty() && !entry->second.doubt) {
+  Leave(entry->second, since);
+  if (entry->second.asking.empty() && entry->second.ranges.empty() && !entry->second.doubt) {
     entries_.erase(entry);
   }
+}
+
+uint64_t HeldLocks::Renew(const LockKey& key, uint64_t since, uint64_t then) {
+  MutexLock lock(mutex_);
+  Entry& entry = entries_[key];
+  entry.asking.insert(then);
+  Leave(entry, since);
+  return then;
+}
+
+void HeldLocks::Leave(Entry& entry, uint64_t since) {
+  const uint64_t oldest = *entry.asking.begin();
+  entry.asking.erase(entry.asking.find(since));
+  if (entry.asking.empty()) {
+    entry.recent.clear();
+  } else if (*entry.asking.begin() != oldest) {
+    std::erase_if(entry.recent, [&](const auto& known) { return known.second.noted <= *entry.asking.begin(); });
+  }
+}
+
+uint64_t HeldLocks::notes() {
+  MutexLock lock(mutex_);
+  return notes_;
+}
+
+size_t HeldLocks::recent() {
+  MutexLock lock(mutex_);
+  size_t all = 0;
+  for (const auto& [key, entry] : entries_) {
+    all += entry.recent.size();
+  }
+  return all;
+}
+
+std::vector<std::pair<uint64_t, uint64_t>> HeldLocks::Decide(Entry& entry, const LockRange& range,
+                                                             const Change& change) {
+  std::vector<std::pair<uint64_t, uint64_t>> decided;
+  uint64_t next = range.start;
+  auto known = entry.recent.upper_bound(range.start);
+  if (known != entry.recent.begin() && std::prev(known)->second.end >= range.start) {
+    --known;
+  }
+  while (known != entry.recent.end() && known->first <= range.end) {
+    const auto [start, other] = *known;
+    if (other.number < change.number) {
+      known = entry.recent.erase(known);
+      if (start < range.start) {
+        entry.recent[start] = {range.start - 1, other.number, other.noted};
+      }
+      if (other.end > range.end) {
+        known = entry.recent.insert_or_assign(range.end + 1, other).first;
+      }
+      continue;
+    }
+    if (start > next) {
+      decided.emplace_back(next, start - 1);
+    }
+    next = other.end + 1;
+    ++known;
+  }
+  if (next <= range.end) {
+    decided.emplace_back(next, range.end);
+  }
+  for (const auto& [start, end] : decided) {
+    entry.recent[start] = {end, change.number, change.noted};
+  }
+  return decided;
 }
 
 void HeldLocks::Note(const LockKey& key, uint64_t handle, const LockRange& range, LockType type, uint64_t change) {
   MutexLock lock(mutex_);
   Entry& entry = entries_[key];
   entry.handle = type != LockType::kUnlock ? handle : entry.handle;
-  // What a later change has decided stays: only the bytes between such are set.
-  uint64_t next = range.start;
-  std::sort(entry.recent.begin(), entry.recent.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
-  for (const Change& later : entry.recent) {
-    if (later.number < change || later.end < next || later.start > range.end) {
-      continue;
-    }
-    if (later.start > next) {
-      entry.ranges.Set(next, later.start - 1, type, range.pid);
-    }
-    next = later.end + 1;
+  // What a later change has decided stays.
+  for (const auto& [start, end] : Decide(entry, range, {.number = change, .noted = ++notes_})) {
+    entry.ranges.Set(start, end, type, range.pid);
   }
-  if (next <= range.end) {
-    entry.ranges.Set(next, range.end, type, range.pid);
-  }
-  std::erase_if(entry.recent, [&](const Change& earlier) {
-    return earlier.number < change && earlier.start >= range.start && earlier.end <= range.end;
-  });
-  entry.recent.push_back({range.start, range.end, change});
   if (type == LockType::kUnlock && range.start == 0 && range.end == kLastLockByte) {
     entry.doubt = false;
   }
@@ -78,7 +129,7 @@ bool HeldLocks::EndWith(const LockKey& key, uint64_t handle) {
     return false;
   }
   Clear(entry->second);
-  if (entry->second.asking == 0) {
+  if (entry->second.asking.empty()) {
     entries_.erase(entry);
   }
   ending_.insert(key);
@@ -111,7 +162,7 @@ void HeldLocks::ForgetFile(uint64_t ino) {
   MutexLock lock(mutex_);
   for (auto entry = entries_.lower_bound({.ino = ino}); entry != entries_.end() && entry->first.ino == ino;) {
     Clear(entry->second);
-    entry = entry->second.asking == 0 ? entries_.erase(entry) : std::next(entry);
+    entry = entry->second.asking.empty() ? entries_.erase(entry) : std::next(entry);
   }
 }
 
@@ -119,7 +170,7 @@ void HeldLocks::ForgetAll() {
   MutexLock lock(mutex_);
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     Clear(entry->second);
-    entry = entry->second.asking == 0 ? entries_.erase(entry) : std::next(entry);
+    entry = entry->second.asking.empty() ? entries_.erase(entry) : std::next(entry);
   }
 }
 

@@ -41,6 +41,22 @@ LockRange RangeOf(const FileLock& lock) {
   return {.start = lock.start, .end = lock.end, .write = lock.type == LockType::kWrite, .pid = lock.pid};
 }
 
+// What is in the way of `lock`.
+Result<std::optional<FileLock>> FoundLock(const FileLock& lock, const wire::LockT& held) {
+  if (held.type >= static_cast<uint8_t>(LockType::kUnlock)) {
+    return std::optional<FileLock>();
+  }
+  if (held.start > held.end || held.end > kLastLockByte) {
+    return Status::Error(EBADMSG, "a lock of no range");
+  }
+  FileLock found = lock;
+  found.type = static_cast<LockType>(held.type);
+  found.start = held.start;
+  found.end = held.end;
+  found.pid = held.pid;
+  return std::optional(found);
+}
+
 }  // namespace
 
 // From before the first request until the lock is had or given up.
@@ -150,6 +166,7 @@ Result<wire::LockState> VolumeClient::AskForLock(Lane& lane, const OpenFile& fil
 
 Result<wire::LockState> VolumeClient::AskOnce(Lane& lane, const OpenFile& file, const FileLock& lock, uint64_t ticket,
                                               HeldLocks::Asking& asking) {
+  const uint64_t now = asking.Now();
   const auto reply =
       Call(lane, kFsLock, Encode<wire::Lock>(ToWire(KeyOf(file, lock), RangeOf(lock), lock.type, ticket)));
   if (!reply.ok()) {
@@ -163,6 +180,9 @@ Result<wire::LockState> VolumeClient::AskOnce(Lane& lane, const OpenFile& file, 
     asking.Done(RangeOf(lock), lock.type, locked.change);
   } else if (lock.flock && locked.change != 0) {
     asking.Done(RangeOf(lock), LockType::kUnlock, locked.change);  // what it was to replace is gone already
+  }
+  if (locked.state != wire::LockState::Done) {
+    asking.NotYet(now);
   }
   return locked.state;
 }
@@ -189,24 +209,29 @@ Status VolumeClient::EndWait(Lane& lane, const OpenFile& file, const FileLock& l
   return why;
 }
 
-Result<std::optional<FileLock>> VolumeClient::TestLock(Lane& lane, OpenFile* file, const FileLock& lock) {
+Result<std::optional<FileLock>> VolumeClient::TestLock(Lane& lane, OpenFile* file, const FileLock& lock,
+                                                       LockSleep* sleep) {
   RETURN_IF_ERROR(CheckUsable(file));
-  ASSIGN_OR_RETURN(
-      const CallReply reply,
-      Call(lane, kFsTestLock, Encode<wire::Lock>(ToWire(KeyOf(*file, lock), RangeOf(lock), lock.type, 0))));
-  ASSIGN_OR_RETURN(const auto held, Decode<wire::Lock>(reply.body));
-  if (held.type >= static_cast<uint8_t>(LockType::kUnlock)) {
-    return std::optional<FileLock>();
+  const auto asked = Encode<wire::Lock>(ToWire(KeyOf(*file, lock), RangeOf(lock), lock.type, 0));
+  std::unique_ptr<LockWaiting> waiting;
+  while (true) {
+    ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsTestLock, asked));
+    ASSIGN_OR_RETURN(const auto held, Decode<wire::Lock>(reply.body));
+    if (!held.later) {
+      return FoundLock(lock, held);
+    }
+    if (sleep == nullptr) {
+      return Status::Error(EBUSY, "other clients may have it locked");
+    }
+    if (waiting == nullptr) {
+      RETURN_IF_ERROR(sleep->Prepare());
+      ASSIGN_OR_RETURN(waiting, LockWaiting::Begin(*this));
+    }
+    sleep->Begin();
+    const bool on = waiting->Sleep(lane.interruption(), kLater);
+    sleep->End();
+    RETURN_IF_ERROR(on ? CheckUsable(file) : Status::Error(EINTR, "asking for a lock was interrupted"));
   }
-  if (held.start > held.end || held.end > kLastLockByte) {
-    return Status::Error(EBADMSG, "a lock of no range");
-  }
-  FileLock found = lock;
-  found.type = static_cast<LockType>(held.type);
-  found.start = held.start;
-  found.end = held.end;
-  found.pid = held.pid;
-  return std::optional(found);
 }
 
 Status VolumeClient::Flush(Lane& lane, OpenFile* file, uint64_t owner) {
@@ -255,9 +280,6 @@ Result<std::vector<uint64_t>> VolumeClient::ReclaimLocks(tlib::client::Channel& 
     for (size_t i = 0; reclaimed.all_lost && i < all.size(); ++i) {
       lost.push_back(all[i].key.ino);
     }
-  }
-  for (const uint64_t ino : lost) {
-    held_locks_.ForgetFile(ino);
   }
   return lost;
 }

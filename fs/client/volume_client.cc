@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/log.h"
 #include "fs/proto/codec.h"
@@ -146,7 +147,10 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
         cache->pages().Drop();
         cache->pages().BeginDropping();
       }
-      pages_->Push(invalidate.ticket, generation, [this, cache, invalidate] {
+      pages_->Push(invalidate.ticket, generation, [this, cache, invalidate, when = std::chrono::steady_clock::now()] {
+        // First, since it waits for nothing: without attributes the kernel asks before it uses a page that it has not
+        // dropped in time.
+        kernel_cache_->InvalidateAttributes(invalidate.ino, when);
         kernel_cache_->InvalidateInode(invalidate.ino, 0, 0);
         if (cache != nullptr) {
           cache->pages().EndDropping(invalidate.ticket);
@@ -250,12 +254,8 @@ Result<ServerLink::Resumption> VolumeClient::Resume(tlib::client::Channel& chann
     RETURN_IF_ERROR(channel.Call({.opcode = kFsGrants, .body = wanted, .in = {}, .out = {}}).status());
   }
   ASSIGN_OR_RETURN(const std::vector<uint64_t> unlocked, ReclaimLocks(channel));
+  LoseUnlocked(unlocked);
   for (const InodeCacheTable::OpenInode& open : to_reopen_) {
-    if (std::find(unlocked.begin(), unlocked.end(), open.ino) != unlocked.end()) {
-      LOG_ERROR("locks of inode {} were lost with the session; its handles fail with EIO", open.ino);
-      done.files_lost += inodes_.Lose(open.ino);
-      continue;
-    }
     wire::ReopenT body;
     body.ino = open.ino;
     body.count = open.open_files;
@@ -269,12 +269,28 @@ Result<ServerLink::Resumption> VolumeClient::Resume(tlib::client::Channel& chann
     } else {
       LOG_ERROR("inode {} was open and cannot be opened again: {}; its handles fail with EIO", open.ino,
                 reopened.ToString());
-      done.files_lost += inodes_.Lose(open.ino);
+      files_lost_ += inodes_.Lose(open.ino);
       held_locks_.ForgetFile(open.ino);
     }
   }
   RETURN_IF_ERROR(ResendFirst(channel));
+  done.files_lost = std::exchange(files_lost_, 0);
   return done;
+}
+
+// All of them, before anything else can fail: in the next session nobody would say it again.
+void VolumeClient::LoseUnlocked(const std::vector<uint64_t>& unlocked) {
+  std::erase_if(to_reopen_, [&](const InodeCacheTable::OpenInode& open) {
+    if (std::find(unlocked.begin(), unlocked.end(), open.ino) == unlocked.end()) {
+      return false;
+    }
+    LOG_ERROR("locks of inode {} were lost with the session; its handles fail with EIO", open.ino);
+    files_lost_ += inodes_.Lose(open.ino);
+    return true;
+  });
+  for (const uint64_t ino : unlocked) {
+    held_locks_.ForgetFile(ino);
+  }
 }
 
 void VolumeClient::WritesLost(uint64_t generation) { inodes_.LoseWrites(generation); }
@@ -317,7 +333,7 @@ uint64_t VolumeClient::GiveUp() {
   to_reopen_.clear();
   held_locks_.ForgetAll();
   first_writes_.LoseAll();
-  return inodes_.LoseAll();
+  return std::exchange(files_lost_, 0) + inodes_.LoseAll();
 }
 
 Status VolumeClient::CheckUsable(const OpenFile* file) {

@@ -145,7 +145,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
   void Release(Lane& lane, OpenFile* file) override;
   Status Lock(Lane& lane, OpenFile* file, const FileLock& lock, LockSleep* sleep) override;
-  Result<std::optional<FileLock>> TestLock(Lane& lane, OpenFile* file, const FileLock& lock) override;
+  Result<std::optional<FileLock>> TestLock(Lane& lane, OpenFile* file, const FileLock& lock, LockSleep* sleep) override;
   Result<uint64_t> Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) override;
   Status Allocate(Lane& lane, OpenFile* file, int mode, uint64_t offset, uint64_t length) override;
   Status SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value, int flags,
@@ -326,6 +326,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   // Those that end with the handle; held_locks_ is to be told when they have.
   std::vector<LockKey> TakeLocks(OpenFile& file, Closed& closed);
   Result<std::vector<uint64_t>> ReclaimLocks(tlib::client::Channel& channel);
+  // Handles of those files fail from now on.
+  void LoseUnlocked(const std::vector<uint64_t>& unlocked);
   void DeferRelease(const Closed& closed) EXCLUDES(deferred_mutex_);
   // Has the kernel drop everything that any session has granted. Returns when it has.
   void DropGranted();
@@ -360,6 +362,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   KeptByKernel kept_;
   DirectoryChanges& changes_ = kept_.changes();
   std::vector<InodeCacheTable::OpenInode> to_reopen_;  // the link's thread only
+  uint64_t files_lost_ = 0;                            // likewise, since a session last stood
   // Releases that could not be sent when they were due; any lane's next call takes them along.
   std::atomic<bool> has_deferred_{false};  // relaxed: a hint
   Mutex deferred_mutex_;

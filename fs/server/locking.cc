@@ -59,7 +59,7 @@ Result<Bytes> FileService::Lock(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Lock>(request.call.body()));
   ASSIGN_OR_RETURN(const LockRequest wanted, RequestOf(body, HolderOf(request.session)));
   if (wanted.type != LockType::kUnlock) {
-    RETURN_IF_ERROR(FindOpen(request, wanted.ino).status());
+    RETURN_IF_ERROR(FindOpenNow(request, wanted.ino).status());
     if (clients_.AnyLocks()) {
       return EncodeLocked(wire::LockState::Later, 0);
     }
@@ -77,7 +77,11 @@ Result<Bytes> FileService::Lock(const Request& request) {
 Result<Bytes> FileService::TestLock(const Request& request) {
   ASSIGN_OR_RETURN(auto body, Decode<wire::Lock>(request.call.body()));
   ASSIGN_OR_RETURN(const LockRequest wanted, RequestOf(body, HolderOf(request.session)));
-  RETURN_IF_ERROR(FindOpen(request, wanted.ino).status());
+  RETURN_IF_ERROR(FindOpenNow(request, wanted.ino).status());
+  body.later = clients_.AnyLocks();
+  if (body.later) {
+    return Encode<wire::Lock>(body);
+  }
   MutexLock lock(locks_mutex_);
   const auto held = locks_.Test(wanted);
   body.type = static_cast<uint8_t>(!held ? LockType::kUnlock : held->range.write ? LockType::kWrite : LockType::kRead);
@@ -168,7 +172,7 @@ void FileService::BeginLockSession(const Request& request) {
     locked = locks_.FilesOf(HolderOf(request.session));
   }
   for (const uint64_t ino : locked) {
-    if (!FindOpen(request, ino).ok()) {
+    if (!FindOpenNow(request, ino).ok()) {
       DropLocksOf(request.session, ino, granted);
     }
   }

@@ -216,7 +216,8 @@ Status MemoryFileSystem::Lock(Lane& lane, OpenFile* file, const fs::client::File
 }
 
 Result<std::optional<fs::client::FileLock>> MemoryFileSystem::TestLock(Lane&, OpenFile* file,
-                                                                       const fs::client::FileLock& lock) {
+                                                                       const fs::client::FileLock& lock,
+                                                                       fs::client::LockSleep*) {
   ReaderLock hold(volume_.mutex);
   const auto held = volume_.locks.Test(RequestOf(file, lock));
   if (!held) {

@@ -113,7 +113,8 @@ class MemoryFileSystem : public fs::client::FileSystem {
   // One that waits looks again now and then.
   Status Lock(Lane& lane, OpenFile* file, const fs::client::FileLock& lock, fs::client::LockSleep* sleep) override;
   Result<std::optional<fs::client::FileLock>> TestLock(Lane& lane, OpenFile* file,
-                                                       const fs::client::FileLock& lock) override;
+                                                       const fs::client::FileLock& lock,
+                                                       fs::client::LockSleep* sleep) override;
   Result<uint64_t> Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) override;
   Status Allocate(Lane& lane, OpenFile* file, int mode, uint64_t offset, uint64_t length) override;
   Status SetXattr(Lane& lane, uint64_t ino, std::string_view name, std::span<const std::byte> value, int flags,

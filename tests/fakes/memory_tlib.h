@@ -72,6 +72,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   // One that nobody waited for.
   void FailFlush() { failed_flushes_++; }
   uint64_t last_session() const { return next_session_ - 1; }
+  // The service has heard of its end.
+  bool HasEnded(uint64_t session) { return Find(session) == nullptr; }
   bool PageIsZero(PageIndex page);
   // The region has the bytes that were flushed, and none that were written since. REQUIRES: no server runs.
   void ForgetUnflushed();

@@ -4,7 +4,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
+#include <optional>
+#include <random>
 #include <thread>
 
 #include "fs/client/held_locks.h"
@@ -77,7 +81,7 @@ TEST_F(FileLocks, Lock_ConflictsBetweenClients) {
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 9, 9)), EBUSY);
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kRead, 10, 19)), 0);
-  const auto held = b.fs->TestLock(*b.lane, fb, Record(1, LockType::kRead));
+  const auto held = b.fs->TestLock(*b.lane, fb, Record(1, LockType::kRead), nullptr);
   ASSERT_TRUE(held.ok() && held->has_value());
   EXPECT_EQ((*held)->end, 9u);
   EXPECT_EQ((*held)->pid, 77u);
@@ -93,7 +97,7 @@ TEST_F(FileLocks, Lock_TheServerChecksWhatItIsAskedFor) {
   for (const FileLock& lock : {Record(1, LockType::kWrite, 9, 3), Record(1, LockType::kRead, 0, kLastLockByte + 1),
                                Record(1, static_cast<LockType>(3)), part}) {
     EXPECT_EQ(Lock(a, fa, lock), EINVAL);
-    EXPECT_EQ(a.fs->TestLock(*a.lane, fa, lock).status().code(), EINVAL);
+    EXPECT_EQ(a.fs->TestLock(*a.lane, fa, lock, nullptr).status().code(), EINVAL);
   }
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0) << "nothing was locked";
   b.Close(fb);
@@ -254,6 +258,93 @@ TEST_F(FileLocks, Restart_NobodyIsQuickerThanWhoHolds) {
   b.Close(fb);
 }
 
+TEST_F(FileLocks, Restart_NobodyIsToldThatItIsFreeBeforeWhoHoldsIsBack) {
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite, 0, 9)), 0);
+  volume.KillAndRestart();
+  std::atomic<bool> told{false};
+  std::optional<FileLock> held;
+  Sleeps sleeps;
+  std::thread asks([&] {
+    const auto found = b.fs->TestLock(*b.lane, fb, Record(1, LockType::kRead, 5, 99), &sleeps);
+    EXPECT_TRUE(found.ok()) << found.status().ToString();
+    held = found.ok() ? *found : std::nullopt;
+    told = true;
+  });
+  EXPECT_TRUE(Eventually([&] { return sleeps.began || told; }));
+  EXPECT_FALSE(told) << "the other client has not come back";
+  EXPECT_EQ(a.fs->TestLock(*a.lane, fa, Record(2, LockType::kRead), nullptr).status().code(), 0) << "all are back";
+  asks.join();
+  ASSERT_TRUE(held.has_value());
+  EXPECT_EQ(held->start, 0u);
+  EXPECT_EQ(held->end, 9u);
+  a.Close(fa);
+  b.Close(fb);
+}
+
+// Somebody else has had the lock, and what relies on it must not go on: whatever becomes of the session in which it is
+// told, and of the server.
+TEST_F(FileLocks, Expelled_HasLostItsLocks) {
+  const std::function<void()> strikes[] = {[] {}, [this] { volume.KillAndRestart(); }};
+  for (const auto& strike : strikes) {
+    Mount late(volume);
+    OpenFile* const file = late.Open("f");
+    EXPECT_EQ(Lock(late, file, Record(1, LockType::kWrite)), 0);
+    const uint64_t session = volume.tlib().last_session();
+    volume.tlib().Expel({session}, "it did not answer");
+    EXPECT_TRUE(Eventually([&] { return volume.tlib().HasEnded(session); }));
+    EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0);
+    EXPECT_EQ(Lock(b, fb, Record(1, LockType::kUnlock)), 0);
+    std::atomic<bool> struck{false};
+    volume.tlib().LoseReplyOf(kFsReclaim, [&] {
+      strike();
+      struck = true;
+    });
+    EXPECT_EQ(late.Write(file, 0, "relies on its lock").code(), EIO);
+    EXPECT_TRUE(struck);
+    EXPECT_TRUE(a.Write(fa, 0, "is back").ok());
+    EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0);
+    EXPECT_EQ(Lock(b, fb, Record(1, LockType::kUnlock)), 0);
+    late.Close(file);
+  }
+  a.Close(fa);
+  b.Close(fb);
+}
+
+TEST_F(FileLocks, Expelled_IsToldOfAllItsFiles_ThoughThatSessionIsLostToo) {
+  Mount late(volume);
+  std::vector<OpenFile*> locked;
+  std::vector<OpenFile*> others;
+  for (const std::string name : {"1", "2", "3", "4", "5", "6", "7", "8", "9"}) {
+    OpenFile* const file = late.Create(name);
+    ASSERT_TRUE(late.Write(file, 0, "x").ok());
+    if (others.size() < 3) {
+      others.push_back(file);
+    } else {
+      locked.push_back(file);
+      EXPECT_EQ(Lock(late, file, Record(1, LockType::kWrite)), 0);
+    }
+  }
+  std::atomic<bool> struck{false};
+  volume.tlib().LoseReplyOf(kFsReopen, [&] { struck = true; });
+  volume.tlib().Expel({volume.tlib().last_session()}, "it did not answer");
+  for (OpenFile* const file : others) {
+    EXPECT_TRUE(late.Write(file, 0, "y").ok());
+  }
+  EXPECT_TRUE(struck);
+  for (OpenFile* const file : locked) {
+    EXPECT_EQ(late.Write(file, 0, "relies on its lock").code(), EIO);
+  }
+  EXPECT_EQ(late.Metric("link_files_lost_total"), locked.size());
+  for (OpenFile* const file : others) {
+    late.Close(file);
+  }
+  for (OpenFile* const file : locked) {
+    late.Close(file);
+  }
+  a.Close(fa);
+  b.Close(fb);
+}
+
 TEST_F(FileLocks, Restart_WhoComesTooLateIsTold) {
   volume.SetExpected(1);
   Mount late(volume);
@@ -363,6 +454,68 @@ TEST(HeldLocks, Note_RepliesInAnyOrder) {
     unlock.Done({.start = 0, .end = kLastLockByte}, LockType::kUnlock, 12);
   }
   EXPECT_FALSE(held.Any(key));
+}
+
+// As the server carries them out, whatever the order in which it is heard of.
+TEST(HeldLocks, Note_ManyRepliesInAnyOrder) {
+  std::mt19937 random(7);
+  const auto below = [&random](uint64_t limit) { return random() % limit; };
+  for (int round = 0; round < 300; ++round) {
+    struct Reply {
+      LockRange range;
+      LockType type;
+      uint64_t change;
+    };
+    LockRanges truth;
+    std::vector<Reply> replies;
+    for (uint64_t change = 1; change <= 12; ++change) {
+      const uint64_t start = below(20);
+      const auto type = static_cast<LockType>(below(3));
+      replies.push_back({{.start = start, .end = start + below(8), .write = type == LockType::kWrite}, type, change});
+      truth.Set(start, replies.back().range.end, type, 0);
+    }
+    std::shuffle(replies.begin(), replies.end(), random);
+    client::HeldLocks held;
+    const client::LockKey key{.ino = 1, .flock = false, .owner = 2};
+    {
+      client::HeldLocks::Asking asking(held, key, 1);
+      for (const Reply& reply : replies) {
+        asking.Done(reply.range, reply.type, reply.change);
+      }
+    }
+    std::vector<LockRange> ranges;
+    for (const auto& one : held.All()) {
+      ranges.push_back(one.range);
+    }
+    EXPECT_EQ(ranges, std::vector<LockRange>(truth.all().begin(), truth.all().end())) << round;
+  }
+}
+
+TEST(HeldLocks, WhoWaits_MakesTheOthersKeepOnlyWhatItMayStillOverturn) {
+  constexpr uint64_t kRanges = 100'000;
+  constexpr uint64_t kBetween = 1000;  // questions of who waits
+  client::HeldLocks held;
+  const client::LockKey key{.ino = 1, .flock = false, .owner = 2};
+  client::HeldLocks::Asking waits(held, key, 1);
+  uint64_t change = 0;
+  uint64_t then = waits.Now();
+  for (uint64_t i = 0; i < kRanges; ++i) {
+    const LockRange range{.start = 10 + 2 * i, .end = 10 + 2 * i, .write = true};
+    client::HeldLocks::Asking other(held, key, 1);
+    other.Done(range, LockType::kWrite, ++change);
+    other.Done(range, LockType::kUnlock, ++change);
+    if (i % kBetween == 0) {
+      waits.NotYet(then);
+      then = waits.Now();
+    }
+    ASSERT_LE(held.recent(), 2 * kBetween);
+  }
+  // It was granted before the last of the others, of which it is heard first.
+  waits.Done({.start = 0, .end = kLastLockByte, .write = true}, LockType::kWrite, change - 1);
+  const auto all = held.All();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].range, (LockRange{0, 9 + 2 * (kRanges - 1), true, 0}));
+  EXPECT_EQ(all[1].range, (LockRange{11 + 2 * (kRanges - 1), kLastLockByte, true, 0}));
 }
 
 // Whoever closes another handle of the file unlocks all of his locks; when nobody knows whether that was done, they end
