@@ -120,7 +120,7 @@ void KernelCacheNotifier::Detach() {
 }
 
 void KernelCacheNotifier::InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) {
-  const auto deadline = steady_clock::now() + kPatience;
+  const auto begin = steady_clock::now();
   MutexLock lock(mutex_);
   if (session_ == nullptr) {
     return;
@@ -129,10 +129,12 @@ void KernelCacheNotifier::InvalidateInode(uint64_t ino, uint64_t offset, uint64_
   pages_.items.push_back({ino, offset, length});
   changed_.NotifyAll();
   while (pages_.done < number) {
-    if (!changed_.WaitUntil(mutex_, deadline) && pages_.done < number) {
+    const auto deadline = std::min(begin, pages_.since) + kPatience;
+    if (steady_clock::now() >= deadline) {
       LOG_WARNING("the kernel has not yet dropped its pages of inode {}; going on without", ino);
       return;  // stays queued
     }
+    changed_.WaitUntil(mutex_, deadline);
   }
 }
 
@@ -319,6 +321,7 @@ void KernelCacheNotifier::Run(Line<Item> KernelCacheNotifier::*lines, const char
       }
       next = std::move(line.items.front());
       line.items.pop_front();
+      line.since = steady_clock::now();
     }
     {
       const Use use(*this);
@@ -328,6 +331,7 @@ void KernelCacheNotifier::Run(Line<Item> KernelCacheNotifier::*lines, const char
     }
     MutexLock lock(mutex_);
     (this->*lines).done++;
+    (this->*lines).since = steady_clock::time_point::max();
     changed_.NotifyAll();
   }
 }

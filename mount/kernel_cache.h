@@ -40,7 +40,8 @@ namespace termfs::mount {
 
 class KernelCacheNotifier : public fs::client::KernelCache {
  public:
-  // How long InvalidateInode waits for the kernel. Far below the time that the server gives a client for an answer.
+  // How long InvalidateInode waits for the kernel. Far below the time that the server gives a client for an answer. For
+  // one that the kernel does not come to an end with all who wait behind it wait so long in all.
   static constexpr std::chrono::milliseconds kPatience{1000};
   // How long InvalidateEntry waits for a directory's lock: who holds it may be waiting to be received by this mount.
   static constexpr std::chrono::milliseconds kEntryPatience{200};
@@ -105,6 +106,8 @@ class KernelCacheNotifier : public fs::client::KernelCache {
     std::deque<Item> items;
     uint64_t queued = 0;  // so many, ever
     uint64_t done = 0;
+    // When the thread began with what it does now.
+    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::time_point::max();
   };
   // A call into the kernel, which Detach waits for. Null: there is no kernel to notify.
   class Use;

@@ -18,7 +18,7 @@ constexpr size_t kMostGrants = size_t{1} << 18;  // about 40 MiB
 }
 
 Coherence::Coherence(SessionTable& sessions, Clients& clients, const Clock& clock, const CoherenceTimeouts& timeouts,
-                     MetricsRegistry& metrics)
+                     MetricsRegistry& metrics, uint64_t last_ticket)
     : sessions_(sessions),
       clients_(clients),
       timeouts_(timeouts),
@@ -27,7 +27,8 @@ Coherence::Coherence(SessionTable& sessions, Clients& clients, const Clock& cloc
       expulsions_(metrics.counter("fs_expulsions_total")),
       recalls_(metrics.counter("fs_recalls_total")),
       first_writes_asked_(metrics.counter("fs_first_writes_asked_total")),
-      grants_(clock, timeouts.lease + timeouts.drift, kMostGrants) {}
+      grants_(clock, timeouts.lease + timeouts.drift, kMostGrants),
+      next_ticket_(last_ticket + 1) {}
 
 Status Coherence::Revoke(Inode& inode, uint64_t keep) {
   std::vector<uint64_t> holders;
@@ -50,6 +51,25 @@ Status Coherence::Revoke(Inode& inode, uint64_t keep) {
   return Status::Ok();
 }
 
+void Coherence::RevokeOwn(Inode& inode, uint64_t session) {
+  RevokeBody body{.ino = inode.ino};
+  {
+    MutexLock lock(inode.mutex);
+    if (!inode.grants.contains(session)) {
+      return;
+    }
+    inode.frozen = true;
+    body.version = inode.version;
+  }
+  revocations_.Add();
+  const auto reply = server().CallClient({session}, kFsRevoke, AsBytes(body), timeouts_.revoke);
+  if (!reply.ok()) {
+    BeginExpel(session, "it did not give up an extent map in time");
+  }
+  MutexLock lock(inode.mutex);
+  inode.grants.erase(session);
+}
+
 Status Coherence::RevokeOne(uint64_t session, const RevokeBody& body) {
   revocations_.Add();
   const auto reply = server().CallClient({session}, kFsRevoke, AsBytes(body), timeouts_.revoke);
@@ -68,7 +88,8 @@ std::vector<PageHolder> Coherence::HoldersOf(Inode& inode, uint64_t writer) {
       }
     }
   }
-  if (holders.empty() && earlier.empty()) [[likely]] {
+  const bool any_left = any_left_.load();  // after the openers: it has one of the two
+  if (holders.empty() && earlier.empty() && !any_left) [[likely]] {
     return holders;
   }
   std::vector<GrantTable::Holder> granted;
@@ -81,6 +102,17 @@ std::vector<PageHolder> Coherence::HoldersOf(Inode& inode, uint64_t writer) {
   }
   std::copy_if(earlier.begin(), earlier.end(), std::back_inserter(holders),
                [](const PageHolder& holder) { return !holder.attributes.empty(); });
+  if (any_left) {
+    KeepLeft(writer, granted);
+    for (const GrantTable::Holder& grant : granted) {
+      const bool known = std::any_of(holders.begin(), holders.end(), [&](const PageHolder& holder) {
+        return holder.session == grant.session;  // its opener is about to go
+      });
+      if (!known) {
+        holders.push_back({.session = grant.session, .attributes = {grant}});
+      }
+    }
+  }
   return holders;
 }
 
@@ -137,10 +169,12 @@ Status Coherence::DropPagesOf(Inode& inode, uint64_t session, const std::vector<
       std::erase(opener->second.drops, number);
     }
   }
-  if (answer == Reply::kDone) {
-    grants_.Remove(attributes);
+  Status gone = answer != Reply::kNone ? Status::Ok() : Expel(session, "its kernel did not drop cached pages in time");
+  if (answer != Reply::kDone) {
+    AwaitEndOf(session, attributes);
   }
-  return answer != Reply::kNone ? Status::Ok() : Expel(session, "its kernel did not drop cached pages in time");
+  grants_.Remove(attributes);
+  return gone;
 }
 
 Coherence::Reply Coherence::CallAndWait(uint64_t session, Opcode opcode,

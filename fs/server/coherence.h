@@ -63,14 +63,19 @@ struct CoherenceTimeouts {
 
 class Coherence final : public Newborns::Sessions {
  public:
+  // `last_ticket`: no ticket of a server before was greater.
   Coherence(SessionTable& sessions, Clients& clients, const Clock& clock, const CoherenceTimeouts& timeouts,
-            MetricsRegistry& metrics);
+            MetricsRegistry& metrics, uint64_t last_ticket);
 
   void Attach(tlib::server::Server& server) { server_.store(&server, std::memory_order_release); }
 
   // Voids the maps of all sessions but `keep` (0: of all), and freezes the inode. REQUIRES: exclusive in the gate.
   Status Revoke(Inode& inode, uint64_t keep);
-  // Openers whose kernels may have pages, but `writer`; and of those that ever had, who may have attributes.
+  // Voids the map of one that makes a change, which it keeps otherwise: the change has failed, so no reply brings it
+  // another. REQUIRES: exclusive in the gate; in one of its requests, so its end is not waited for.
+  void RevokeOwn(Inode& inode, uint64_t session);
+  // Openers whose kernels may have pages, but `writer`; and of those that ever had, who may have attributes. Of sessions
+  // that have ended everybody may have both who may have attributes.
   std::vector<PageHolder> HoldersOf(Inode& inode, uint64_t writer);
   // Has their kernels drop all of that. They have no lease then, unless they took another one meanwhile. REQUIRES: not
   // in the gate.
@@ -133,6 +138,10 @@ class Coherence final : public Newborns::Sessions {
   Reply CallAndWait(uint64_t session, Opcode opcode, const std::function<std::vector<std::byte>(uint64_t)>& encode,
                     std::chrono::milliseconds timeout);
   bool ProcessIsGone(uint64_t session) EXCLUDES(mutex_);
+  // Until what a session that has ended was granted has ended, too, or its process has.
+  void AwaitEndOf(uint64_t session, const std::vector<GrantTable::Holder>& granted) EXCLUDES(mutex_);
+  // Takes out those of sessions that have not ended, or that are of the client of `writer`.
+  void KeepLeft(uint64_t writer, std::vector<GrantTable::Holder>& granted) EXCLUDES(mutex_);
   Status Expel(uint64_t session, const char* why);
   // Calls `one` for each session, side by side; the first error.
   Status ForEach(const std::vector<uint64_t>& sessions, const std::function<Status(uint64_t)>& one);
@@ -150,7 +159,7 @@ class Coherence final : public Newborns::Sessions {
   std::atomic<tlib::server::Server*> server_{nullptr};
 
   Mutex mutex_;
-  uint64_t next_ticket_ GUARDED_BY(mutex_) = 1;
+  uint64_t next_ticket_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Ticket> tickets_ GUARDED_BY(mutex_);
   TaskCondition acknowledged_ GUARDED_BY(mutex_);
   struct Process {
@@ -163,6 +172,7 @@ class Coherence final : public Newborns::Sessions {
     BootTime forget;
   };
   std::unordered_map<uint64_t, Left> left_ GUARDED_BY(mutex_);  // sessions that have ended and whose grants last
+  std::atomic<bool> any_left_{false};                           // left_ is not empty; before their openers go
 };
 
 }  // namespace termfs::fs::server

@@ -114,6 +114,10 @@ wire::Caching FileService::LeaseAtOpen(Inode& inode, const Session& session) {
 }
 
 Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode, GateMode mode) {
+  // Of an earlier start anybody may have pages. They do not wait for themselves: a first write comes before that.
+  if (request.session.client == 0 || clients_.HasResumed(request.session.client)) {
+    coherence_.AwaitEarlier();
+  }
   const Waiting waiting(inode);
   for (int round = 0;; ++round) {
     ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(inode, mode, request.session));

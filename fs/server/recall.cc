@@ -100,11 +100,25 @@ void Coherence::RecallOne(uint64_t session, Recalled& recalled) {
     if (!gone.ok()) {
       LOG_WARNING("session {}: {}", session, gone.ToDebugString());
     }
-    while (grants_.LastsAny(recalled.grants) && !ProcessIsGone(session)) {
-      tlib::server::Task::ParkUntil(steady_clock::now() + kLook);
-    }
+    AwaitEndOf(session, recalled.grants);
   }
   grants_.Remove(recalled.grants);
+}
+
+void Coherence::AwaitEndOf(uint64_t session, const std::vector<GrantTable::Holder>& granted) {
+  while (grants_.LastsAny(granted) && !ProcessIsGone(session)) {
+    tlib::server::Task::ParkUntil(steady_clock::now() + kLook);
+  }
+}
+
+void Coherence::KeepLeft(uint64_t writer, std::vector<GrantTable::Holder>& granted) {
+  const std::shared_ptr<Session> known = sessions_.Find(writer);
+  const uint64_t client = known != nullptr ? known->client : 0;
+  MutexLock lock(mutex_);
+  std::erase_if(granted, [&](const GrantTable::Holder& grant) REQUIRES(mutex_) {
+    const auto left = left_.find(grant.session);
+    return left == left_.end() || (client != 0 && left->second.client == client);
+  });
 }
 
 bool Coherence::ProcessIsGone(uint64_t session) {
@@ -133,6 +147,7 @@ void Coherence::Expire() {
       left_.erase(session);
     }
     std::erase_if(left_, [now](const auto& entry) { return entry.second.forget <= now; });
+    any_left_ = !left_.empty();
   }
   for (const uint64_t session : ended) {
     grants_.RemoveSession(session);
@@ -164,6 +179,7 @@ void Coherence::SessionClosed(uint64_t session, uint64_t client, bool caches) {
   const BootTime forget = grants_.Now() + longest_grant();
   if (caches) {
     left_[session] = {.client = client, .forget = forget};
+    any_left_ = true;
   }
   const auto process = processes_.find(session);
   if (process == processes_.end()) {
@@ -189,6 +205,7 @@ void Coherence::ClientDropped(uint64_t client) {
       left_.erase(session);
       processes_.erase(session);
     }
+    any_left_ = !left_.empty();
   }
   for (const uint64_t session : sessions) {
     grants_.RemoveSession(session);

@@ -21,7 +21,7 @@ FileService::FileService(metadata::Namespace& names, const ServiceOptions& optio
     : names_(names),
       options_(options),
       clients_(names, options.timeouts.lease + options.timeouts.drift),
-      coherence_(sessions_, clients_, options.clock, options.timeouts, metrics_),
+      coherence_(sessions_, clients_, options.clock, options.timeouts, metrics_, options.start << kVersionBits),
       newborns_(coherence_, options.timeouts.revoke, options.timeouts.lease + options.timeouts.drift),
       reclaimer_(
           names, inodes_, clients_, [this](uint64_t ino) { RecallLater(ino); },

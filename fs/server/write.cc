@@ -103,8 +103,14 @@ Status FileService::WriteInGate(const Request& request, Inode& inode, WriteWork&
     }
   }
   ASSIGN_OR_RETURN(const GateHold hold, EnterToChange(request, inode, GateMode::kExclusive));
-  RETURN_IF_ERROR(Grow(request, inode, work));
-  return ClearPrivileges(request, inode, work.clears_privileges, work.cleared);
+  Status grown = Grow(request, inode, work);
+  if (grown.ok()) {
+    grown = ClearPrivileges(request, inode, work.clears_privileges, work.cleared);
+  }
+  if (!grown.ok()) {  // there may be pages where its map has a hole
+    coherence_.RevokeOwn(inode, request.session.id);
+  }
+  return grown;
 }
 
 bool FileService::OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length) {

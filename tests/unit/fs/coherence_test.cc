@@ -5,6 +5,10 @@
 
 #include <fcntl.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "base/page.h"
 #include "fs/proto/opcodes.h"
 #include "tests/unit/eventually.h"
@@ -82,6 +86,64 @@ TEST(Coherence, BesideAWriteThatHasNotReturned_OthersWritesThatHaveAreRead) {
     EXPECT_EQ(seen, "other");
     a.Close(fa);
     b.Close(fb);
+  }
+}
+
+TEST(Coherence, AfterAWriteThatFailed_OthersWritesAreRead) {
+  MemoryVolume volume(uint64_t{16} << 20);
+  Mount a(volume);
+  Mount b(volume);
+  OpenFile* const fa = a.Create("f");
+  ASSERT_TRUE(a.Resize(a.InodeOf("f"), 2 * kPageSize, fa).ok());
+  OpenFile* const fb = b.Open("f");
+  EXPECT_EQ(a.Read(fa, 10, 5), std::string(5, '\0')) << "which brings a map with a hole";
+  volume.tlib().FailWriteAfter(0);
+  EXPECT_EQ(a.Write(fa, 0, std::string(100, 'x')).code(), EIO);
+  EXPECT_TRUE(b.Write(fb, 10, "other").ok());
+  EXPECT_EQ(a.Read(fa, 10, 5), "other");
+  a.Close(fa);
+  b.Close(fb);
+}
+
+// Its kernel may show what it has until its attributes end, and nobody sees older bytes than somebody has seen before.
+TEST(Coherence, WhoIsGone_ChangesWaitForWhatItsKernelMayShow) {
+  constexpr server::CoherenceTimeouts kLease{.invalidate = std::chrono::milliseconds(50),
+                                             .recall = std::chrono::milliseconds(50),
+                                             .lease = std::chrono::milliseconds(900),
+                                             .drift = std::chrono::milliseconds(100)};
+  for (const bool expelled : {true, false}) {
+    MemoryVolume volume(uint64_t{16} << 20, kLease);
+    SilentCache cache;
+    Mount a(volume);
+    OpenFile* const writer = a.Create("f");
+    ASSERT_TRUE(a.Write(writer, 0, "old").ok());
+    Mount c(volume);
+    OpenFile* const look = c.Open("f");
+    Mount b(volume, &cache);
+    OpenFile* const reader = b.Open("f", O_RDONLY);
+    ASSERT_TRUE(b.CachePages(reader).ok());
+    const auto granted = std::chrono::steady_clock::now();
+    b.Stat(b.InodeOf("f"));
+    EXPECT_GT(b.lane->keep(nullptr).attributes, 0.0);
+    if (expelled) {
+      volume.tlib().Mute(volume.tlib().last_session());
+    } else {
+      b.fs->Abandon("it is stopped");
+    }
+    std::atomic<bool> done{false};
+    std::thread writes([&] {
+      EXPECT_TRUE(a.Write(writer, 0, "new").ok());
+      done = true;
+    });
+    while (!done && c.Read(look, 0, 3) == "old") {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_GE(std::chrono::steady_clock::now() - granted, kLease.lease + kLease.drift) << expelled;
+    writes.join();
+    EXPECT_EQ(c.Read(look, 0, 3), "new");
+    b.Close(reader);
+    c.Close(look);
+    a.Close(writer);
   }
 }
 

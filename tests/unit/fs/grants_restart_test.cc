@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What was granted, when the session or the server that granted it is gone.
+#include <fcntl.h>
+
 #include <atomic>
 #include <set>
 #include <thread>
@@ -131,6 +133,36 @@ TEST(GrantsRestart, AChange_GoesOnWhenAllAreBack) {
   EXPECT_EQ(two.b.Stat(two.f).mode & 0777, 0600u);
 }
 
+TEST(GrantsRestart, BytesChange_WhenNoKernelMayShowOlderOnes) {
+  constexpr milliseconds kLease{900};
+  Two two({.lease = kLease, .drift = milliseconds(100)});
+  Mount other(two.volume);
+  client::OpenFile* const look = other.Open("f");
+  client::OpenFile* const writer = two.a.Open("f");
+  client::OpenFile* const reader = two.b.Open("f", O_RDONLY);
+  ASSERT_TRUE(two.b.CachePages(reader).ok());
+  const std::string old = other.Read(look, 0, 3);
+  two.kernel_b.Stop(true);
+  const auto began = steady_clock::now();
+  two.volume.KillAndRestart();
+  EXPECT_EQ(other.Read(look, 0, 3), old);
+  std::atomic<bool> done{false};
+  std::thread writes([&] {
+    EXPECT_TRUE(two.a.Write(writer, 0, "NEW").ok());
+    done = true;
+  });
+  while (!done && other.Read(look, 0, 3) == old) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_GE(steady_clock::now() - began, kLease + milliseconds(100));
+  writes.join();
+  EXPECT_EQ(other.Read(look, 0, 3), "NEW");
+  two.kernel_b.Stop(false);
+  two.b.Close(reader);
+  two.a.Close(writer);
+  other.Close(look);
+}
+
 TEST(GrantsRestart, TheOnlyClient_WaitsForNobody) {
   MemoryVolume volume(kVolumeBytes, kLong);
   Kernel kernel;
@@ -140,6 +172,25 @@ TEST(GrantsRestart, TheOnlyClient_WaitsForNobody) {
   volume.KillAndRestart();
   EXPECT_TRUE(a.Remove("f").ok());
   EXPECT_LT(steady_clock::now() - began, kLong.lease);
+}
+
+// Of empty files others may have something to say; who comes back is waited for itself.
+TEST(GrantsRestart, WhoHasAnEmptyFileLocked_WaitsForNobody) {
+  MemoryVolume volume(kVolumeBytes, kLong);
+  Kernel kernel;
+  Mount a(volume, &kernel);
+  client::OpenFile* const file = a.Create("f");
+  const client::FileLock lock{.flock = true, .type = LockType::kWrite};
+  EXPECT_TRUE(a.fs->Lock(*a.lane, file, lock, nullptr).ok());
+  const auto began = steady_clock::now();
+  volume.KillAndRestart();
+  EXPECT_TRUE(a.fs->StatFs(*a.lane, kRootInode).ok());
+  EXPECT_LT(steady_clock::now() - began, kLong.lease);
+  Mount b(volume);
+  client::OpenFile* const other = b.Open("f");
+  EXPECT_EQ(b.fs->Lock(*b.lane, other, lock, nullptr).code(), EBUSY) << "it has its lock";
+  a.Close(file);
+  b.Close(other);
 }
 
 TEST(GrantsRestart, ALostSession_LeavesNothingBehindWhenItsClientIsBack) {

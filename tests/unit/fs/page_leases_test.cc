@@ -31,10 +31,11 @@ class Told final : public client::KernelCache {
       on_drop();
     }
   }
-  void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
+  void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override { ++attributes; }
   [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
   void ServerLost() override {}
   std::atomic<int> drops{0};
+  std::atomic<int> attributes{0};
   std::function<void()> on_drop;  // on the client's thread; set before there is a client
 };
 
@@ -268,6 +269,58 @@ TEST(PageLeases, LostSession_LosesThem) {
   EXPECT_EQ(a.fs->pages(reader), PageUse::kFresh);
   a.Close(reader);
   b.Close(writer);
+}
+
+// It may be held up, and is not waited for for ever.
+TEST(PageLeases, AKernelThatIsToDropPages_HasDroppedAttributesBefore) {
+  MemoryVolume volume(kCapacity);
+  Mount a(volume);
+  OpenFile* writer = a.Create("f");
+  Told kernel;
+  int before = 0;
+  kernel.on_drop = [&] { before = kernel.attributes; };
+  Mount b(volume, &kernel);
+  OpenFile* reader = b.Open("f", O_RDONLY);
+  ASSERT_TRUE(b.CachePages(reader).ok());
+  ASSERT_TRUE(a.Write(writer, 0, "x").ok());
+  EXPECT_EQ(kernel.drops, 1);
+  EXPECT_EQ(before, 1);
+  b.Close(reader);
+  a.Close(writer);
+}
+
+TEST(PageLeases, AfterARestart_WhoReadsWhileItsPagesAreDroppedWaitsForNobody) {
+  MemoryVolume volume(kCapacity);
+  Mount a(volume);
+  OpenFile* writer = a.Create("f");
+  Told kernel;
+  Mount* its_mount = nullptr;
+  OpenFile* reader = nullptr;
+  std::atomic<bool> reads{false};
+  std::atomic<int> read{0};
+  kernel.on_drop = [&] {
+    if (reads) {  // its kernel waits for the page that is being read
+      EXPECT_TRUE(its_mount->CachePages(reader).ok());
+      ++read;
+    }
+  };
+  Mount b(volume, &kernel);
+  its_mount = &b;
+  reader = b.Open("f", O_RDONLY);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(b.CachePages(reader).ok());
+    ASSERT_TRUE(a.Write(writer, 0, "x").ok());
+  }
+  volume.KillAndRestart();
+  ASSERT_TRUE(a.fs->StatFs(*a.lane, kRootInode).ok());
+  ASSERT_TRUE(b.CachePages(reader).ok());
+  reads = true;
+  ASSERT_TRUE(a.Write(writer, 0, "y").ok());
+  reads = false;
+  EXPECT_GE(read, 1);
+  EXPECT_EQ(b.Metric("link_reconnections_total"), 1u) << "it was expelled";
+  b.Close(reader);
+  a.Close(writer);
 }
 
 // What one has read, nobody reads an older state of later: also not who reads from his kernel's cache.

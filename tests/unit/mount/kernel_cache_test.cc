@@ -1,9 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A kernel that does not come to an end with one notification.
 #include "mount/kernel_cache.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/fuse.h>
+#include <sys/uio.h>
+
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/unique_fd.h"
 
 namespace termfs::mount {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr uint64_t kStuck = 7;
+
+// What libfuse writes to the kernel comes here.
+class Kernel {
+ public:
+  Kernel() {
+    fuse_args args = FUSE_ARGS_INIT(0, nullptr);
+    char name[] = "test";
+    fuse_opt_add_arg(&args, name);
+    const fuse_lowlevel_ops operations{};
+    session_ = fuse_session_new(&args, &operations, sizeof(operations), this);
+    fuse_opt_free_args(&args);
+    const fuse_custom_io io{.writev = &Write, .read = &Read, .splice_receive = nullptr, .splice_send = nullptr};
+    const int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    EXPECT_EQ(fuse_session_custom_io(session_, &io, fd), 0);
+  }
+  ~Kernel() { fuse_session_destroy(session_); }
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+  fuse_session* session() { return session_; }
+
+  void GoOn() {
+    MutexLock lock(mutex_);
+    stuck_ = false;
+    changed_.NotifyAll();
+  }
+  // Whose pages it has dropped, in that order.
+  std::vector<uint64_t> dropped() {
+    MutexLock lock(mutex_);
+    return dropped_;
+  }
+
+ private:
+  static ssize_t Read(int, void*, size_t, void*) { return 0; }
+  static ssize_t Write(int, iovec* parts, int count, void* user) {
+    ssize_t bytes = 0;
+    for (int i = 0; i < count; ++i) {
+      bytes += static_cast<ssize_t>(parts[i].iov_len);
+    }
+    fuse_notify_inval_inode_out body{};
+    if (count == 2 && parts[1].iov_len == sizeof(body)) {
+      std::memcpy(&body, parts[1].iov_base, sizeof(body));
+      static_cast<Kernel*>(user)->Drop(body);
+    }
+    return bytes;
+  }
+  void Drop(const fuse_notify_inval_inode_out& body) {
+    if (body.off < 0) {  // attributes alone
+      return;
+    }
+    MutexLock lock(mutex_);
+    while (body.ino == kStuck && stuck_) {
+      changed_.WaitFor(mutex_, std::chrono::seconds(1));
+    }
+    dropped_.push_back(body.ino);
+  }
+
+  fuse_session* session_ = nullptr;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stuck_ GUARDED_BY(mutex_) = true;
+  std::vector<uint64_t> dropped_ GUARDED_BY(mutex_);
+};
+
+// Each would be acknowledged later than the one before, until the server takes the mount for dead.
+TEST(KernelCacheNotifier, InvalidateInode_AllWhoWaitBehindOneThatHangsWaitNoLongerThanOne) {
+  constexpr uint64_t kOthers = 30;
+  Kernel kernel;
+  KernelCacheNotifier notifier;
+  notifier.Attach(kernel.session(), "");
+  const auto begin = steady_clock::now();
+  notifier.InvalidateInode(kStuck, 0, 0);
+  EXPECT_GE(steady_clock::now() - begin, KernelCacheNotifier::kPatience);
+  std::vector<uint64_t> all = {kStuck};
+  for (uint64_t ino = kStuck + 1; ino <= kStuck + kOthers; ++ino) {
+    notifier.InvalidateInode(ino, 0, 0);
+    all.push_back(ino);
+  }
+  EXPECT_LT(steady_clock::now() - begin, 10 * KernelCacheNotifier::kPatience);
+  EXPECT_TRUE(kernel.dropped().empty());
+  kernel.GoOn();
+  notifier.InvalidateInode(1, 0, 0);
+  all.push_back(1);
+  EXPECT_EQ(kernel.dropped(), all) << "none is forgotten";
+  notifier.Detach();
+}
 
 TEST(KernelCacheNotifier, GivesEntriesOnlyWhileThereIsASession) {
   const fuse_lowlevel_ops none{};
@@ -22,4 +124,5 @@ TEST(KernelCacheNotifier, GivesEntriesOnlyWhileThereIsASession) {
   fuse_session_destroy(session);
 }
 
+}  // namespace
 }  // namespace termfs::mount
