@@ -74,8 +74,8 @@ class Coherence final : public Newborns::Sessions {
   // Voids the map of one that makes a change, which it keeps otherwise: the change has failed, so no reply brings it
   // another. REQUIRES: exclusive in the gate; in one of its requests, so its end is not waited for.
   void RevokeOwn(Inode& inode, uint64_t session);
-  // Openers whose kernels may have pages, but `writer`; and of those that ever had, who may have attributes. Of sessions
-  // that have ended everybody may have both who may have attributes.
+  // Openers whose kernels may have pages, but `writer`; and of those that ever had, who may have attributes. Of
+  // sessions that have ended everybody may have both who may have attributes.
   std::vector<PageHolder> HoldersOf(Inode& inode, uint64_t writer);
   // Has their kernels drop all of that. They have no lease then, unless they took another one meanwhile. REQUIRES: not
   // in the gate.

@@ -112,8 +112,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   void Release(Lane& lane, OpenFile* file) override;
   // One that waits looks again now and then.
   Status Lock(Lane& lane, OpenFile* file, const fs::client::FileLock& lock, fs::client::LockSleep* sleep) override;
-  Result<std::optional<fs::client::FileLock>> TestLock(Lane& lane, OpenFile* file,
-                                                       const fs::client::FileLock& lock,
+  Result<std::optional<fs::client::FileLock>> TestLock(Lane& lane, OpenFile* file, const fs::client::FileLock& lock,
                                                        fs::client::LockSleep* sleep) override;
   Result<uint64_t> Seek(Lane& lane, OpenFile* file, uint64_t offset, int whence) override;
   Status Allocate(Lane& lane, OpenFile* file, int mode, uint64_t offset, uint64_t length) override;
