@@ -326,7 +326,9 @@ TEST_F(FileLocks, Expelled_IsToldOfAllItsFiles_ThoughThatSessionIsLostToo) {
   }
   std::atomic<bool> struck{false};
   volume.tlib().LoseReplyOf(kFsReopen, [&] { struck = true; });
-  volume.tlib().Expel({volume.tlib().last_session()}, "it did not answer");
+  const uint64_t session = volume.tlib().last_session();
+  volume.tlib().Expel({session}, "it did not answer");
+  EXPECT_TRUE(Eventually([&] { return volume.tlib().HasEnded(session); }));
   for (OpenFile* const file : others) {
     EXPECT_TRUE(late.Write(file, 0, "y").ok());
   }
