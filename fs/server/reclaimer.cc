@@ -307,7 +307,7 @@ Result<bool> Reclaimer::ReleaseOrphan(Inode& inode) {
   const Status released = names_.ReleaseOrphan(inode.ino);
   NoteChange();
   MutexLock lock(inode.mutex);
-  inode.ForgetExtents();  // they may have looked them up again before that
+  inode.ForgetExtents();            // they may have looked them up again before that
   if (released.code() == EINVAL) {  // it was given a name before it was closed
     inode.unlinked = inode.releasing = false;
   } else if (!released.ok() && released.code() != ESTALE) {

@@ -14,8 +14,8 @@ namespace {
 constexpr float kLowestWeight = 0x1.0p-60F;
 constexpr float kHighestWeight = 0x1.0p+60F;
 constexpr uint64_t kPagesPerStep = 16384;  // of those that are cut off
-constexpr int kTurnOctaves = 120;      // a power of two, so that only exponents change
-constexpr double kSweepOctaves = 100;  // in which all cells are brought into a turn: before the next one begins
+constexpr int kTurnOctaves = 120;          // a power of two, so that only exponents change
+constexpr double kSweepOctaves = 100;      // in which all cells are brought into a turn: before the next one begins
 constexpr uint32_t kExponentShift = 23;
 constexpr uint32_t kTurnStep = uint32_t{kTurnOctaves} << kExponentShift;  // off a float's bits
 constexpr uint32_t kLeastKept = kTurnStep + (1U << kExponentShift);       // what is smaller is nothing after it

@@ -20,7 +20,7 @@ using testing::IsEmpty;
 using tlib::server::SessionEnd;
 using tlib::server::SessionInfo;
 
-constexpr uint64_t kClient = 7;
+constexpr uint64_t kReturning = 7;
 constexpr uint32_t kPatience = 1;  // seconds
 constexpr milliseconds kNothing{0};
 
@@ -29,7 +29,7 @@ class ClientsTest : public metadata::VolumeTest {
   SessionInfo Session(uint64_t id) {
     SessionInfo info;
     info.id.value = id;
-    info.client = kClient;
+    info.client = kReturning;
     info.reconnect_seconds = kPatience;
     return info;
   }
@@ -41,7 +41,7 @@ class ClientsTest : public metadata::VolumeTest {
     Return(2);
   }
   Clients::Expected End(uint64_t session, SessionEnd::How how) {
-    return clients_.Ended(kClient, session, {.how = how}, [](bool) {});
+    return clients_.Ended(kReturning, session, {.how = how}, [](bool) {});
   }
   void Return(uint64_t session) { Return(clients_, session); }
   void Return(Clients& clients, uint64_t session) {
@@ -74,7 +74,7 @@ TEST_F(ClientsTest, Resuming_GivesTimeAsLongAsItGoesOn) {
   const auto end = steady_clock::now() + 2 * std::chrono::seconds(kPatience);
   auto last = steady_clock::now();
   while (steady_clock::now() < end) {
-    clients_.Resuming(kClient);
+    clients_.Resuming(kReturning);
     const std::vector<uint64_t> silent = Silent();
     if (steady_clock::now() - last < std::chrono::seconds(kPatience)) {  // unless this thread did not run for so long
       ASSERT_THAT(silent, IsEmpty());
@@ -88,7 +88,7 @@ TEST_F(ClientsTest, Resuming_GivesTimeAsLongAsItGoesOn) {
 
 TEST_F(ClientsTest, Resumed_StaysThoughItSaysNothing) {
   ArriveAgain();
-  clients_.Resumed(kClient);
+  clients_.Resumed(kReturning);
   std::this_thread::sleep_for(std::chrono::seconds(kPatience));
   EXPECT_THAT(Silent(), IsEmpty());
 }
@@ -98,22 +98,22 @@ TEST_F(ClientsTest, Expelled_IsKeptNothingUntilItHasResumed) {
   ASSERT_TRUE(clients_.Arrived(Session(1)).ok());
   EXPECT_FALSE(End(1, SessionEnd::How::kExpelled).keeps_files);
   Return(2);
-  EXPECT_FALSE(clients_.WasKept(kClient));
+  EXPECT_FALSE(clients_.WasKept(kReturning));
   EXPECT_FALSE(End(2, SessionEnd::How::kLost).keeps_files);
   Return(3);
-  EXPECT_FALSE(clients_.WasKept(kClient));
-  clients_.NoteResumed(kClient);
-  clients_.Resumed(kClient);
+  EXPECT_FALSE(clients_.WasKept(kReturning));
+  clients_.NoteResumed(kReturning);
+  clients_.Resumed(kReturning);
   EXPECT_TRUE(End(3, SessionEnd::How::kLost).keeps_files);
   Return(4);
   EXPECT_TRUE(End(4, SessionEnd::How::kLost).keeps_files) << "nobody else has had its locks";
   Return(5);
-  EXPECT_TRUE(clients_.WasKept(kClient));
+  EXPECT_TRUE(clients_.WasKept(kReturning));
 }
 
 TEST_F(ClientsTest, Expelled_IsKeptNothingByALaterStart) {
   ASSERT_TRUE(clients_.Arrived(Session(1)).ok());
-  ASSERT_TRUE(clients_.NoteCaches(kClient).ok());
+  ASSERT_TRUE(clients_.NoteCaches(kReturning).ok());
   EXPECT_TRUE(End(1, SessionEnd::How::kExpelled).back);
   {
     Clients later(ns(), kNothing, kNothing);
@@ -121,15 +121,15 @@ TEST_F(ClientsTest, Expelled_IsKeptNothingByALaterStart) {
     EXPECT_FALSE(later.AnyLocks()) << "nobody waits for what it does not have";
     EXPECT_FALSE(later.AnyExpected());
     Return(later, 2);
-    EXPECT_FALSE(later.WasKept(kClient));
-    later.NoteResumed(kClient);
-    later.Resumed(kClient);
+    EXPECT_FALSE(later.WasKept(kReturning));
+    later.NoteResumed(kReturning);
+    later.Resumed(kReturning);
   }
   Clients again(ns(), kNothing, kNothing);
   ASSERT_TRUE(again.Load().ok());
   EXPECT_TRUE(again.AnyLocks());
   Return(again, 3);
-  EXPECT_TRUE(again.WasKept(kClient));
+  EXPECT_TRUE(again.WasKept(kReturning));
 }
 
 TEST_F(ClientsTest, Ended_TheClientComesBackOnlyAfterItsLocksWereSeenTo) {
@@ -137,10 +137,10 @@ TEST_F(ClientsTest, Ended_TheClientComesBackOnlyAfterItsLocksWereSeenTo) {
   uint64_t session = 1;
   for (const How how : {How::kExpelled, How::kLost, How::kGoodbye}) {
     ASSERT_TRUE(clients_.Arrived(Session(session)).ok());
-    clients_.NoteResumed(kClient);
-    clients_.Resumed(kClient);
+    clients_.NoteResumed(kReturning);
+    clients_.Resumed(kReturning);
     int calls = 0;
-    clients_.Ended(kClient, session, {.how = how}, [&](bool keeps) {
+    clients_.Ended(kReturning, session, {.how = how}, [&](bool keeps) {
       ++calls;
       EXPECT_EQ(keeps, how == How::kLost);
       EXPECT_EQ(clients_.Arrived(Session(session + 1)).status().code(), EBUSY);
@@ -161,7 +161,7 @@ TEST_F(ClientsTest, Expire_ItsLocksEndWhenNoLaterStartExpectsIt) {
   clients_.Expire(
       [&](uint64_t client) {
         ++calls;
-        EXPECT_EQ(client, kClient);
+        EXPECT_EQ(client, kReturning);
         EXPECT_EQ(clients_.Arrived(Session(2)).status().code(), EBUSY);
         Clients later(ns(), kNothing, kNothing);
         ASSERT_TRUE(later.Load().ok());
