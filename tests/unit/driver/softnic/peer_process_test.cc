@@ -17,6 +17,7 @@
 
 #include "base/random.h"
 #include "driver/softnic/layout.h"
+#include "driver/softnic/page_table.h"
 #include "tests/unit/driver/softnic/connection.h"
 
 namespace termfs::driver {
@@ -541,6 +542,7 @@ class OwnerByHand {
   }
 
   softnic::SocketMessage NextRequest() {
+    TERMFS_CHECK(IsAskedWithin(std::chrono::minutes(1)));
     softnic::SocketMessage request;
     TERMFS_CHECK(ReceiveOver(requests_.get(), &request, sizeof(request)) == sizeof(request));
     return request;
@@ -627,7 +629,9 @@ std::vector<UniqueFd> FaultingRegion(softnic::SocketMessage& answer) {
     TERMFS_CHECK(ftruncate(fds.back().get(), 2 * kPageSize) == 0);
   }
   const uint64_t pages = 1;
-  TERMFS_CHECK(pwrite(fds[0].get(), &pages, sizeof(pages), 0) == sizeof(pages));
+  const uint64_t absent = kMagicFrame;
+  TERMFS_CHECK(pwrite(fds[0].get(), &pages, sizeof(pages), 0) == sizeof(pages) &&
+               pwrite(fds[0].get(), &absent, sizeof(absent), softnic::kEntriesOffset) == sizeof(absent));
   for (const UniqueFd& fd : fds) {
     TERMFS_CHECK(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
   }
