@@ -114,8 +114,13 @@ Status FuseServer::Mount() {
   if (fuse_session_mount(session_, options_.mountpoint.c_str()) != 0) {
     return LibraryError(EIO, "mount on " + options_.mountpoint);
   }
+  const Result<MountNumber> mount = MountAt(options_.mountpoint);
+  if (!mount.ok()) {
+    fuse_session_unmount(session_);
+    return mount.status();
+  }
+  mount_ = *mount;
   mounted_ = true;
-  ASSIGN_OR_RETURN(mount_, MountAt(options_.mountpoint));
   fuse_custom_io io{};
   io.writev = &FuseServer::WriteReply;
   io.read = &FuseServer::ReadRequest;

@@ -65,6 +65,7 @@ void Coherence::RevokeOwn(Inode& inode, uint64_t session) {
   const auto reply = server().CallClient({session}, kFsRevoke, AsBytes(body), timeouts_.revoke);
   if (!reply.ok()) {
     BeginExpel(session, "it did not give up an extent map in time");
+    return;  // it has the map until it has gone
   }
   MutexLock lock(inode.mutex);
   inode.grants.erase(session);

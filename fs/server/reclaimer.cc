@@ -222,9 +222,9 @@ bool Reclaimer::SettleStep() {
   uint64_t begin;
   {
     MutexLock lock(mutex_);
-    begin = settled_to_;
+    begin = settled_to_ = std::min(settled_to_, pages);  // the region may have become smaller
   }
-  const tlib::server::PageRange range{PageIndex{begin}, begin < pages ? std::min(kPagesPerStep, pages - begin) : 0};
+  const tlib::server::PageRange range{PageIndex{begin}, std::min(kPagesPerStep, pages - begin)};
   const Status flushed = server_->RunInCoroutine([&] { return server_->region().Flush({&range, 1}); });
   if (std::exchange(settle_fails_, !flushed.ok()) == flushed.ok() && !flushed.ok()) {
     LOG_ERROR("flushing what is dirty in memory, tried again each second: {}", flushed.ToDebugString());

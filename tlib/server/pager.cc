@@ -144,14 +144,16 @@ Status Pager::SetBudget(uint32_t frames) {
 }
 
 Status Pager::ResizeOnce() {
+  const uint32_t old_limit = frames_.limit();
   policy_.SetBudget(wanted_.load(std::memory_order_relaxed));
   Status set = frames_.SetLimit(wanted_.load(std::memory_order_relaxed), [] { Task::Yield(); });
   const uint32_t limit = frames_.limit();
   policy_.SetBudget(limit);
-  // Beyond the limit, as one before was higher. Victims are looked for there, too, until none is left.
+  // Beyond the limit, as one before was higher. Victims are looked for there, too, until none is left; a growth does
+  // not wait for that.
   const uint32_t taken_end = std::max(frames_.taken_end(), limit);
   supply_.SetHandRange(taken_end);
-  if (!set.ok() || taken_end == limit) {
+  if (!set.ok() || taken_end == limit || (limit > old_limit && old_limit > 0)) {
     return set;
   }
   RETURN_IF_ERROR(Shrink(taken_end, limit));
