@@ -112,7 +112,7 @@ exec sleep 1000
 def case_umount_says_where_it_is_mounted_still(site):
     """It does not wait for a process that goes on, and does not say that the server is gone."""
     volume = site.volume("64M")
-    other = os.path.join(site.scratch, "other")
+    other = os.path.join(site.scratch, "second-place")
     os.mkdir(other)
     m = volume.mount()
     write_file(m / "f", b"x")
