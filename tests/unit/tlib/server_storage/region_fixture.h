@@ -26,7 +26,7 @@ struct RegionSetup {
   FrameChoice choice = FrameChoice::kHeat;
   std::chrono::milliseconds sample_period{20};
   std::chrono::microseconds odp_delay{0};
-  std::chrono::milliseconds shrink_timeout = RegionOptions().shrink_timeout;
+  std::chrono::milliseconds shrink_timeout{60000};
 };
 
 class RegionFixture {
