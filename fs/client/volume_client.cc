@@ -148,8 +148,8 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
         cache->pages().BeginDropping();
       }
       pages_->Push(invalidate.ticket, generation, [this, cache, invalidate, when = std::chrono::steady_clock::now()] {
-        // First, since it waits for nothing: without attributes the kernel asks before it uses a page that it has not
-        // dropped in time.
+        // First, since it waits at most for a moment: without attributes the kernel asks before it uses a page that it
+        // has not dropped in time.
         kernel_cache_->InvalidateAttributes(invalidate.ino, when);
         kernel_cache_->InvalidateInode(invalidate.ino, 0, 0);
         if (cache != nullptr) {

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A volume that grows and shrinks while it is served and used, and a DRAM tier that does."""
+import contextlib
 import errno
 import hashlib
 import json
@@ -455,14 +456,28 @@ def case_capacity_shrink_called_off(site):
     expect_contents(m, names + more)
 
 
-def case_capacity_on_a_full_disk(site):
-    """The region's disk has no room for the growth, or for not quite all of it."""
-    disk, loop = loop_device(site, 192 * MIB)
+@contextlib.contextmanager
+def small_disk(site, size):
+    """The mount point of an ext4 on a disk of its own."""
+    disk, loop = loop_device(site, size)
     small = os.path.join(site.scratch, "small")
     os.mkdir(small)
-    run("mkfs.ext4", "-q", "-m", "0", loop)
-    run("mount", loop, small)
     try:
+        run("mkfs.ext4", "-q", "-m", "0", loop)
+        run("mount", loop, small)
+        try:
+            yield small
+        finally:
+            run("umount", "-l", small)
+    finally:
+        os.rmdir(small)
+        subprocess.run(["losetup", "--detach", loop], check=False)
+        os.unlink(disk)
+
+
+def case_capacity_on_a_full_disk(site):
+    """The region's disk has no room for the growth, or for not quite all of it."""
+    with small_disk(site, 192 * MIB) as small:
         region = os.path.join(small, "region")
         volume = site.volume("32M", 0.5, "--device", region)
         m = volume.mount()
@@ -496,43 +511,30 @@ def case_capacity_on_a_full_disk(site):
         volume.stop()
         volume.fsck()
         site.volumes.remove(volume)  # its disk goes away before the others are checked
-    finally:
-        run("umount", "-l", small)
-        os.rmdir(small)
-        subprocess.run(["losetup", "--detach", loop], check=False)
-        os.unlink(disk)
 
 
 def case_capacity_leaves_room_for_the_metadata(site):
     """As much of their disk as format does."""
-    disk, loop = loop_device(site, 384 * MIB)
-    small = os.path.join(site.scratch, "small")
-    os.mkdir(small)
-    run("mkfs.ext4", "-q", "-m", "0", loop)
-    run("mount", loop, small)
-    try:
-        path = os.path.join(small, "volume")
-        run(site.termfs, "format", path, "--capacity", "64M")
-        run(site.termfs, "serve", path)
-        server = site.find_process("serve", path)
+    with small_disk(site, 384 * MIB) as small:
+        try:
+            path = os.path.join(small, "volume")
+            run(site.termfs, "format", path, "--capacity", "64M")
+            run(site.termfs, "serve", path)
+            server = site.find_process("serve", path)
 
-        def all_but(megabytes):
-            space = os.statvfs(small)
-            return 64 * MIB + space.f_bavail * space.f_frsize // 4096 * 4096 - megabytes * MIB
+            def all_but(megabytes):
+                space = os.statvfs(small)
+                return 64 * MIB + space.f_bavail * space.f_frsize // 4096 * 4096 - megabytes * MIB
 
-        refused(site, 1, ("more are needed", "No space"), "set", path, f"capacity={all_but(100)}")
-        wanted = all_but(140)
-        run(site.termfs, "set", path, f"capacity={wanted}")
-        check(json.loads(run(site.termfs, "status", path, "--json"))["capacity_bytes"] == wanted, "it is larger")
-        os.kill(server, signal.SIGTERM)
-        eventually(lambda: ended(server), "the server ends")
-        run(site.termfs, "fsck", path)
-    finally:
-        site.end_processes()
-        run("umount", "-l", small)
-        os.rmdir(small)
-        subprocess.run(["losetup", "--detach", loop], check=False)
-        os.unlink(disk)
+            refused(site, 1, ("more are needed", "No space"), "set", path, f"capacity={all_but(100)}")
+            wanted = all_but(140)
+            run(site.termfs, "set", path, f"capacity={wanted}")
+            check(json.loads(run(site.termfs, "status", path, "--json"))["capacity_bytes"] == wanted, "it is larger")
+            os.kill(server, signal.SIGTERM)
+            eventually(lambda: ended(server), "the server ends")
+            run(site.termfs, "fsck", path)
+        finally:
+            site.end_processes()
 
 
 def case_capacity_on_a_block_device(site):

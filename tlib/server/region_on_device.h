@@ -23,6 +23,13 @@ struct RegionDevices {
   std::function<Status(uint64_t pages)> label = [](uint64_t) { return Status::Ok(); };
 };
 
+// Whether the kind's device is a mapping: what takes page faults cannot change its size.
+bool MapsDevice(driver::RegionKind kind);
+// EINVAL: options that no region can have.
+Status CheckRegionOptions(const RegionOptions& options);
+// EUCLEAN: a device that shrank; no page behind its end may be promised to anyone.
+Status CheckDeviceSize(const BlockDevice& device, const RegionOptions& options);
+
 Result<RegionDevices> OpenRegionDevices(const RegionOptions& options, DeviceUse use = DeviceUse::kChange);
 Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, RegionEnvironment environment,
                                              RegionDevices devices);

@@ -4,7 +4,7 @@ add_library(termfs_tlib_storage STATIC
   aio_block_device.cc aio_context.cc background_task.cc block_device.cc blocking_io.cc bounce_pool.cc chunk_retirer.cc
   cleaner.cc
   device_contents.cc device_file.cc frame_supply.cc frames.cc group_commit.cc heat_map.cc kernel_block_device.cc
-  metered_block_device.cc page_states.cc pager.cc promoter.cc read_ahead.cc read_window.cc region.cc region_label.cc
+  metered_block_device.cc page_states.cc pager.cc promoter.cc read_ahead.cc read_window.cc region.cc region_files.cc region_label.cc
   small_file.cc tier_owner.cc tier_place.cc
   tier_policy.cc tier_recovery.cc tier_store.cc tiering_io.cc written_log.cc)
 target_link_libraries(termfs_tlib_storage
