@@ -25,6 +25,7 @@ class Load:
     settle: float  # before what it holds from the point before
     seconds: float
     rounds: int
+    most: float = 0  # seconds of warm-up for a kind that memory still fills with; 0: none beyond the above
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +39,8 @@ class FileLoad:
     rounds: int
 
 
-FULL = Load("1G", 4, 0.8, 2.4, 3)
-QUICK = Load("256M", 0.8, 0.3, 0.75, 3)
+FULL = Load("1G", 4, 0.8, 2.4, 3, 10)
+QUICK = Load("256M", 0.8, 0.3, 0.75, 3, 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +179,7 @@ EXPERIMENTS = [
         "fig13b", "Figure 13b: server threads",
         "Throughput of RPC and TeRM by threads of the server, 1 to 32. Numbers: see the paper's figure 13.",
         [Point(f"{n} thr.", {}, n in "14", served={"--workers": n, "--blocking-workers": n}) for n in "124"],
-        "lines", "server threads", "threads of the server", "rpc,term", "never", Load("512M", 3, 3, 2.4, 3),
+        "lines", "server threads", "threads of the server", "rpc,term", "never", Load("512M", 3, 3, 2.4, 3, 10),
         why=("A thread of rpc waits for the SSD, so it takes many of them to keep the SSD busy: "
              "{d[1 thr.][rpc][per_s]:.0f} reads/s with one and {d[4 thr.][rpc][per_s]:.0f} with four. A thread of term "
              "keeps as many reads of the SSD in flight as there are requests ({d[1 thr.][term][per_s]:.0f} and "
@@ -215,7 +216,7 @@ EXPERIMENTS = [
         "down by a control group to so many reads a second for each server (a read of the kernel's may be larger than "
         "4 KiB).",
         [Point(f"{n}k/s", {"--ssd-iops": f"{n}000"}, n in (5, 20)) for n in (5, 10, 20)], "lines", "ssd",
-        "reads a second of the SSD", "odp,rpc,term", "never", Load("256M", 6, 2, 3.6, 4), Load("256M", 2, 0.6, 0.9, 3),
+        "reads a second of the SSD", "odp,rpc,term", "never", Load("256M", 6, 2, 3.6, 4, 12), Load("256M", 2, 0.6, 0.9, 3, 4),
         why=("From 20 to 5 thousand reads a second term goes from {d[20k/s][term][per_s]:.0f} accesses/s to "
              "{d[5k/s][term][per_s]:.0f} and odp from {d[20k/s][odp][per_s]:.0f} to {d[5k/s][odp][per_s]:.0f}: "
              "{d[5k/s][term][ssd_bytes]:.0f} and {d[5k/s][odp][ssd_bytes]:.0f} B of SSD for each access on the slowest "

@@ -30,7 +30,7 @@ constexpr size_t kChunk = 1U << 20;
 constexpr size_t kDrawn = 1U << 17;  // before a turn
 constexpr uint64_t kSeedOfHotness = 1;
 
-enum class Order : uint32_t { kFill, kRun };
+enum class Order : uint32_t { kFill, kRun, kSync };
 struct Command {
   Order order = Order::kRun;
   Turn turn{};
@@ -81,6 +81,12 @@ class Volume {
           Die(ErrnoStatus("open " + path));
         }
       }
+    }
+  }
+
+  void Sync() {
+    for (OpenFile* const file : open_) {
+      Must(library_->Sync(*lane_, file, false));
     }
   }
 
@@ -167,12 +173,16 @@ class Reader {
   }
 
   void Obey(const Command& command) {
+    Volume& volume = *volumes_[command.turn.place];
     if (command.order == Order::kFill) {
-      return volumes_[command.turn.place]->Fill(files_);
+      return volume.Fill(files_);
+    }
+    if (command.order == Order::kSync) {
+      return volume.Sync();
     }
     new (tally_) Tally;
-    volumes_[command.turn.place]->Open(files_);
-    Run(command.turn, *volumes_[command.turn.place]);
+    volume.Open(files_);
+    Run(command.turn, volume);
   }
 
  private:
@@ -265,6 +275,11 @@ void Readers::Run(const Turn& turn) {
   for (const auto& process : processes_) {
     process->Hear<uint32_t>();
   }
+}
+
+void Readers::Sync(size_t place) {
+  processes_.front()->Tell(Command{.order = Order::kSync, .turn = {.place = place}});
+  processes_.front()->Hear<uint32_t>();
 }
 
 }  // namespace termfs::benchmarks::files

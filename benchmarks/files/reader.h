@@ -56,6 +56,8 @@ class Readers {
   Readers(const std::vector<Place>& places, uint64_t files, uint32_t processes);
 
   void Run(const Turn& turn);
+  // Everything written to that place is on its SSD.
+  void Sync(size_t place);
   const Tally& tally(size_t process) const { return tallies_[process]; }
   size_t processes() const { return processes_.size(); }
 

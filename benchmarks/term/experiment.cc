@@ -18,6 +18,9 @@ namespace {
 constexpr double kMostSsdSeconds = 1;    // at each depth
 constexpr double kMostSecondsOfPin = 1;  // of warm-up: all is in memory
 constexpr double kMostMissSeconds = 1;
+constexpr double kTouchSeconds = 0.1;       // in which new sessions meet most of what is in memory
+constexpr double kLeastSlice = 0.5;         // seconds of warm-up that are compared with those before
+constexpr double kFlat = 0.005;             // a hit ratio that rises by less in a second rises no more
 constexpr double kNothingInMemory = 0.001;  // a DRAM ratio
 
 // Bytes of an RPC beside those that it is for.
@@ -55,6 +58,25 @@ struct Consumption {
   ServerCounts counts;
 };
 
+Consumption Between(const Consumption& before, const Consumption& after) {
+  return {.client = after.client - before.client,
+          .server = after.server - before.server,
+          .device = {.read = after.device.read - before.device.read,
+                     .written = after.device.written - before.device.written},
+          .counts = {.ssd_reads = after.counts.ssd_reads - before.counts.ssd_reads,
+                     .ssd_writes = after.counts.ssd_writes - before.counts.ssd_writes,
+                     .promotions = after.counts.promotions - before.counts.promotions,
+                     .evictions = after.counts.evictions - before.counts.evictions,
+                     .frame_read_pages = after.counts.frame_read_pages - before.counts.frame_read_pages,
+                     .faults = after.counts.faults - before.counts.faults}};
+}
+
+// What came to an end in one turn.
+struct TurnResult {
+  double rate = 0;
+  double hit_ratio = 0;
+};
+
 class Experiment {
  public:
   Experiment(const Settings& settings, size_t point, Stage& stage)
@@ -71,10 +93,12 @@ class Experiment {
       MeasureMachine();
     }
     WarmUp();
-    load_.Begin(point_);
+    BeginWarm();
     for (uint32_t round = 0; round < settings_.rounds; round++) {
       for (size_t kind = 0; kind < servers_.size(); kind++) {
-        results_.kinds[kind].rates.push_back(TakeTurn(kind, settings_.turn(), true));
+        const TurnResult turn = TakeTurn(kind, settings_.turn(), true);
+        results_.kinds[kind].rates.push_back(turn.rate);
+        results_.kinds[kind].hit_ratios.push_back(turn.hit_ratio);
         if (stage_.busy() != nullptr) {
           TakeBusyTurn(kind);
         }
@@ -98,27 +122,34 @@ class Experiment {
   }
 
  private:
-  double TakeTurn(size_t kind, double seconds, bool counts) {
+  // What a kind's server writes back after the turn is not in the turn: no kind's rate has it, and none's cost.
+  TurnResult TakeTurn(size_t kind, double seconds, bool counts) {
     const Consumption before = ConsumedBy(kind);
-    const double rate =
+    const SessionCounts counted = Sum(load_.tallies(kind));
+    TurnResult result;
+    result.rate =
         load_.Run({.kind = kind, .begin = gone_by_[kind], .seconds = seconds, .write_share = settings_.write_share});
     gone_by_[kind] += seconds;
+    const Consumption used = Between(before, ConsumedBy(kind));
+    SessionCounts session = Sum(load_.tallies(kind));
+    session.read_pages -= counted.read_pages;
+    session.hit_pages -= counted.hit_pages;
+    result.hit_ratio = HitRatio(kind, session, used);
     if (settings_.write_share > 0) {
       servers_[kind]->Flush();  // its writes are its own, and no other's turn is disturbed by them
     }
     if (counts) {
-      const Consumption after = ConsumedBy(kind);
       Consumption& sum = consumed_[kind];
-      sum.client += after.client - before.client;
-      sum.server += after.server - before.server;
-      sum.counts.promotions += after.counts.promotions - before.counts.promotions;
-      sum.counts.frame_read_pages += after.counts.frame_read_pages - before.counts.frame_read_pages;
-      sum.counts.faults += after.counts.faults - before.counts.faults;
-      sum.counts.ssd_reads += after.counts.ssd_reads - before.counts.ssd_reads;
-      sum.device.read += after.device.read - before.device.read;
-      sum.device.written += after.device.written - before.device.written;
+      sum.client += used.client;
+      sum.server += used.server;
+      sum.counts.promotions += used.counts.promotions;
+      sum.counts.frame_read_pages += used.counts.frame_read_pages;
+      sum.counts.faults += used.counts.faults;
+      sum.counts.ssd_reads += used.counts.ssd_reads;
+      sum.device.read += used.device.read;
+      sum.device.written += used.device.written;
     }
-    return rate;
+    return result;
   }
 
   void TakeTurnOfSsd(uint32_t round) {
@@ -140,7 +171,7 @@ class Experiment {
   void TakeBusyTurn(size_t kind) {
     KindResult& result = results_.kinds[kind];
     stage_.busy()->Begin();
-    result.busy_over_idle.push_back(TakeTurn(kind, settings_.turn(), true) / result.rates.back());
+    result.busy_over_idle.push_back(TakeTurn(kind, settings_.turn(), true).rate / result.rates.back());
     stage_.busy()->End();
   }
 
@@ -154,9 +185,37 @@ class Experiment {
   void WarmUp() {
     for (size_t kind = 0; kind < servers_.size() && settings_.warmup > 0; kind++) {
       Say("warming up " + settings_.kinds[kind].name);
-      const bool is_warm = settings_.kinds[kind].region == driver::RegionKind::kPin;
-      TakeTurn(kind, is_warm ? std::min(settings_.warmup, kMostSecondsOfPin) : settings_.warmup, false);
+      if (settings_.kinds[kind].region == driver::RegionKind::kPin) {
+        TakeTurn(kind, std::min(settings_.warmup, kMostSecondsOfPin), false);
+      } else {
+        FillMemory(kind);
+      }
     }
+  }
+
+  // For `warmup` seconds, and on until its hit ratio rises no more: a slow kind needs longer.
+  void FillMemory(size_t kind) {
+    const double slice = std::max(settings_.warmup / 2, kLeastSlice);
+    double hits = TakeTurn(kind, slice, false).hit_ratio;
+    for (double gone = slice; gone < std::max(settings_.most_warmup, settings_.warmup); gone += slice) {
+      const double before = hits;
+      hits = TakeTurn(kind, slice, false).hit_ratio;
+      if (gone + slice >= settings_.warmup && hits < before + kFlat * slice) {
+        return;
+      }
+    }
+  }
+
+  // New sessions, so that nothing of the warm-up is in what they count; they have mapped the memory already, though.
+  void BeginWarm() {
+    load_.Begin(point_);
+    if (settings_.pattern.distribution == Distribution::kMoving) {
+      return;  // what it accesses depends on the seconds that have gone by
+    }
+    for (size_t kind = 0; kind < servers_.size(); kind++) {
+      TakeTurn(kind, kTouchSeconds, false);
+    }
+    load_.Forget();
   }
 
   void MeasureMachine() {
@@ -225,7 +284,7 @@ class Experiment {
                          static_cast<double>(writes) * (settings_.pattern.access_bytes + kWriteMessages)) /
                         accesses;
     const Consumption& consumed = consumed_[kind];
-    result.hit_ratio = HitRatio(kind, session);
+    result.hit_ratio = HitRatio(kind, session, consumed);
     result.client_us = consumed.client * 1e6 / accesses;
     result.server_us = consumed.server * 1e6 / accesses;
     result.promotions = static_cast<double>(consumed.counts.promotions) / accesses;
@@ -234,11 +293,10 @@ class Experiment {
     result.ssd_write_bytes = static_cast<double>(consumed.device.written) / accesses;
   }
 
-  double HitRatio(size_t kind, const SessionCounts& session) const {
+  double HitRatio(size_t kind, const SessionCounts& session, const Consumption& consumed) const {
     if (session.read_pages == 0) {
       return 0;
     }
-    const Consumption& consumed = consumed_[kind];
     const auto pages = static_cast<double>(session.read_pages);
     switch (settings_.kinds[kind].region) {
       case driver::RegionKind::kPin:

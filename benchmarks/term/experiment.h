@@ -25,6 +25,7 @@ struct KindResult {
   std::vector<double> over_pin;
   std::vector<double> over_bound;
   std::vector<double> busy_over_idle;  // with something else on the server's CPU
+  std::vector<double> hit_ratios;
   std::vector<uint32_t> by_second;
   uint64_t accesses = 0;
   SessionCounts session;  // summed over the processes; of percentiles the worst
@@ -44,7 +45,8 @@ struct KindResult {
   double rate() const { return Median(rates); }
 };
 
-// What no kind can do better than here. Zeros: not measured.
+// What the machine allows, with an oracle's misses and with what a hit costs on pin and a miss on term. Zeros: not
+// measured.
 struct Limit {
   std::vector<SsdRate> ssd_reads;
   std::vector<SsdRate> ssd_writes;

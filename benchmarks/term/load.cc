@@ -24,7 +24,7 @@ constexpr std::chrono::seconds kGoodbye{5};
 
 constexpr size_t kVerifiedPages = 2048;
 
-enum class Order : uint32_t { kFill, kVerify, kBegin, kRun };
+enum class Order : uint32_t { kFill, kVerify, kBegin, kForget, kRun };
 struct Command {
   Order order = Order::kBegin;
   size_t point = 0;  // kBegin
@@ -50,6 +50,17 @@ SessionCounts CountsOf(const Session& session) {
           .miss_p999 = values["read_miss_p999_ns"]};
 }
 
+SessionCounts Since(const SessionCounts& before, SessionCounts now) {
+  now.read_pages -= before.read_pages;
+  now.hit_pages -= before.hit_pages;
+  now.bitmap_pages -= before.bitmap_pages;
+  now.pattern_pages -= before.pattern_pages;
+  now.rpc_reads -= before.rpc_reads;
+  now.rpc_read_pages -= before.rpc_read_pages;
+  now.bitmap_pulls -= before.bitmap_pulls;
+  return now;
+}
+
 // One client process.
 class Client {
  public:
@@ -60,7 +71,8 @@ class Client {
         process_(process),
         tallies_(tallies),
         nic_(Must(driver::CreateSoftNic())),
-        rates_(directories.size()) {}
+        rates_(directories.size()),
+        forgotten_(directories.size()) {}
   ~Client() { End(); }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -73,6 +85,8 @@ class Client {
         return Verify(command.turn.kind);
       case Order::kBegin:
         return Begin(command.point);
+      case Order::kForget:
+        return Forget();
       case Order::kRun:
         return Run(command.turn);
     }
@@ -143,12 +157,20 @@ class Client {
     generation_++;
     for (size_t kind = 0; kind < directories_.size(); kind++) {
       new (&tallies_[kind]) Tally;
+      forgotten_[kind] = {};
       sessions_.push_back(Connect(kind));
       const uint32_t threads = settings().threads;
       for (uint32_t i = 0; i < threads; i++) {
         accessors_.push_back(std::make_unique<Accessor>(settings(), *sessions_.back(), process_ * threads + i,
                                                         generation_, rates_[kind] / threads));
       }
+    }
+  }
+
+  void Forget() {
+    for (size_t kind = 0; kind < directories_.size(); kind++) {
+      new (&tallies_[kind]) Tally;
+      forgotten_[kind] = CountsOf(*sessions_[kind]);
     }
   }
 
@@ -171,7 +193,7 @@ class Client {
       }
     }
     rates_[turn.kind] = tally.rate;
-    tally.session = CountsOf(*sessions_[turn.kind]);
+    tally.session = Since(forgotten_[turn.kind], CountsOf(*sessions_[turn.kind]));
   }
 
   static double ProcessorSeconds() {
@@ -202,9 +224,19 @@ class Client {
   size_t point_ = 0;
   uint32_t generation_ = 0;
   std::vector<double> rates_;                         // of each kind, in its last turn
+  std::vector<SessionCounts> forgotten_;              // of each kind: what its session had counted by Forget
   std::vector<std::unique_ptr<Session>> sessions_;    // of each kind
   std::vector<std::unique_ptr<Accessor>> accessors_;  // of each kind, of each thread
 };
+
+void TellAll(const std::vector<std::unique_ptr<Child>>& processes, const Command& command) {
+  for (const auto& process : processes) {
+    process->Tell(command);
+  }
+  for (const auto& process : processes) {
+    process->Hear<uint32_t>();
+  }
+}
 
 void Serve(Client& client, int socket) {
   Command command;
@@ -245,22 +277,12 @@ void Load::Verify(size_t kind) {
   processes_.front()->Hear<uint32_t>();
 }
 
-void Load::Begin(size_t point) {
-  for (const auto& process : processes_) {
-    process->Tell(Command{.order = Order::kBegin, .point = point, .turn = {}});
-  }
-  for (const auto& process : processes_) {
-    process->Hear<uint32_t>();
-  }
-}
+void Load::Begin(size_t point) { TellAll(processes_, {.order = Order::kBegin, .point = point, .turn = {}}); }
+
+void Load::Forget() { TellAll(processes_, {.order = Order::kForget, .point = 0, .turn = {}}); }
 
 double Load::Run(const Turn& turn) {
-  for (const auto& process : processes_) {
-    process->Tell(Command{.order = Order::kRun, .point = 0, .turn = turn});
-  }
-  for (const auto& process : processes_) {
-    process->Hear<uint32_t>();
-  }
+  TellAll(processes_, {.order = Order::kRun, .point = 0, .turn = turn});
   double rate = 0;
   for (const Tally* tally : tallies(turn.kind)) {
     rate += tally->rate;

@@ -20,7 +20,7 @@ namespace termfs::benchmarks::term {
 
 constexpr size_t kMostSeconds = 7200;  // of a load that are told apart
 
-// What the library says of one process's session with one server, since Begin.
+// What the library says of one process's session with one server, since Begin or Forget; percentiles: since Begin.
 struct SessionCounts {
   uint64_t read_pages = 0;
   uint64_t hit_pages = 0;      // one-sided
@@ -37,7 +37,7 @@ struct SessionCounts {
   uint64_t miss_p999 = 0;
 };
 
-// What one process did to one kind since Begin.
+// What one process did to one kind since Begin or Forget.
 struct Tally {
   double rate = 0;  // of the last turn: accesses per second
   uint64_t accesses = 0;
@@ -61,11 +61,13 @@ class Load {
   void Verify(size_t kind);
   // New sessions, for accesses as that point has them; nothing is counted yet.
   void Begin(size_t point);
+  // The sessions stay, and nothing is counted yet.
+  void Forget();
   // Accesses per second.
   double Run(const Turn& turn);
 
   std::vector<const Tally*> tallies(size_t kind) const;
-  // Of all turns of that kind since Begin.
+  // Of all turns of that kind since Begin or Forget.
   double ProcessorSeconds(size_t kind) const;
 
  private:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/term/region_server.h"
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 
 #include <filesystem>
@@ -66,6 +68,13 @@ bool HasTier(driver::RegionKind kind) {
          kind == driver::RegionKind::kTerm;
 }
 
+// What is mounted from now on ends with this process.
+void HaveOwnMounts() {
+  if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+    Die(ErrnoStatus("have mounts of its own"));
+  }
+}
+
 // What is served, and how much of it memory holds.
 class Serving {
  public:
@@ -124,6 +133,13 @@ void Serve(const Settings& settings, const Kind& kind, const std::string& direct
   options.region.pages = settings.pages();
   options.region.dram_ratio = settings.dram_ratio;
   options.region.odp_delay = settings.odp_delay;
+  if (HasTier(kind.region) || kind.region == driver::RegionKind::kPin) {
+    // As a volume is served: on a tmpfs with huge pages.
+    options.region.tier = {.directory = directory + "/tier",
+                           .own_tmpfs = true,
+                           .record = directory + "/tier-record",
+                           .volume = "term_bench " + kind.name};
+  }
   Must(tlib::server::Server::FormatRegion(options.region, nullptr));
   const auto nic = Must(driver::CreateSoftNic());
   OpenService service;
@@ -158,6 +174,7 @@ ServerCounts CountsOf(const tlib::server::Server& server) {
 
 RegionServer::RegionServer(const Settings& settings, const Kind& kind, std::string directory)
     : directory_(std::move(directory)), child_("the server of " + kind.name, [&](int socket) {
+        HaveOwnMounts();
         Limits limits(settings, kind);
         Child::Confine(settings.server_cpu);
         std::filesystem::create_directory(directory_);

@@ -53,7 +53,7 @@ std::string JsonOf(const KindResult& kind, const Limit& limit) {
       "\"absent_by_bitmap\": {}, \"absent_by_pattern\": {}, \"wire_bytes\": {:.1f}, \"promotions\": {:.4f}, "
       "\"ssd_reads\": {:.4f}, \"ssd_read_bytes\": {:.1f}, "
       "\"ssd_write_bytes\": {:.1f}, \"client_cpu_us\": {:.3f}, \"server_cpu_us\": {:.3f}, \"over_bound\": {:.3f}, "
-      "\"over_pin\": {:.3f}, \"busy_over_idle\": {:.3f}}}",
+      "\"over_pin\": {:.3f}, \"hit_ratios\": [{:.5f}], \"busy_over_idle\": [{:.3f}]}}",
       kind.name, kind.rate(), fmt::join(kind.rates, ", "), kind.accesses, session.read_pages, session.hit_pages,
       fmt::join(kind.by_second, ", "), Microseconds(kind.latencies.Percentile(0.5)),
       Microseconds(kind.latencies.Percentile(0.99)), Microseconds(kind.latencies.Percentile(0.999)),
@@ -61,7 +61,7 @@ std::string JsonOf(const KindResult& kind, const Limit& limit) {
       Microseconds(session.miss_p99), Microseconds(session.miss_p999), kind.hit_ratio, OverOracle(kind, limit),
       session.bitmap_pages, session.pattern_pages, kind.wire_bytes, kind.promotions, kind.server_ssd_reads,
       kind.ssd_read_bytes, kind.ssd_write_bytes, kind.client_us, kind.server_us, Median(kind.over_bound),
-      Median(kind.over_pin), Median(kind.busy_over_idle));
+      Median(kind.over_pin), fmt::join(kind.hit_ratios, ", "), fmt::join(kind.busy_over_idle, ", "));
 }
 
 std::string SettingsJson(const Settings& settings) {
@@ -70,13 +70,14 @@ std::string SettingsJson(const Settings& settings) {
       "{{\"region_bytes\": {}, \"dram_ratio\": {}, \"access_bytes\": {}, \"write_share\": {}, \"distribution\": "
       "\"{}\", "
       "\"theta\": {}, \"move_at\": {}, \"processes\": {}, \"threads\": {}, \"depth\": {}, \"workers\": {}, "
-      "\"blocking_workers\": {}, \"warmup_s\": {}, \"seconds\": {}, \"rounds\": {}, \"odp_delay_us\": {}, "
+      "\"blocking_workers\": {}, \"warmup_s\": {}, \"most_warmup_s\": {}, \"seconds\": {}, \"rounds\": {}, "
+      "\"odp_delay_us\": {}, "
       "\"ssd_iops\": "
       "{}, \"seed\": {}}}",
       pattern.region_bytes, settings.dram_ratio, pattern.access_bytes, settings.write_share,
       ToString(pattern.distribution), pattern.theta, pattern.move_at, settings.processes, settings.threads,
-      settings.depth, settings.workers, settings.blocking_workers, settings.warmup, settings.seconds, settings.rounds,
-      settings.odp_delay.count(), settings.ssd_iops, pattern.seed);
+      settings.depth, settings.workers, settings.blocking_workers, settings.warmup, settings.most_warmup,
+      settings.seconds, settings.rounds, settings.odp_delay.count(), settings.ssd_iops, pattern.seed);
 }
 
 }  // namespace
@@ -122,8 +123,8 @@ void PrintTable(const Settings& settings, const Results& results) {
     return;
   }
   const SsdRate best = BestOf(limit.ssd_reads);
-  fmt::print("SSD: {:.0f} reads of 4 KiB a second at depth {} (p99 {:.0f} us) at first, {:.0f} in turns",
-             best.per_second, best.depth, best.p99_us, Median(limit.ssd_read_turns));
+  fmt::print("SSD: {:.0f} reads of {} B a second at depth {} (p99 {:.0f} us) at first, {:.0f} in turns",
+             best.per_second, settings.pattern.item_bytes(), best.depth, best.p99_us, Median(limit.ssd_read_turns));
   if (const SsdRate writes = BestOf(limit.ssd_writes); writes.per_second > 0) {
     fmt::print(", {:.0f} writes at depth {}", writes.per_second, writes.depth);
   }

@@ -71,6 +71,10 @@ void AddTurns(CLI::App& app, Settings& settings) {
   app.add_option("--warmup", settings.warmup, "seconds for each kind before anything counts")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
+  app.add_option("--most-warmup", settings.most_warmup,
+                 "seconds for a kind whose hit ratio still rises after --warmup; 0: none beyond it")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
   app.add_option("--seconds", settings.seconds, "that count for each kind")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
@@ -194,7 +198,7 @@ std::vector<Settings> ParseSettings(int argc, char** argv, int* exit_code) {
                  "options of a measurement, such as \"--size 256 --threads 4\"; what it does not say is as on the "
                  "command line. Several are made one after the other on the same servers, which saves filling them: "
                  "--size, --writes, --distribution, --theta, --move-at, --dram-ratio, --threads, --depth, --bitmap, "
-                 "--no-heat, --ssd-iops, --warmup, --seconds, --rounds, --no-limit")
+                 "--no-heat, --ssd-iops, --warmup, --most-warmup, --seconds, --rounds, --no-limit")
       ->expected(1)
       ->take_all();
   try {
