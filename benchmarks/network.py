@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import neighbours
+from bars import NotRun
 from mounts import DEADLINE, Mounts, end, scratch_directory, wait_for
 
 PORT = 4797
@@ -89,7 +90,7 @@ def sshfs(mounts, hosts):
 
 def bench_mounts(build, fuse, fill, rate, bar, pairs):
     """4 KiB random direct reads of resident pages at 4 jobs, beside others over the same link, where they are installed.
-    `bar` makes a bar."""
+    `bar` makes a bar; NotRun for each that is not."""
     with contextlib.ExitStack() as stack:
         hosts = Hosts(stack, 9000)
         place = f"[{hosts.IPV6[0]}]:{PORT}"
@@ -103,7 +104,7 @@ def bench_mounts(build, fuse, fill, rate, bar, pairs):
                                     ("GlusterFS", 2.0, neighbours.gluster(mounts, wait_for, hosts.IPV4[0], hosts.server,
                                                                           hosts.client))):
             if theirs is None:
-                print(f"{name}: skipped, it is not installed (sshfs needs socat and openssh-sftp-server, too)")
+                yield NotRun(f"{name} over a network", "it is not installed (sshfs needs socat and openssh-sftp-server, too)")
                 continue
             fill(theirs)
             reference = rate(theirs)
