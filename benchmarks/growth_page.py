@@ -12,9 +12,13 @@ DRAM tier has {dram} MiB, {active} MiB are written and read, in single pages spr
 client. The region is a sparse file of which the written log says that every page was written; the tier is on a tmpfs.
 The promoter, access counts and pulled bitmaps have a period of {period} ms, not the default second, so that what a
 period costs is not lost in what a process costs anyhow. `x` is the largest region's figure beside the smallest one's.
+{starts}
 
 {machine}; {date}{quick}.{busy}
 """
+
+STARTS = "Of starts the median of {starts} counts, after {warm_up} of each kind that does not."
+ALL_STARTS = "Of starts the median of {starts} counts, the first of all included."
 
 MOST_LOAD = 0.5  # of a machine that does nothing else
 BUSY = """
@@ -135,10 +139,15 @@ def table(sizes):
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def starts_of(settings):
+    warm_up = settings.get("warm_up_starts", 0)
+    return (STARTS if warm_up else ALL_STARTS).format(starts=settings["starts"], warm_up=warm_up)
+
+
 def render(stored):
     settings, machine = stored["result"]["settings"], stored["machine"]
     head = HEAD.format(dram=settings["dram_bytes"] >> 20, active=settings["active_bytes"] >> 20,
-                       period=settings["period_ms"], date=stored["date"],
+                       period=settings["period_ms"], starts=starts_of(settings), date=stored["date"],
                        quick=", a quick run" if stored["quick"] else "",
                        machine=f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory_gib']} GiB, "
                                f"Linux {machine['kernel']}, load average {machine['load_before']} before",

@@ -44,7 +44,7 @@ std::optional<Settings> Parse(int argc, char** argv, int* exit_code) {
   app.add_option("--rate", settings.rate, "reads a second under load")
       ->check(CLI::Range(500, 1000000))
       ->capture_default_str();
-  app.add_option("--starts", settings.starts, "of each kind; the median counts")
+  app.add_option("--starts", settings.starts, "of each kind that count, after one that does not; the median is printed")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option("--directory", settings.directory, "where regions go: on the SSD")->capture_default_str();
@@ -105,8 +105,9 @@ std::string JsonOf(const Growth& growth) {
 void PrintJson(const Settings& settings, const std::vector<Growth>& sizes) {
   fmt::print(
       "{{\"settings\": {{\"dram_bytes\": {}, \"active_bytes\": {}, \"period_ms\": {}, \"seconds\": {}, \"rate\": {}, "
-      "\"starts\": {}}},\n \"sizes\": [",
-      settings.dram, settings.active, settings.period.count(), settings.seconds, settings.rate, settings.starts);
+      "\"starts\": {}, \"warm_up_starts\": {}}},\n \"sizes\": [",
+      settings.dram, settings.active, settings.period.count(), settings.seconds, settings.rate, settings.starts,
+      kWarmUpStarts);
   for (size_t i = 0; i < sizes.size(); i++) {
     fmt::print("{}\n {}", i == 0 ? "" : ",", JsonOf(sizes[i]));
   }

@@ -17,15 +17,17 @@ using tlib::server::RegionOptions;
 
 constexpr std::chrono::milliseconds kSettle{500};  // what was begun has ended
 
-// `end` ends the server that was started.
+// `end` ends the server that was started. The first kWarmUpStarts do not count.
 StartCost MedianStart(const Settings& settings, const RegionOptions& options, const std::string& directory,
                       const std::function<void(const GrowServer&)>& end) {
   std::vector<double> seconds;
   std::vector<double> processor_seconds;
-  for (uint32_t i = 0; i < settings.starts; i++) {
+  for (uint32_t i = 0; i < kWarmUpStarts + settings.starts; i++) {
     const GrowServer server(options, directory);
-    seconds.push_back(server.start_cost().seconds);
-    processor_seconds.push_back(server.start_cost().processor_seconds);
+    if (i >= kWarmUpStarts) {
+      seconds.push_back(server.start_cost().seconds);
+      processor_seconds.push_back(server.start_cost().processor_seconds);
+    }
     end(server);
   }
   return {.seconds = Median(seconds), .processor_seconds = Median(processor_seconds)};

@@ -18,7 +18,7 @@ namespace termfs::benchmarks::grow {
 struct Growth {
   uint64_t region_bytes = 0;
   double make_seconds = 0;  // the region's files, sparse
-  // Medians of Settings::starts.
+  // Medians of Settings::starts, after kWarmUpStarts.
   StartCost fresh;   // no page was ever written
   StartCost full;    // every page was; the last server was stopped
   StartCost killed;  // and the last server was killed, with all frames in use

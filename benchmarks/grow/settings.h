@@ -12,6 +12,8 @@
 
 namespace termfs::benchmarks::grow {
 
+constexpr uint32_t kWarmUpStarts = 1;  // before those of each kind that count
+
 struct Settings {
   std::vector<uint64_t> regions;              // bytes
   uint64_t dram = uint64_t{256} << 20;        // bytes of frames
