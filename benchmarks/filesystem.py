@@ -19,6 +19,9 @@ from mounts import DEADLINE, Mounts, RingSwitch, end_by_signals, scratch_directo
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MOUNTED = ("direct-4k", "direct-1m", "mixed", "buffered", "fsync")
+CAPACITY = 4  # GiB
+DRAM = 4  # so many times what a job's file has
+LARGER = {"mixed": 6}  # so many times that, more than memory holds
 ROW = "{:<34}{:>12}{:>10}{:>12}{:>12}{:>12}"
 
 
@@ -60,7 +63,8 @@ def output_of(name, command, seconds, environment=None):
 
 def run_fio(job_file, arguments, where, **environment):
     """Runs all jobs of a file, one after the other; their summaries."""
-    command = ["fio", f"--size={arguments.mebibytes}m", f"--runtime={arguments.seconds}", "--output-format=json",
+    mebibytes = arguments.mebibytes * LARGER.get(job_file, 1)
+    command = ["fio", f"--size={mebibytes}m", f"--runtime={arguments.seconds}", "--output-format=json",
                *where, os.path.join(HERE, "fio", f"{job_file}.fio")]
     output = output_of(f"{job_file}.fio", command, DEADLINE + 20 * arguments.seconds, {**os.environ, **environment})
     # What is not JSON goes before it.
@@ -105,7 +109,8 @@ def personalities():
 
 def measure(arguments, rings):
     figures = {"fio": {}, "personalities": {}}
-    with scratch_directory() as scratch, Mounts(arguments.build, scratch, capacity="4G", ratio="0.25") as mounts:
+    ratio = DRAM * arguments.mebibytes / (CAPACITY << 10)
+    with scratch_directory() as scratch, Mounts(arguments.build, scratch, f"{CAPACITY}G", f"{ratio:.5f}") as mounts:
         mount = None
         if os.path.exists("/dev/fuse"):
             mount = mounts.termfs_mount("termfs", "io_uring" if rings.on else "device")
