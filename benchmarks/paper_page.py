@@ -4,12 +4,13 @@ import functools
 import itertools
 import json
 import os
-import statistics
 
 import paper_plot
 from paper_experiments import EXPERIMENTS, LEFT_OUT
+from paper_numbers import BACK, BLOCKING, PAGE, WIDE, prepared
+from paper_why import sentences
 
-BACK = 0.9  # of the former rate
+SIGN = "†"
 
 HEAD = """# The TeRM paper's experiments
 
@@ -18,55 +19,42 @@ machine, with the software RNIC and at this machine's scale, by `./dev bench pap
 (`benchmarks/paper BUILD_DIR --render` writes it again from the `.json` files beside it). All kinds of one point were
 measured in turns, by one call of `term_bench` (of files: `file_bench`). Figure 16 is of the file system; all others are
 of a region, at the level of the library. Rates do not compare with the paper's, where clients, NIC, network and server
-are machines of their own; ratios do, and each difference is explained by what was measured.
+are machines of their own; ratios do, and what differs is explained by what was measured.
 
 `pin`: all pages in memory. `odp`: an absent page is a fault. `rpc`: the server copies from an mmap of the SSD.
 `bound`: the least of pin's rate, what the SSD gives with the misses of an oracle, and what the processors give with a
 miss's cost; pin and the SSD in the same round, the SSD with accesses of the same size. `misses` are those of term;
 `cpu` is processor time of client and server, `SSD` bytes read and written, both for an access of term. Of the paper
 only such numbers are given as are certain; for the others see its figures.
-"""
 
-
-def prepared(stored):
-    """The results of a figure for its table and sentences: {label: {kind: {...}, "limit": {...}}}."""
-    data = {}
-    for point in stored["points"]:
-        result = point["result"]
-        kinds = {kind["kind"]: dict(kind) for kind in result["kinds"]}
-        for kind in kinds.values():
-            kind["cpu_us"] = kind["client_cpu_us"] + kind["server_cpu_us"]
-            kind["ssd_bytes"] = kind["ssd_read_bytes"] + kind["ssd_write_bytes"]
-            kind["misses"] = 100 * (1 - kind["hit_ratio"])
-            if "pin" in kinds and kind["cpu_us"] > 0:
-                pin = kinds["pin"]
-                kind["cpu_share_of_pin"] = (pin["client_cpu_us"] + pin["server_cpu_us"]) / kind["cpu_us"]
-                kind["over_pin"] = kind["per_s"] / max(pin["per_s"], 1)
-        data[point["label"]] = {"settings": result["settings"], **kinds}
-        limit = result.get("limit", {})
-        if limit.get("bound_per_s", 0) > 0:
-            data[point["label"]]["limit"] = {**limit, "oracle_misses": 100 * (1 - limit["oracle_hit_ratio"])}
-    return data
-
-
-def sentences(experiment, data):
-    for sentence in experiment.why:
-        try:
-            yield sentence.format(d=data)
-        except KeyError:
-            pass  # a point that this run does not have
-
-
-def ratio(data, label, upper, lower):
-    """None where one of them was not measured."""
-    kinds = data[label]
-    if upper not in kinds or lower not in kinds or kinds[lower]["per_s"] == 0:
-        return None
-    return kinds[upper]["per_s"] / kinds[lower]["per_s"]
+Rates are medians of the rounds. A ratio is the median of those of the rounds, in each of which both were measured, with
+the least and the largest of them behind it. SIGN: in some round a rate was more than WIDE away from its median; beside a
+ratio, one of its two rates was. A worker of a server of odp, rpc or rpc_buffer waits for pages of the SSD in the kernel;
+so these servers have eight, and those of the other kinds one, but where a figure says otherwise.
+""".replace("SIGN", SIGN).replace("WIDE", f"{WIDE:.0%}")
 
 
 def cell(value, form="{:.2f}"):
     return "-" if value is None else form.format(value)
+
+
+def ratio_cell(ratio):
+    """None: was not measured."""
+    if ratio is None:
+        return "-"
+    spread = "" if ratio.least is None or ratio.least == ratio.most else f" ({ratio.least:.2f}..{ratio.most:.2f})"
+    return f"{ratio.median:.2f}{spread}{SIGN if ratio.wide else ''}"
+
+
+def rate_cell(kind):
+    return paper_plot.short(kind["per_s"]) + (SIGN if kind["wide"] else "")
+
+
+def misses_cell(kind, writes_only):
+    """By the READs that found a page absent, or by what the SSD read where they are another program's."""
+    if writes_only:
+        return "-"
+    return f"{kind['misses']:.1f}%" + (" of bytes" if kind["misses_by_bytes"] else "")
 
 
 def costs(kind):
@@ -91,14 +79,12 @@ def rate_table(experiment, data):
     rows = []
     for label, result in data.items():
         limit, term = result.get("limit"), result["term"]
-        reads = result["settings"]["write_share"] < 1
-        row = [label] + [paper_plot.short(result[kind]["per_s"]) for kind in kinds]
-        row += [cell(ratio(data, label, "term", kind)) for kind in against]
+        row = [label] + [rate_cell(result[kind]) for kind in kinds]
+        row += [ratio_cell(term["over"][kind]) for kind in against]
         for pair in sorted({key[1:] for key in experiment.reported}):
             row.append(cell(experiment.reported.get((label, *pair))))
-        row += [cell(limit and term["per_s"] / limit["bound_per_s"]),
-                cell(term["misses"] if reads else None, "{:.1f}%"), cell(limit and limit["oracle_misses"], "{:.1f}%"),
-                *costs(term)]
+        row += [ratio_cell(term["over"]["bound"]), misses_cell(term, result["settings"]["write_share"] == 1),
+                cell(limit and limit["oracle_misses"], "{:.1f}%"), *costs(term)]
         rows.append(row)
     return table(head, rows)
 
@@ -107,41 +93,30 @@ def step_table(experiment, data):
     """Each kind beside the one before it."""
     rows = []
     for label, result in data.items():
-        before = None
         for name in kind_names(experiment):
             kind = result[name]
-            rows.append([label, name, paper_plot.short(kind["per_s"]), cell(before and kind["per_s"] / before),
-                         cell(ratio(data, label, name, "rpc")), *costs(kind)])
-            before = kind["per_s"]
-    return table(["access", "kind", "1/s", "/ the step before", "/ rpc", "cpu", "SSD"], rows)
+            rows.append([label, name, rate_cell(kind), ratio_cell(kind["over"]["before"]), ratio_cell(kind["over"]["rpc"]),
+                         str(kind["workers"]), *costs(kind)])
+    return table(["access", "kind", "1/s", "/ the step before", "/ rpc", "workers", "cpu", "SSD"], rows)
 
 
 def latency_table(experiment, data):
     rows = []
     for name, (label, result) in itertools.product(kind_names(experiment), data.items()):
-        call = result[name]["call_us"]
-        rows.append([name, label, f"{call['p50']:.1f}", f"{call['p99']:.1f}",
+        call, sign = result[name]["call_us"], SIGN if result[name]["wide"] else ""
+        rows.append([name, label, f"{call['p50']:.1f}{sign}", f"{call['p99']:.1f}",
                      cell(call["p50"] / max(result["pin"]["call_us"]["p50"], 0.01)),
                      cell(call["p99"] / max(result["pin"]["call_us"]["p99"], 0.01))])
     return table(["kind", "access", "median, us", "99th percentile, us", "median / pin's", "99th percentile / pin's"],
                  rows)
 
 
-def recovery(settings, by_second):
-    """(rate before the move, least rate after it, seconds until BACK of the former; None: not in this run)."""
-    move, begin = int(settings["move_at"]), int(settings["warmup_s"])
-    former = statistics.mean(by_second[begin:move])
-    after = by_second[move:]
-    back = next((second for second, rate in enumerate(after, 1) if rate >= BACK * former), None)
-    return former, min(after), back
-
-
 def second_table(experiment, data):
     rows = []
     for name, (_, result) in itertools.product(kind_names(experiment), data.items()):
-        former, least, back = recovery(result["settings"], result[name]["by_second"])
-        took = "not in this run" if back is None else f"within {back} s"
-        rows.append([name, paper_plot.short(former), paper_plot.short(least), cell(least / former), took])
+        kind = result[name]
+        rows.append([name, paper_plot.short(kind["former"]), paper_plot.short(kind["least"]), cell(kind["least_share"]),
+                     kind["back_words"]])
     return table(["kind", "before, 1/s", "least second after", "/ before", f"back at {BACK:.0%} of it"], rows)
 
 
@@ -177,6 +152,44 @@ def picture(experiment, data):
     return draw(experiment.title, experiment.x_title, "accesses/s", list(data), series)
 
 
+def workers_line(experiment, data):
+    """How many workers servers have; they are not the same for all kinds, or for all points."""
+    names = kind_names(experiment)
+    blocking, others = ([name for name in names if (name in BLOCKING) == blocks] for blocks in (True, False))
+    counts = {(result[blocking[0]]["workers"], result[others[0]]["workers"]) for result in data.values()}
+    if len(counts) > 1:
+        return ("**Workers.** Servers of both kinds have as many as the row says, where other figures compare eight of rpc "
+                "with one of term.")
+    ((waiting, other),) = counts
+    return (f"**Workers.** Servers of {' and '.join(blocking)}, whose workers wait for pages of the SSD, have {waiting} each; "
+            f"servers of {', '.join(others)} have {other}. So a step from the former to the latter is one of workers, too.")
+
+
+def bounds_of(values):
+    low, high = (paper_plot.short(value) for value in (min(values), max(values)))
+    return low if low == high else f"{low}..{high}"
+
+
+def ssd_line(data):
+    """What the SSD gave in the rounds of each point; empty: it was not measured."""
+    parts = []
+    for label, result in data.items():
+        limit = result.get("limit", {})
+        said = [f"{bounds_of(limit[turns])} {what}" for turns, what in
+                (("ssd_read_turns", "reads"), ("ssd_write_turns", "writes")) if limit.get(turns)]
+        if said:
+            parts.append(f"{label} {' and '.join(said)}")
+    return f"The SSD alone in the same rounds, a second: {'; '.join(parts)}." if parts else ""
+
+
+def load_words(points):
+    """Of the machine before each batch; empty: not known."""
+    loads = [point["load_before"] for point in points if "load_before" in point]
+    if not loads:
+        return ""
+    return "; load average " + " to ".join(dict.fromkeys(f"{load:.1f}" for load in (min(loads), max(loads)))) + " before"
+
+
 def section(experiment, stored):
     parts = [f"## {experiment.title}", f"**In the paper.** {experiment.shows}"]
     if stored is None:
@@ -190,24 +203,36 @@ def section(experiment, stored):
     warmups = sorted({point["result"]["settings"]["warmup_s"] for point in stored["points"]})
     warmup = " to ".join(f"{seconds:g}" for seconds in dict.fromkeys((warmups[0], warmups[-1])))
     parts += [f"**Here** ({stored['date']}{quick}; region {settings['region_bytes'] >> 20} MiB; each kind "
-              f"{settings['rounds']} x {turn:.1f} s after {warmup} s of warming up).",
+              f"{settings['rounds']} x {turn:.1f} s after {warmup} s of warming up{load_words(stored['points'])}).",
               TABLES[experiment.draw](experiment, data)]
+    if experiment.tells_workers:
+        parts.append(workers_line(experiment, data))
+    if ssd_line(data):
+        parts.append(ssd_line(data))
     if experiment.draw == "seconds":
         parts.append(by_seconds(experiment, data))
     parts.append(f"![{experiment.title}]({experiment.name}.svg)")
-    why = " ".join(sentences(experiment, data))
+    why = " ".join(sentences(experiment.name, data))
     return parts + ([f"**Why.** {why}"] if why else [])
 
 
-def machine_lines(machines):
+def ssd_turns(figure):
+    """Rates of reads of 4 KiB in the rounds."""
+    for point in figure.get("points", []):
+        if point["result"]["settings"]["access_bytes"] <= PAGE:
+            yield from point["result"].get("limit", {}).get("ssd_read_turns", [])
+
+
+def machine_lines(figures):
     """Once for each different machine, as one page may show figures of several runs."""
-    lines = []
-    for machine in machines:
+    turns = {}
+    for figure in figures:
+        machine = figure["machine"]
         ssd = machine["ssd_reads_per_s"]
-        lines.append(f"- {machine['cpu']}, {machine['cpus']} CPUs, {machine['memory_gib']} GiB, Linux "
-                     f"{machine['kernel']}; " +
-                     (f"SSD: {ssd} reads of 4 KiB a second as measured" if ssd else "its SSD was not measured alone"))
-    return "\n".join(dict.fromkeys(lines))
+        line = (f"- {machine['cpu']}, {machine['cpus']} CPUs, {machine['memory_gib']} GiB, Linux {machine['kernel']}; " +
+                (f"SSD: {ssd} reads of 4 KiB a second before the rounds" if ssd else "its SSD was not measured alone"))
+        turns.setdefault(line, []).extend(ssd_turns(figure))
+    return "\n".join(line + (f", {bounds_of(rates)} in them" if rates else "") for line, rates in turns.items())
 
 
 def load(directory, experiment):
@@ -226,8 +251,7 @@ def write(path, words):
 def render(directory):
     """Every picture and the page, from the JSON files in `directory`."""
     stored = {experiment: load(directory, experiment) for experiment in EXPERIMENTS}
-    machines = [figure["machine"] for figure in stored.values() if figure]
-    parts = [HEAD.strip(), machine_lines(machines) or "Nothing has been measured yet."]
+    parts = [HEAD.strip(), machine_lines([figure for figure in stored.values() if figure]) or "Nothing has been measured yet."]
     for experiment, figure in stored.items():
         if figure and "points" in figure:
             write(os.path.join(directory, f"{experiment.name}.svg"), picture(experiment, prepared(figure)))
