@@ -23,6 +23,8 @@ class MemoryVolume final : public TestVolume {
   // The server dies in the middle of it all and is started again, on what it has committed. From any thread.
   void KillAndRestart();
   void Kill();  // until Restart
+  // The server does only what it is asked for from now on, until Restart.
+  void StopBackground() { service_->StopBackground(); }
   // The next server will not have the memory of those before. REQUIRES: no server runs.
   void LoseMemory();
   // Of clients to come.

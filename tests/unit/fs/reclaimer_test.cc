@@ -23,6 +23,9 @@ namespace {
 
 class ReclaimerTest : public testing::Test {
  protected:
+  // The volume's own reclaimer would find an orphan while it starts.
+  ReclaimerTest() { volume.StopBackground(); }
+
   // An orphan that `reclaimer` is to release.
   uint64_t NewOrphan() {
     const auto orphan = volume.names().CreateUnnamed(kRootInode, {}, {}, Nanoseconds(1), false);
