@@ -102,7 +102,7 @@ pages. All else of it goes with the tier's size.
 | sessions, `ControlServer::OnTick` | 1 s | connections |
 | file system's `Reclaimer::Loop` | 1 s | inodes changed, closed or unlinked; clients; space that was freed |
 | `stats`, gauges | when asked | counters that are kept along |
-| client: rings and counts, `HeatExporter` | 25 ms, heat period | what was read since, 131072 pages at most |
+| client: rings and counts, `HeatExporter` | 25 to 200 ms, by how full they are; heat period | what was read since, 131072 pages at most |
 | client: bitmap, `SessionThread::PullInTurn` | pull period | the bits of 4 Mi pages, 16 GiB; more comes in turns |
 
 Patterns change when an administrator says so, and cost as much as there are clients. What walks over all of a range:
