@@ -28,8 +28,7 @@ namespace termfs::fs::server {
 namespace {
 
 constexpr uint64_t kMinCapacity = uint64_t{16} << 20;
-constexpr uint64_t kMaxCapacity = (uint64_t{1} << 44) - 2 * kPageSize;  // page numbers of a region have 32 bits
-constexpr char kCapacities[] = "from 16 MiB to just under 16 TiB, in whole pages of 4 KiB";
+constexpr char kCapacities[] = "from 16 MiB to just under 4 TiB, in whole pages of 4 KiB";
 constexpr char kLineHint[] = "; a line is KEY = VALUE, such as dram-ratio = 0.5 or kind = \"term\"";
 
 Status Bad(std::string_view key, std::string_view allowed) {

@@ -5,12 +5,17 @@
 // Thread-safety: free functions. Errors: EINVAL: the text names the key and what it may be; EUCLEAN: no such file.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
+#include "base/page.h"
 #include "base/result.h"
 #include "fs/server/volume.h"
 
 namespace termfs::fs::server {
+
+// Every region is registered with the software RNIC, which numbers frames in 30 bits; two of the numbers are no frames.
+inline constexpr uint64_t kMaxCapacity = ((uint64_t{1} << 30) - 2) << kPageBits;
 
 // Refuses what is out of range, by the names the keys have in the file.
 Status CheckSettings(const VolumeSettings& settings);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/page.h"
 #include "base/size.h"
+#include "fs/server/settings.h"
 #include "metadata/rocksdb_store.h"
 #include "tlib/server/region_label.h"
 
@@ -23,12 +24,11 @@ namespace {
 constexpr size_t kMaxSmallFile = 64 << 10;
 
 // What a region of `pages` may grow to before the server is started anew: address space in the server and in every
-// client, of which the software RNIC gives a region 4 TiB at most.
+// client.
 uint64_t RoomFor(uint64_t pages) {
   constexpr uint64_t kFactor = 16;
   constexpr uint64_t kLeast = uint64_t{1} << 24;  // 64 GiB
-  constexpr uint64_t kMost = (uint64_t{1} << 30) - 2;
-  return std::max(pages, std::clamp(pages * kFactor, kLeast, kMost));
+  return std::max(pages, std::clamp(pages * kFactor, kLeast, kMaxCapacity >> kPageBits));
 }
 
 Status WriteAll(int fd, std::string_view text, const std::string& path) {

@@ -244,12 +244,12 @@ def case_capacity_refuses(site):
     before = volume.status()
     size, allowed = "is not a size", "capacity must be from 16 MiB"
     for value, says in (("abc", size), ("-1", size), ("", size), ("1e9", size), ("8X", size), ("0", allowed),
-                        ("15M", allowed), ("67108865", allowed), ("16T", allowed), ("99999999999999999999", size)):
+                        ("15M", allowed), ("67108865", allowed), ("4T", allowed), ("99999999999999999999", size)):
         refused(site, 2, says, "set", volume.path, "dram-ratio=0.25", f"capacity={value}")
     run(site.termfs, "set", volume.path, "dram-ratio=1")
     refused(site, 1, "iB", "set", volume.path, "capacity=60G")  # no memory for that tier, or no disk for that region
     run(site.termfs, "set", volume.path, "dram-ratio=0.5")
-    refused(site, 1, "more are needed", "set", volume.path, "capacity=8T")
+    refused(site, 1, "more are needed", "set", volume.path, "capacity=3T")
     after = volume.status()
     same = ("capacity_bytes", "capacity_target_bytes", "free_bytes", "tier_bytes", "dram_ratio")
     check(all(before[key] == after[key] for key in same), f"{before} became {after}")

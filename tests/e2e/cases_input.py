@@ -50,7 +50,7 @@ BAD_FORMATS = (
     (["--capacity", "8E"], "below 8E"), (["--capacity", "99999999999999999999"], SIZE),
     (["--capacity", ""], "--capacity"), ([], "--capacity"), (["--capacity", "1G", "--capacity", "2G"], "--capacity"),
     (["--capacity", "0"], RANGE), (["--capacity", "15M"], ("'15M': " + RANGE)), (["--capacity", "16777217"], RANGE),
-    (["--capacity", "16T"], RANGE), (["--capacity", "7E"], RANGE),
+    (["--capacity", "4T"], RANGE), (["--capacity", "5T"], RANGE), (["--capacity", "7E"], RANGE),
     (["--capacity", "16M", "--dram-ratio", "0"], RATIO), (["--capacity", "16M", "--dram-ratio", "-1"], RATIO),
     (["--capacity", "16M", "--dram-ratio", "1.01"], RATIO), (["--capacity", "16M", "--dram-ratio", "nan"], RATIO),
     (["--capacity", "16M", "--dram-ratio", "inf"], RATIO), (["--capacity", "16M", "--dram-ratio", "half"], RATIO),
@@ -82,7 +82,7 @@ def case_format_refuses_bad_arguments(site):
         refused(site, 2, says, "format", path, *arguments)
         check(not os.path.exists(path), f"format {arguments} left something behind")
     refused(site, 2, "DIR", "format", "", "--capacity", "16M")
-    refused(site, 1, ("free, the volume needs 15.00 TiB", "No space"), "format", path, "--capacity", "15T")
+    refused(site, 1, ("free, the volume needs 3.00 TiB", "No space"), "format", path, "--capacity", "3T")
     refused(site, 1, "No such file", "format", os.path.join(path, "deeper"), "--capacity", "16M")
     refused(site, 1, "directory", "format", "/dev/null", "--capacity", "16M")
     check(not os.path.exists(path), "a format that failed left something behind")

@@ -94,7 +94,7 @@ def case_log_tells_lost_clients_from_others(site):
     m = volume.mount()
     for command in (["status", volume.path], ["stats", m.path, "--count", "1"], ["set", volume.path, "promoter=recent"]):
         run(site.termfs, *command)
-    failure(site, 1, "set", volume.path, "capacity=8T")  # answered with an error
+    failure(site, 1, "set", volume.path, "capacity=3T")  # answered with an error
     other = volume.mount()
     volume.umount(other)
     eventually(lambda: len(volume.status()["sessions"]) == 1, "the second mount's session has gone")

@@ -100,7 +100,8 @@ TEST(Capacity, Set_WhatCannotBe_ChangesNothing) {
                                                                             {std::to_string(64 * kMiB + 1), EINVAL},
                                                                             {std::to_string(15 * kMiB), EINVAL},
                                                                             {"99999999999999999999999", EINVAL},
-                                                                            {std::to_string(kMiB << 23), ENOSPC}}) {
+                                                                            {std::to_string(kMiB << 22), EINVAL},
+                                                                            {std::to_string(kMiB << 21), ENOSPC}}) {
     const Status refused = SetCapacity(volume, value);
     EXPECT_EQ(refused.code(), code) << value << ": " << refused.ToString();
   }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "driver/softnic/page_table.h"
+
 namespace termfs::fs::server {
 
 namespace {
@@ -60,11 +62,23 @@ TEST(Settings, Parse_NamesWhatIsWrong) {
   EXPECT_FALSE(ParseSettings("capacity = 9223372036854775807", "t.toml").ok());
 }
 
+// A larger region could be formatted and then not be served.
+TEST(Settings, Capacity_EndsWhereTheSoftwareRnicDoes) {
+  constexpr uint64_t kMost = driver::softnic::kMaxPages << kPageBits;
+  VolumeSettings s;
+  s.capacity_bytes = kMost;
+  EXPECT_TRUE(CheckSettings(s).ok());
+  EXPECT_TRUE(ParseSettings("capacity = " + std::to_string(kMost), "t.toml").ok());
+  s.capacity_bytes = kMost + kPageSize;
+  EXPECT_EQ(CheckSettings(s).message(), "capacity must be from 16 MiB to just under 4 TiB, in whole pages of 4 KiB");
+  EXPECT_EQ(ParseSettings("capacity = " + std::to_string(s.capacity_bytes), "t.toml").status().code(), EINVAL);
+}
+
 TEST(Settings, Parse_SaysWhatToDo) {
   EXPECT_EQ(ParseSettings("workers = 1\n", "t.toml").status().message(),
             "t.toml: capacity is missing; add a line capacity = BYTES, the size of the volume");
   EXPECT_EQ(ParseSettings("capacity = 4096\n", "t.toml").status().message(),
-            "t.toml: capacity must be a number of bytes from 16 MiB to just under 16 TiB, in whole pages of 4 KiB; "
+            "t.toml: capacity must be a number of bytes from 16 MiB to just under 4 TiB, in whole pages of 4 KiB; "
             "put it right there");
   for (const char* line : {"workers 4", "workers =", "= 4", "workers = four", "device = \"a"}) {
     EXPECT_EQ(ParseSettings("capacity = 16777216\n" + std::string(line) + "\n", "t.toml").status().message(),

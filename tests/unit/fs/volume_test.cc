@@ -32,7 +32,7 @@ TEST(Volume, Format_RefusesWhatCannotBe) {
   server::FormatOptions options;
   options.settings.capacity_bytes = kMiB;
   EXPECT_EQ(server::FormatVolume(directory, options).code(), EINVAL);
-  options.settings.capacity_bytes = (uint64_t{1} << 44) - 8192;
+  options.settings.capacity_bytes = server::kMaxCapacity;
   EXPECT_EQ(server::FormatVolume(directory, options).code(), ENOSPC);
   options.settings.capacity_bytes = 16 * kMiB;
   std::ofstream(directory + "/file") << "x";
