@@ -49,11 +49,15 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   CLI::App* command = app.add_subcommand("serve", "Serve a volume; returns when clients can connect");
   command->add_option("DIR", arguments.directory, "the volume")->required();
   command->add_option("--dram-ratio", arguments.dram_ratio, "this time, instead of the volume's setting");
-  command->add_option(
-      "--kind", arguments.kind,
-      "memory region: term (default), or for comparison pin, odp, rpc, rpc_buffer, rpc_direct, rpc_tiering");
-  command->add_option("--promoter", arguments.promoter, "what stays in memory: heat (default), recent, static");
-  command->add_option("--workers", arguments.workers, "threads that serve requests");
+  command->add_option("--kind", arguments.kind,
+                      "memory region: term, or for comparison pin, odp, rpc, rpc_buffer, rpc_direct, rpc_tiering;\n"
+                      "this time, instead of the volume's setting (term in a new volume)");
+  command->add_option("--promoter", arguments.promoter,
+                      "what stays in memory: heat, recent, static; this time, instead of the volume's setting\n"
+                      "(heat in a new volume)");
+  command->add_option("--workers", arguments.workers,
+                      "threads that serve requests, 1 to 64; this time, instead of the volume's setting (1 in a\n"
+                      "new volume)");
   command->add_option("--memory-directory", arguments.memory_directory,
                       "a tmpfs where memory outlives a killed server, instead of the volume's setting; none: nowhere");
   command->add_option("--listen", arguments.listen,
@@ -91,7 +95,7 @@ void AddUmount(CLI::App& app, UmountArguments& arguments, Action& action) {
   command->add_flag("--lazy", arguments.lazily, "detach it although it is in use");
   command->footer(
       "Where the same file system is mounted elsewhere, too, or its process is in another PID namespace, it says so\n"
-      "and does not wait.\n");
+      "and does not wait. With --lazy it never waits.\n");
   command->callback([&] { action = [&] { return RunUmount(arguments); }; });
 }
 

@@ -2,6 +2,7 @@
 #include <getopt.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <memory>
 
 #include "base/log.h"
@@ -11,6 +12,7 @@
 namespace termfs::mount {
 namespace {
 
+constexpr char kHelperUsage[] = "usage: mount.termfs ADDR MOUNTPOINT [-o OPTIONS]";
 constexpr char kDefaultLog[] = "/var/log/termfs-mount.log";
 
 // In the foreground standard error; in the background the file that was named, or root's usual place.
@@ -99,8 +101,11 @@ int RunMountHelper(const Program& program, int argc, char** argv) {
   bool sloppy = false;
   bool fake = false;
   int option = 0;
-  while ((option = getopt(argc, argv, "sfnvN:t:o:")) != -1) {
+  constexpr struct option kLong[] = {{"help", no_argument, nullptr, 'h'}, {}};
+  while ((option = getopt_long(argc, argv, "hsfnvN:t:o:", kLong, nullptr)) != -1) {
     switch (option) {
+      case 'h':
+        return Print(std::string(kHelperUsage) + "\ntermfs mount --help says what the options are.\n");
       case 's':
         sloppy = true;
         break;
@@ -118,11 +123,12 @@ int RunMountHelper(const Program& program, int argc, char** argv) {
         arguments.options.emplace_back(optarg);
         break;
       default:
-        return kExitUsage;  // getopt has said why
+        std::fprintf(stderr, "%s\n", kHelperUsage);  // getopt has said what is wrong
+        return kExitUsage;
     }
   }
   if (argc - optind != 2) {
-    return BadUsage("mount", Status::Error(EINVAL, "usage: mount.termfs ADDR MOUNTPOINT [-o OPTIONS]"));
+    return BadUsage("mount", Status::Error(EINVAL, kHelperUsage));
   }
   arguments.address = argv[optind];
   arguments.mountpoint = argv[optind + 1];

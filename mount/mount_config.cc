@@ -164,11 +164,12 @@ std::string MountOptionsHelp() {
          "                          nosuid and nodev are the default, allow_other is for root. What a call changes on "
          "a\n"
          "                          mount with sync is on the SSD when it returns; with dirsync names are\n"
-         "  relatime, noatime, nodiratime\n"
+         "  relatime or atime, noatime, nodiratime\n"
          "                          access times move with the first access after a change and once a day (the "
          "default),\n"
          "                          never, or not those of directories\n"
-         "  defaults, noauto, nofail, _netdev, x-...: accepted, for fstab\n";
+         "  defaults, auto, noauto, nofail, nouser, _netdev, default_permissions, loud, silent, comment=..., x-...\n"
+         "                          accepted, without effect: fstab and mount(8) bring them along\n";
 }
 
 }  // namespace termfs::mount

@@ -23,8 +23,15 @@ def case_command_help(site):
     for command in ("format", "serve", "mount", "umount", "status", "stats", "set", "quota", "quota set", "quota get", "fsck"):
         said = run(site.termfs, *command.split(), "--help")
         check("Usage" in said and said.count("Exit codes: 0 ok, 1 failed, 2 bad usage.") == 1, f"{command} --help: {said}")
-    for command, says in (("serve", "SIGTERM"), ("format", "a file, which is made"), ("format", "with --device: overwrite")):
+    for command, says in (("serve", "SIGTERM"), ("format", "a file, which is made"), ("format", "with --device: overwrite"),
+                          ("serve", "1 to 64; this time, instead of the volume's setting"),
+                          ("umount", "With --lazy it never waits"), ("mount", "relatime or atime"), ("mount", "silent, comment=")):
         check(says in run(site.termfs, command, "--help"), f"{command} --help says: {says}")
+    for option in ("-h", "--help"):
+        check(run(site.helper, option).startswith("usage: mount.termfs ADDR MOUNTPOINT"), f"mount.termfs {option}")
+    wrong = subprocess.run([site.helper, "--bogus"], capture_output=True, text=True, timeout=60, check=False)
+    check(wrong.returncode == 2 and "--bogus" in wrong.stderr and "\nusage: mount.termfs ADDR" in wrong.stderr,
+          f"mount.termfs --bogus: {wrong.returncode}: {wrong.stderr}")
     check(re.search(r"\n  cache=granted\|none      attributes", run(site.termfs, "mount", "--help")), "columns of mount --help")
     failure(site, 2)
     failure(site, 2, "frobnicate")
