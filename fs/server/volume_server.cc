@@ -59,7 +59,8 @@ class ServedVolume final : public VolumeServer, private Administrator {
   Bytes DescribeStatus();
   std::string DescribeHealth(const std::vector<MetricValue>& metrics);
   Bytes DescribeMetrics();
-  Status Change(const std::string& key, const std::string& value);
+  Status Change(const std::string& key, const std::string& value) EXCLUDES(change_mutex_);
+  Status ChangeAlone(const std::string& key, const std::string& value) REQUIRES(change_mutex_);
   Status ChangeRatio(const std::string& value) REQUIRES(change_mutex_);
   Status ChangePromoter(const std::string& value) REQUIRES(change_mutex_);
   Status ChangePattern(const std::string& value);
@@ -74,7 +75,7 @@ class ServedVolume final : public VolumeServer, private Administrator {
       EXCLUDES(settings_mutex_);
 
   const std::string directory_;
-  Mutex change_mutex_;    // one change at a time
+  Mutex change_mutex_;    // one change at a time, which may take a minute: requests do not wait for it
   Mutex settings_mutex_;  // for an instant
   VolumeSettings settings_ GUARDED_BY(settings_mutex_);
   const steady_clock::time_point begun_;
@@ -335,8 +336,17 @@ Bytes ServedVolume::DescribeMetrics() {
   return Encode<wire::Metrics>(reply);
 }
 
+// Those that waited would take up the threads that serve administrators and new sessions.
 Status ServedVolume::Change(const std::string& key, const std::string& value) {
-  MutexLock lock(change_mutex_);
+  if (!change_mutex_.TryLock()) {
+    return Status::Error(EBUSY, "another setting is being changed; set this one when that has ended");
+  }
+  Status changed = ChangeAlone(key, value);
+  change_mutex_.Unlock();
+  return changed;
+}
+
+Status ServedVolume::ChangeAlone(const std::string& key, const std::string& value) {
   if (key == "capacity") {
     return ChangeCapacity(value);
   }

@@ -2,15 +2,21 @@
 #include "fs/server/volume.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <vector>
 
+#include "base/unique_fd.h"
 #include "driver/softnic/softnic.h"
 #include "fs/client/admin.h"
 #include "fs/server/settings.h"
@@ -161,6 +167,43 @@ TEST(Admin, Set_WhatTheFileRefuses_IsNotInForce) {
   std::ofstream(path, std::ios::trunc) << written;
   EXPECT_TRUE(client::ChangeSetting(volume.directory(), "dram-ratio", "0.25").ok());
   EXPECT_EQ(client::GetStatus(volume.directory())->tier_bytes, 4 * kMiB);
+}
+
+// A pipe in the place of the settings: who changes one waits until somebody writes them.
+TEST(Admin, Set_WhileAnotherIsBeingChanged_IsRefusedAtOnce) {
+  constexpr int kMore = 8;  // as many would take up all threads that serve administrators
+  RealVolume volume(16 * kMiB, 0.5);
+  const std::string path = volume.directory() + "/termfs.toml";
+  const std::string written = volume.Text("termfs.toml");
+  std::filesystem::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  Status first;
+  std::thread changing([&] { first = client::ChangeSetting(volume.directory(), "dram-ratio", "0.25"); });
+  UniqueFd pipe;
+  EXPECT_TRUE(Eventually([&] {
+    pipe = UniqueFd(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));  // ENXIO: nobody reads yet
+    return pipe.valid();
+  }));
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::thread> others;
+  std::array<Status, kMore> refused;
+  for (Status& status : refused) {
+    others.emplace_back([&] { status = client::ChangeSetting(volume.directory(), "promoter", "recent"); });
+  }
+  for (std::thread& other : others) {
+    other.join();
+  }
+  EXPECT_TRUE(client::GetStatus(volume.directory()).ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_EQ(write(pipe.get(), written.data(), written.size()), static_cast<ssize_t>(written.size()));
+  pipe.Reset(-1);
+  changing.join();
+  EXPECT_TRUE(first.ok()) << first.ToString();
+  for (const Status& status : refused) {
+    EXPECT_EQ(status.code(), EBUSY) << status.ToString();
+    EXPECT_NE(status.message().find("another setting is being changed"), std::string::npos) << status.ToString();
+  }
+  EXPECT_TRUE(client::ChangeSetting(volume.directory(), "promoter", "recent").ok());
 }
 
 TEST(Admin, Set_LeavesTheSettingsOfOneStartOutOfTheFile) {
