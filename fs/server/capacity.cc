@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/log.h"
@@ -11,6 +12,7 @@
 #include "base/size.h"
 #include "base/start_thread.h"
 #include "fs/server/volume_directory.h"
+#include "tlib/server/region_label.h"
 
 namespace termfs::fs::server {
 
@@ -19,6 +21,7 @@ namespace {
 constexpr std::chrono::seconds kShrinkPatience{60};  // with a region of which nothing more can be moved
 constexpr std::chrono::milliseconds kPause{100};
 constexpr std::chrono::seconds kGrace{2};  // for what was removed just now to be free
+constexpr uint64_t kStatBlock = 512;       // bytes
 
 }  // namespace
 
@@ -50,7 +53,7 @@ Status Capacity::Set(uint64_t pages) {
                                     "; capacity=" + std::to_string(before << kPageBits) + " (" +
                                     ReadableSize(before << kPageBits) + ") calls that off");
   }
-  if (target != 0 || pages == before) {
+  if (target != 0 || (pages == before && !behind_.load())) {
     return Status::Ok();
   }
   {
@@ -61,15 +64,15 @@ Status Capacity::Set(uint64_t pages) {
     return BeginShrink(pages);
   }
   target_.store(pages);
-  Status grown = Grow(pages);
-  if (grown.ok()) {
+  Status done = pages == before ? Follow(pages) : Grow(pages);
+  if (done.ok()) {
     LOG_INFO("the capacity is {} now", ReadableSize(pages << kPageBits));
   } else {  // whoever asked may have given up waiting for the answer, and looks here
     MutexLock lock(mutex_);
-    failure_ = grown.ToString();
+    failure_ = done.ToString();
   }
   target_.store(0);
-  return grown;
+  return done;
 }
 
 void Capacity::Stop() {
@@ -83,7 +86,7 @@ void Capacity::Stop() {
 // the pages are given to files.
 Status Capacity::Grow(uint64_t pages) {
   const uint64_t before = this->pages();
-  RETURN_IF_ERROR(CheckDisk((pages - before) << kPageBits));
+  RETURN_IF_ERROR(CheckDisk(pages));
   RETURN_IF_ERROR(p_.server.Grow(pages));
   Status noted = p_.note(pages);
   if (noted.ok()) {
@@ -95,6 +98,7 @@ Status Capacity::Grow(uint64_t pages) {
       undone = p_.server.Shrink(before);
     }
     if (!undone.ok()) {
+      behind_.store(true);
       LOG_WARNING("after a growth that failed: {}", undone.ToString());
     }
     return noted;
@@ -102,8 +106,9 @@ Status Capacity::Grow(uint64_t pages) {
   return p_.names.Sync();
 }
 
-// A file of the region shares its disk with the metadata, mostly.
-Status Capacity::CheckDisk(uint64_t more_bytes) const {
+// A file of the region shares its disk with the metadata, mostly. What counts is which blocks it has: it may have
+// holes, as a copy has, and be longer than the capacity says, when it was not cut.
+Status Capacity::CheckDisk(uint64_t pages) const {
   struct stat device {};
   struct stat meta {};
   struct statvfs space {};
@@ -115,7 +120,9 @@ Status Capacity::CheckDisk(uint64_t more_bytes) const {
     return Status::Ok();
   }
   const unsigned __int128 free = static_cast<unsigned __int128>(space.f_bavail) * space.f_frsize;
-  const uint64_t needed = more_bytes + (device.st_dev == meta.st_dev ? kMetadataReserve : 0);
+  const uint64_t bytes = tlib::server::kRegionStart + (pages << kPageBits);
+  const uint64_t missing = bytes - std::min(bytes, static_cast<uint64_t>(device.st_blocks) * kStatBlock);
+  const uint64_t needed = missing + (device.st_dev == meta.st_dev ? kMetadataReserve : 0);
   if (free < needed) {
     return Status::Error(ENOSPC, p_.device + ": " + ReadableSize(needed) + " more are needed on its disk, which has " +
                                      ReadableSize(static_cast<uint64_t>(free)) + " free");
@@ -200,14 +207,25 @@ Status Capacity::Cut(uint64_t pages) {
     return Status::Error(ECANCELED, "the change of the capacity was called off");
   }
   RETURN_IF_ERROR(p_.names.Shrink(pages));
-  Status cut = p_.names.Sync();
-  if (cut.ok()) {
-    cut = p_.note(pages);
+  behind_.store(true);
+  return Follow(pages);
+}
+
+// What the superblock does not decide becomes as large as it says.
+Status Capacity::Follow(uint64_t pages) {
+  Status followed = p_.names.Sync();
+  if (followed.ok()) {
+    followed = p_.note(pages);
   }
-  if (cut.ok()) {
-    cut = p_.server.Shrink(pages);
+  if (followed.ok()) {
+    followed = p_.server.Shrink(pages);
   }
-  return std::move(cut).WithContext("it is smaller, but the SSD and the DRAM tier follow at the next start only");
+  if (followed.ok()) {
+    behind_.store(false);
+  }
+  return std::move(followed).WithContext(
+      "the capacity is " + ReadableSize(pages << kPageBits) +
+      ", but the SSD and the DRAM tier follow at the next start only, or when the same is set again");
 }
 
 }  // namespace termfs::fs::server

@@ -7,6 +7,7 @@
 //   Set, smaller:  looks whether what is in use fits, and begins: a thread moves what is in the way, then cuts. Set to
 //                  the size of now calls it off. It ends by itself when there is no room to move to, or when nothing
 //                  can be moved for a minute; or with the server, and the next one does not go on.
+//   Set, the same: where settings, tier or SSD did not follow an earlier change, they do now.
 //
 // Thread-safety: Set and Stop one caller at a time, where it may block; the rest from any thread.
 // Ownership:     everything is borrowed.
@@ -64,14 +65,16 @@ class Capacity {
  private:
   uint64_t pages() const { return p_.names.superblock().capacity_pages; }
   Status Grow(uint64_t pages);
-  Status CheckDisk(uint64_t more_bytes) const;
+  Status CheckDisk(uint64_t pages) const;
   Status BeginShrink(uint64_t pages) EXCLUDES(mutex_);
   Status Shrink(uint64_t pages);
   Status Cut(uint64_t pages);
+  Status Follow(uint64_t pages);
 
   const Parts p_;
   std::atomic<uint64_t> target_{0};  // pages; 0: none
   std::atomic<bool> cancelled_{false};
+  std::atomic<bool> behind_{false};  // settings, tier or SSD may have another size than the superblock says
   mutable Mutex mutex_;
   std::string failure_ GUARDED_BY(mutex_);
   std::thread thread_;  // Set's and Stop's

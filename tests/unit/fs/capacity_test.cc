@@ -135,5 +135,31 @@ TEST_F(CapacityTest, Shrink_NotNoted_SaysThatTheRestFollows) {
   EXPECT_EQ(capacity_.progress().failure, "");
 }
 
+TEST_F(CapacityTest, Set_TheSameAgain_EndsWhatAShrinkHasLeft) {
+  note_ = [&](uint64_t) { return Status::Error(EIO, "injected"); };
+  ASSERT_TRUE(capacity_.Set(kPages / 2).ok());
+  EXPECT_TRUE(Eventually([&] { return !capacity_.progress().changing; }));
+  ASSERT_EQ(decided(), kPages / 2);
+  EXPECT_EQ(capacity_.Set(kPages / 2).code(), EIO);
+  EXPECT_EQ(served(), kPages);
+  EXPECT_NE(capacity_.progress().failure, "");
+  note_ = nullptr;
+  ASSERT_TRUE(capacity_.Set(kPages / 2).ok());
+  EXPECT_EQ(noted(), kPages / 2);
+  EXPECT_EQ(served(), kPages / 2);
+  EXPECT_EQ(capacity_.progress().failure, "");
+  EXPECT_FALSE(capacity_.progress().changing);
+}
+
+TEST_F(CapacityTest, Set_TheSameAgain_EndsWhatAGrowthHasLeft) {
+  note_ = [&](uint64_t) { return Status::Error(ENOSPC, "injected"); };
+  EXPECT_EQ(capacity_.Set(2 * kPages).code(), ENOSPC);
+  ASSERT_EQ(served(), 2 * kPages);
+  note_ = nullptr;
+  ASSERT_TRUE(capacity_.Set(kPages).ok());
+  EXPECT_EQ(served(), kPages);
+  EXPECT_EQ(decided(), kPages);
+}
+
 }  // namespace
 }  // namespace termfs::fs
