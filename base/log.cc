@@ -5,10 +5,13 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "base/unique_fd.h"
 
@@ -54,10 +57,52 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
+// Nobody but root and the user of this process may change which files it has.
+bool IsGuarded(int directory) {
+  struct stat found {};
+  return fstat(directory, &found) == 0 && (found.st_uid == 0 || found.st_uid == geteuid()) &&
+         (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+Result<UniqueFd> OpenFile(const std::string& path, LogLink link) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY;
+  constexpr mode_t kMode = 0666;
+  const std::filesystem::path whole(path);
+  std::error_code unmade;  // said by open
+  std::filesystem::create_directories(whole.parent_path(), unmade);
+  UniqueFd fd;
+  int refused = 0;
+  if (link == LogLink::kFollowed) {
+    fd = UniqueFd(open(path.c_str(), kFlags, kMode));
+  } else {
+    const std::string parent = whole.has_parent_path() ? whole.parent_path().string() : ".";
+    const UniqueFd directory(open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    refused = IsGuarded(directory.get()) ? 0 : O_NOFOLLOW;
+    // A pipe that somebody puts there is not waited for.
+    fd = UniqueFd(openat(directory.get(), whole.filename().c_str(), kFlags | O_NONBLOCK | refused, kMode));
+  }
+  if (!fd.valid() && errno == ELOOP && refused != 0) {
+    return Status::Error(ELOOP, "the log file " + path +
+                                    " is a symbolic link in a directory that others may write to; put a file there, "
+                                    "or nothing");
+  }
+  if (!fd.valid()) {
+    return ErrnoStatus("open the log file " + path);
+  }
+  return fd;
+}
+
 // A line is one write, so those of several processes do not mix. What a full disk does not take is lost.
 class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit FileSink(UniqueFd fd) : fd_(std::move(fd)) {}
+  FileSink(std::string path, LogLink link) : path_(std::move(path)), link_(link) {}
+
+  Status Open() {
+    ASSIGN_OR_RETURN(UniqueFd opened, OpenFile(path_, link_));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::swap(fd_, opened);
+    return Status::Ok();
+  }
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -67,33 +112,39 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   }
   void flush_() override {}
 
-  const UniqueFd fd_;
+  const std::string path_;
+  const LogLink link_;
+  UniqueFd fd_;  // under mutex_
 };
+
+// Null: the log is on standard error.
+std::shared_ptr<FileSink>& LogFile() {
+  static std::shared_ptr<FileSink> file;
+  return file;
+}
 
 }  // namespace
 
 Status StartLog(LogLevel level, const std::string& path, const std::string& name, LogLink link) {
   spdlog::sink_ptr sink;
+  std::shared_ptr<FileSink> file;
   if (path.empty()) {
     sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   } else {
-    const int links = link == LogLink::kRefused ? O_NOFOLLOW : 0;
-    std::error_code unmade;  // said by open
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), unmade);
-    UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | links, 0666));
-    if (!fd.valid() && errno == ELOOP && links != 0) {
-      return Status::Error(ELOOP, "the log file " + path + " is a symbolic link; put a file there, or nothing");
-    }
-    if (!fd.valid()) {
-      return ErrnoStatus("open the log file " + path);
-    }
-    sink = std::make_shared<FileSink>(std::move(fd));
+    sink = file = std::make_shared<FileSink>(path, link);
+    RETURN_IF_ERROR(file->Open());
   }
+  LogFile() = std::move(file);
   sink->set_pattern(PatternOf(name));
   spdlog::logger& logger = Logger();
   logger.set_level(ToSpdlog(level));
   logger.sinks() = {sink};
   return Status::Ok();
+}
+
+Status ReopenLog() {
+  const std::shared_ptr<FileSink>& file = LogFile();
+  return file == nullptr ? Status::Ok() : file->Open();
 }
 
 bool LogEnabled(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }

@@ -20,14 +20,18 @@ namespace termfs {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// What becomes of a `path` that is a symbolic link. In a directory that others may write to, it could lead anywhere.
-enum class LogLink : uint8_t { kFollowed, kRefused };
+// What becomes of a `path` that is a symbolic link. kGuarded: it is followed where nobody but root and the user of this
+// process may write to the directory that it is in; elsewhere it could lead anywhere, and is refused.
+enum class LogLink : uint8_t { kFollowed, kGuarded };
 
 // Logs at `level` from now on, to the end of file `path`, or to standard error when it is empty. Before the first call
-// warnings go to standard error. `name` tells the lines apart where several processes share a file. REQUIRES: no other
-// thread logs meanwhile; a main() calls it before it starts any.
+// warnings go to standard error. `name` tells the lines apart where several processes share a file. ELOOP: a symbolic
+// link that is refused. REQUIRES: no other thread logs meanwhile; a main() calls it before it starts any.
 Status StartLog(LogLevel level, const std::string& path = "", const std::string& name = "",
                 LogLink link = LogLink::kFollowed);
+// Opens the file anew by its path, which is made if it is not there: for who has renamed it (logrotate). After an error
+// the log goes on in the file that is open. Without a file nothing happens. Any thread.
+Status ReopenLog();
 bool LogEnabled(LogLevel level);
 void LogLine(LogLevel level, std::string_view line);
 

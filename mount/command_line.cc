@@ -70,7 +70,8 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   command->add_flag("--verbose", arguments.verbose, "log more");
   command->footer(
       "SIGTERM to its process, or Ctrl-C in the foreground, ends the server; what is only in memory is written first.\n"
-      "SIGHUP does, too, unless it was ignored at the start (nohup), as SIGINT may be.\n"
+      "SIGHUP makes it open DIR/log anew, for logrotate; in the foreground it ends the server, unless it was ignored\n"
+      "at the start (nohup), as SIGINT may be.\n"
       "termfs status names the process.\n");
   command->callback([&] { action = [&] { return RunServe(program, arguments); }; });
 }
@@ -82,7 +83,8 @@ void AddMount(CLI::App& app, const Program& program, MountArguments& arguments, 
   command->add_option("--secret", arguments.secret, kSecret);
   command->add_option("-o", arguments.options, "mount options, see below")->allow_extra_args(false);
   command->add_option("--log", arguments.log,
-                      "file for messages (default in the background: /var/log/termfs-mount.log)");
+                      "file for messages (default in the background: /var/log/termfs-mount.log), which is opened\n"
+                      "anew at SIGHUP, for logrotate");
   command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error");
   command->add_flag("--verbose", arguments.verbose, "log more");
   command->footer(MountOptionsHelp());

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "mount/command.h"
+#include "mount/log_reopener.h"
 #include "mount/mount_service.h"
 
 namespace termfs::mount {
@@ -36,9 +37,13 @@ std::unique_ptr<MountGuard> StartGuard() {
   return std::move(*guard);
 }
 
-Status Serve(const Program& program, const MountRequest& request, Readiness& readiness) {
-  ASSIGN_OR_RETURN(const UniqueFd signals, BlockEndSignals());  // before any thread
+Status Serve(const Program& program, const MountRequest& request, Hangup hangup, Readiness& readiness) {
+  ASSIGN_OR_RETURN(const UniqueFd signals, BlockEndSignals(hangup));  // before any thread
   const std::unique_ptr<MountGuard> guard = StartGuard();
+  std::unique_ptr<LogReopener> reopener;
+  if (hangup == Hangup::kReopensLog) {
+    ASSIGN_OR_RETURN(reopener, LogReopener::Start());
+  }
   ASSIGN_OR_RETURN(const auto nic, program.open_nic(request.config.rdma));
   KernelCacheNotifier cache;
   ASSIGN_OR_RETURN(const auto file_system,
@@ -92,7 +97,7 @@ int RunMount(const Program& program, const MountArguments& arguments) {
   return RunService(arguments.foreground, [&](Readiness& readiness) {
     const LogLevel level = arguments.verbose ? LogLevel::kDebug : LogLevel::kInfo;
     RETURN_IF_ERROR(StartLog(level, *log, request.mountpoint));
-    return Serve(program, request, readiness);
+    return Serve(program, request, log->empty() ? Hangup::kEnds : Hangup::kReopensLog, readiness);
   });
 }
 

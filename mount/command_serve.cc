@@ -3,12 +3,14 @@
 #include <sys/signalfd.h>
 
 #include <filesystem>
+#include <memory>
 
 #include "base/log.h"
 #include "fs/server/settings.h"
 #include "fs/server/volume.h"
 #include "mount/command.h"
 #include "mount/daemon.h"
+#include "mount/log_reopener.h"
 #include "mount/size.h"
 
 namespace termfs::mount {
@@ -58,8 +60,12 @@ void WaitForSignal(const UniqueFd& signals) {
 }
 
 Status Serve(const Program& program, const std::string& directory, const fs::server::VolumeSettings& settings,
-             Readiness& readiness) {
-  ASSIGN_OR_RETURN(const UniqueFd signals, BlockEndSignals());  // before any thread
+             Hangup hangup, Readiness& readiness) {
+  ASSIGN_OR_RETURN(const UniqueFd signals, BlockEndSignals(hangup));  // before any thread
+  std::unique_ptr<LogReopener> reopener;
+  if (hangup == Hangup::kReopensLog) {
+    ASSIGN_OR_RETURN(reopener, LogReopener::Start());
+  }
   ASSIGN_OR_RETURN(const auto nic, program.open_server_nic(settings.rdma));
   ASSIGN_OR_RETURN(const auto server, fs::server::VolumeServer::Start(*nic, directory, settings));
   LOG_INFO("serving {}", directory);
@@ -96,8 +102,9 @@ int RunServe(const Program& program, const ServeArguments& arguments) {
   return RunService(arguments.foreground, [&](Readiness& readiness) {
     RETURN_IF_ERROR(fs::server::CheckOwner(*directory));  // before there is a log in it
     const LogLevel level = arguments.verbose ? LogLevel::kDebug : LogLevel::kInfo;
-    RETURN_IF_ERROR(StartLog(level, arguments.foreground ? "" : *directory + "/log", "", LogLink::kRefused));
-    return Serve(program, *directory, *settings, readiness);
+    RETURN_IF_ERROR(StartLog(level, arguments.foreground ? "" : *directory + "/log", "", LogLink::kGuarded));
+    const Hangup hangup = arguments.foreground ? Hangup::kEnds : Hangup::kReopensLog;
+    return Serve(program, *directory, *settings, hangup, readiness);
   });
 }
 

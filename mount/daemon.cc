@@ -166,17 +166,25 @@ int RunService(bool foreground, const std::function<Status(Readiness&)>& body) {
   return status.ok() ? 0 : 1;
 }
 
-Result<UniqueFd> BlockEndSignals() {
+Result<UniqueFd> BlockEndSignals(Hangup hangup) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);  // always: nothing else would end it in order
   for (const int signal : {SIGINT, SIGHUP}) {
     struct sigaction action {};
+    if (signal == SIGHUP && hangup == Hangup::kReopensLog) {
+      continue;
+    }
     if (sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) {
       sigaddset(&signals, signal);
     }
   }
-  if (pthread_sigmask(SIG_BLOCK, &signals, nullptr) != 0) {
+  sigset_t blocked = signals;
+  if (hangup == Hangup::kReopensLog) {
+    sigaddset(&blocked, SIGHUP);
+  }
+  if (const int error = pthread_sigmask(SIG_BLOCK, &blocked, nullptr); error != 0) {
+    errno = error;
     return ErrnoStatus("block signals");
   }
   UniqueFd fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));

@@ -6,6 +6,7 @@
 // Thread-safety: called from main, before any thread exists.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -37,8 +38,11 @@ void OpenStandardDescriptors();
 // `body` has ended, otherwise when it has said that it serves or has failed.
 int RunService(bool foreground, const std::function<Status(Readiness&)>& body);
 
+// What SIGHUP means to a service. kEnds: its terminal is gone. kReopensLog: it has a log file, which was renamed.
+enum class Hangup : uint8_t { kEnds, kReopensLog };
+
 // SIGTERM, and SIGINT and SIGHUP unless they are ignored (nohup), as a descriptor (signalfd), blocked for this thread
-// and those that it starts from now on.
-Result<UniqueFd> BlockEndSignals();
+// and those that it starts from now on. With kReopensLog SIGHUP is blocked in any case, and left to a LogReopener.
+Result<UniqueFd> BlockEndSignals(Hangup hangup = Hangup::kEnds);
 
 }  // namespace termfs::mount

@@ -331,10 +331,14 @@ def case_root_leaves_a_users_volume_alone(site):
     os.symlink(elsewhere, log)
     refused(site, 1, ("belongs to user 65534", "chown"), "serve", volume.path)
     run("chown", "-R", "-h", "0", volume.path)
+    os.chmod(volume.path, 0o775)
     refused(site, 1, (log, "symbolic link"), "serve", volume.path)
     check(not os.path.lexists(elsewhere), "the server wrote where a link leads")
-    os.unlink(log)
+    os.chmod(volume.path, 0o755)
     volume.serve()
+    check("is served" in read_file(elsewhere).decode(), "where only its owner can have made the link, it is followed")
+    os.unlink(log)
+    os.unlink(elsewhere)
 
 
 def case_open_doors_are_told(site):

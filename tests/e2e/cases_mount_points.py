@@ -210,7 +210,7 @@ def mask(pid, name):
 
 
 def case_ignored_signals_end_no_service(site):
-    """As nohup wants it. SIGTERM ends one in any case."""
+    """As nohup wants it. SIGTERM ends one in any case; SIGHUP has a log file opened anew, in any case, too."""
     need("nohup")
     volume = site.volume("64M")
     volume.stop()
@@ -219,8 +219,8 @@ def case_ignored_signals_end_no_service(site):
     volume.server = site.find_process("serve", volume.path)
     m = volume.mount(at=ignoring)
     for pid in (volume.server, m.pid):
+        check(mask(pid, "SigBlk") & 1 << signal.SIGINT - 1 == 0, f"SIGINT of {pid} is taken although it was ignored")
         for number in (signal.SIGHUP, signal.SIGINT):
-            check(mask(pid, "SigBlk") & 1 << number - 1 == 0, f"{number} of {pid} is taken although it was ignored")
             os.kill(pid, number)
     write_file(m / "f", b"x")
     check(not ended(m.pid) and volume.status()["health"] == "ok", "they go on")
@@ -234,4 +234,67 @@ def case_ignored_signals_end_no_service(site):
     check(volume.status()["health"] == "ok", "it goes on")
     os.kill(volume.server, signal.SIGINT)
     eventually(lambda: ended(volume.server), "one that nobody ignores ends it")
+    volume.serve()
+
+
+def log_of(path):
+    return read_file(path).decode(errors="replace") if os.path.exists(path) else ""
+
+
+def rotate(pid, log):
+    """As logrotate does: what was logged goes away, and SIGHUP says so."""
+    os.rename(log, log + ".1")
+    os.kill(pid, signal.SIGHUP)
+    eventually(lambda: "SIGHUP" in log_of(log), f"{log} is opened anew")
+    check("SIGHUP" not in log_of(log + ".1"), "the old one stays as it is")
+
+
+def case_logs_are_rotated(site):
+    volume = site.volume("64M")
+    log = os.path.join(volume.path, "log")
+    rotate(volume.server, log)
+    run(site.termfs, "set", volume.path, "capacity=80M")
+    check("80 MiB" in log_of(log) and "80 MiB" not in log_of(log + ".1"), "what is logged from then on")
+
+    path = os.path.join(site.scratch, f"mnt{site.next_number()}")
+    os.mkdir(path)
+    mount_log = os.path.join(site.scratch, "mount.log")
+    run(site.termfs, "mount", volume.path, path, "-o", f"fuse={site.fuse}", "--log", mount_log)
+    m = volume.mounted(path)
+    rotate(m.pid, mount_log)
+    write_file(m / "f", b"x")
+    check(not ended(m.pid) and not ended(volume.server), "both go on")
+    volume.umount(m)
+    check("unmounted" in log_of(mount_log), "the end of a mount")
+
+    # Where others may write, a symbolic link is followed no more than at the start.
+    elsewhere = os.path.join(site.scratch, "elsewhere")
+    os.chmod(volume.path, 0o777)
+    os.rename(log, log + ".2")
+    os.symlink(elsewhere, log)
+    os.kill(volume.server, signal.SIGHUP)
+    eventually(lambda: "symbolic link" in log_of(log + ".2"), "it says why the log goes on where it was")
+    check(not os.path.lexists(elsewhere), "it wrote where a link leads")
+    os.chmod(volume.path, 0o755)
+    os.unlink(log)
+    os.kill(volume.server, signal.SIGHUP)
+    eventually(lambda: "SIGHUP" in log_of(log), "the next one works")
+    volume.stop()
+    check("everything is on the SSD" in log_of(log), "the end of a server")
+
+
+def case_hangup_ends_what_logs_to_its_terminal(site):
+    volume = site.volume("64M")
+    volume.stop()
+    server = site.start(site.termfs, "serve", volume.path, "--foreground")
+    eventually(lambda: subprocess.run([site.termfs, "status", volume.path], capture_output=True,
+                                      check=False).returncode == 0, "it serves in the foreground")
+    path = os.path.join(site.scratch, f"mnt{site.next_number()}")
+    os.mkdir(path)
+    mount = site.start(site.termfs, "mount", volume.path, path, "-o", f"fuse={site.fuse}", "--foreground")
+    eventually(lambda: os.path.ismount(path), "it is mounted in the foreground")
+    for process in (mount, server):
+        process.send_signal(signal.SIGHUP)
+        check(process.wait(60) == 0, "SIGHUP ends it in order")
+    os.rmdir(path)
     volume.serve()

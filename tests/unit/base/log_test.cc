@@ -3,10 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace termfs {
 namespace {
@@ -86,17 +90,105 @@ TEST_F(LogTest, File_ThatCannotBeOpenedIsAnError) {
   EXPECT_THAT(status.ToString(), HasSubstr("/proc/nowhere/log"));
 }
 
-TEST_F(LogTest, Link_IsFollowedOrRefused) {
-  const std::string link = path_ + ".link";
-  std::filesystem::create_symlink(path_, link);
-  EXPECT_EQ(StartLog(LogLevel::kInfo, link, "", LogLink::kRefused).code(), ELOOP);
-  EXPECT_FALSE(std::filesystem::exists(path_));
-  ASSERT_TRUE(StartLog(LogLevel::kInfo, link).ok());
+// A symbolic link to the log's file, in a directory of its own.
+class LogLinkTest : public LogTest {
+ protected:
+  LogLinkTest() : directory_(path_ + ".d"), link_(directory_ + "/log") {
+    std::filesystem::create_directory(directory_);
+    Let(0755);
+    std::filesystem::create_symlink(path_, link_);
+  }
+  ~LogLinkTest() override {
+    EXPECT_TRUE(StartLog(LogLevel::kWarning).ok());
+    std::filesystem::remove_all(directory_);
+  }
+  void Let(mode_t mode) { ASSERT_EQ(chmod(directory_.c_str(), mode), 0); }
+
+  const std::string directory_;
+  const std::string link_;
+};
+
+TEST_F(LogLinkTest, IsRefused_WhereOthersMayWrite) {
+  for (const mode_t mode : {0777, 0775, 01777}) {
+    Let(mode);
+    EXPECT_EQ(StartLog(LogLevel::kInfo, link_, "", LogLink::kGuarded).code(), ELOOP) << mode;
+    EXPECT_FALSE(std::filesystem::exists(path_));
+    ASSERT_TRUE(StartLog(LogLevel::kInfo, directory_ + "/file", "", LogLink::kGuarded).ok()) << "a file is none";
+  }
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, link_).ok());
   LOG_INFO("first");
-  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_, "", LogLink::kRefused).ok());
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_, "", LogLink::kGuarded).ok());
   LOG_INFO("second");
   EXPECT_THAT(Written(), AllOf(HasSubstr("first"), HasSubstr("second")));
-  std::filesystem::remove(link);
+}
+
+TEST_F(LogLinkTest, IsRefused_InADirectoryOfAnotherUser) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root gives files away";
+  }
+  ASSERT_EQ(chown(directory_.c_str(), 1000, 0), 0);
+  EXPECT_EQ(StartLog(LogLevel::kInfo, link_, "", LogLink::kGuarded).code(), ELOOP);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(LogLinkTest, IsFollowed_WhereNobodyElseMayWrite) {
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, link_, "", LogLink::kGuarded).ok());
+  LOG_INFO("first");
+  EXPECT_THAT(Written(), HasSubstr("first"));
+}
+
+TEST_F(LogLinkTest, IsRefusedAsWell_WhenTheLogIsReopened) {
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, directory_ + "/file", "", LogLink::kGuarded).ok());
+  LOG_INFO("first");
+  std::filesystem::rename(directory_ + "/file", directory_ + "/old");
+  std::filesystem::rename(link_, directory_ + "/file");
+  Let(0777);
+  EXPECT_EQ(ReopenLog().code(), ELOOP);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  LOG_INFO("second");
+  std::ostringstream old;
+  old << std::ifstream(directory_ + "/old").rdbuf();
+  EXPECT_THAT(old.str(), AllOf(HasSubstr("first"), HasSubstr("second")));
+  Let(0755);
+  EXPECT_TRUE(ReopenLog().ok());
+  LOG_INFO("third");
+  EXPECT_THAT(Written(), HasSubstr("third"));
+}
+
+TEST_F(LogLinkTest, APipeInThePlaceOfTheFile_IsNotWaitedFor) {
+  ASSERT_EQ(mkfifo((directory_ + "/pipe").c_str(), 0600), 0);
+  EXPECT_EQ(StartLog(LogLevel::kInfo, directory_ + "/pipe", "", LogLink::kGuarded).code(), ENXIO);
+}
+
+TEST_F(LogTest, Reopen_IsForWhoHasRenamedTheFile) {
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_).ok());
+  LOG_INFO("first");
+  const std::string old = path_ + ".1";
+  std::filesystem::rename(path_, old);
+  LOG_INFO("second");
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  ASSERT_TRUE(ReopenLog().ok());
+  LOG_INFO("third");
+  EXPECT_THAT(Written(), AllOf(HasSubstr("third"), Not(HasSubstr("second"))));
+  std::filesystem::remove(old);
+  ASSERT_TRUE(StartLog(LogLevel::kWarning).ok());
+  EXPECT_TRUE(ReopenLog().ok()) << "nothing to open";
+}
+
+TEST_F(LogTest, Reopen_WhileOthersLog_LosesNoLine) {
+  constexpr int kLines = 2000;
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_).ok());
+  std::thread other([] {
+    for (int i = 0; i < kLines; i++) {
+      LOG_INFO("line");
+    }
+  });
+  for (int i = 0; i < 100; i++) {
+    EXPECT_TRUE(ReopenLog().ok());
+  }
+  other.join();
+  const std::string written = Written();
+  EXPECT_EQ(std::count(written.begin(), written.end(), '\n'), kLines);
 }
 
 }  // namespace
