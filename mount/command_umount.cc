@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <optional>
@@ -77,11 +78,22 @@ Status WaitForProcess(const UniqueFd& process, int pid) {
   return Status::Ok();
 }
 
+// Whether somebody else has unmounted it meanwhile, in any way.
+bool IsGone(const std::string& mountpoint, dev_t device) {
+  const Result<std::vector<MountEntry>> table = ReadMountTable();
+  return table.ok() && std::none_of(table->begin(), table->end(), [&](const MountEntry& entry) {
+           return entry.path == mountpoint && entry.mount.device == device;
+         });
+}
+
 // Whoever looks at all file systems, such as df, holds each for an instant.
-Status UnmountSoon(const std::string& mountpoint, bool lazily) {
+Status UnmountSoon(const std::string& mountpoint, const Result<dev_t>& device, bool lazily) {
   const auto deadline = std::chrono::steady_clock::now() + kBusyPatience;
   while (true) {
     Status done = Unmount(mountpoint, lazily);
+    if (!done.ok() && device.ok() && IsGone(mountpoint, *device)) {
+      return Status::Ok();
+    }
     if (done.code() != EBUSY || std::chrono::steady_clock::now() >= deadline) {
       return done;
     }
@@ -129,7 +141,7 @@ Status Run(const UmountArguments& arguments) {
   if (is_here) {
     process = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, description->pid, 0)));
   }
-  RETURN_IF_ERROR(UnmountSoon(mountpoint, arguments.lazily));
+  RETURN_IF_ERROR(UnmountSoon(mountpoint, device, arguments.lazily));
   if (!description.ok() || arguments.lazily) {
     return Status::Ok();  // detached but in use, it lives on until its last user is gone
   }

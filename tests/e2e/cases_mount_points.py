@@ -298,3 +298,34 @@ def case_hangup_ends_what_logs_to_its_terminal(site):
         check(process.wait(60) == 0, "SIGHUP ends it in order")
     os.rmdir(path)
     volume.serve()
+
+
+# In the place of fusermount3: somebody else is quicker.
+LATE = """#!/bin/sh
+touch "$ASKED"
+while grep -qF " $MOUNTED " /proc/self/mountinfo; do sleep 0.05; done
+echo "fusermount3: entry for $MOUNTED not found in /etc/mtab" >&2
+exit 1
+"""
+
+
+def case_umount_where_somebody_else_was_quicker(site):
+    need("setpriv")
+    volume = site.volume("64M")
+    m = volume.mount()
+    programs = os.path.join(site.scratch, "late")
+    os.mkdir(programs)
+    asked = os.path.join(site.scratch, "asked")
+    write_file(os.path.join(programs, "fusermount3"), LATE.encode())
+    os.chmod(os.path.join(programs, "fusermount3"), 0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "ASKED": asked, "MOUNTED": m.path}
+    late = site.start("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", site.termfs, "umount", m.path,
+                      env=environment)
+    eventually(lambda: os.path.exists(asked), "it asks fusermount3")
+    run("umount", m.path)
+    said = late.communicate(timeout=60)[0]
+    check(late.returncode == 0 and "could not" not in said, f"what was to go has gone: {late.returncode}: {said}")
+    check(ended(m.pid), "its process has ended")
+    volume.mounts.remove(m)
+    run(site.termfs, "umount", m.path, code=1)  # nothing is mounted there
+    os.rmdir(m.path)
