@@ -13,6 +13,7 @@
 #include "fs/client/quota.h"
 #include "mount/command.h"
 #include "mount/json.h"
+#include "mount/quota_count.h"
 #include "mount/size.h"
 
 namespace termfs::mount {
@@ -20,7 +21,10 @@ namespace {
 
 using fs::client::QuotaStatus;
 
-constexpr std::chrono::milliseconds kPeriod{100};  // between two looks whether all is counted
+using std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPeriod{100};     // between two looks whether all is counted
+constexpr std::chrono::seconds kFailurePatience{10};  // with a count that fails
 constexpr char kOrNone[] = "; 'none' removes the limit";
 
 struct Limits {
@@ -92,6 +96,27 @@ std::string OfLimit(const std::string& limit, bool limited) { return limited ? "
 
 }  // namespace
 
+Result<QuotaStatus> AwaitCount(const std::function<Result<QuotaStatus>()>& look, std::chrono::milliseconds patience) {
+  std::optional<steady_clock::time_point> failing_since;
+  while (true) {
+    Result<QuotaStatus> quota = look();
+    if (!quota.ok() || !quota->counting) {
+      return quota;
+    }
+    const auto now = steady_clock::now();
+    if (quota->failure.empty()) {
+      failing_since.reset();
+    } else if (now - failing_since.value_or(now) >= patience) {
+      return Status::Error(EIO,
+                           "the limits are in force, but what was there before cannot be counted: " + quota->failure +
+                               "; the server tries it again, termfs quota get says when all is counted");
+    } else if (!failing_since) {
+      failing_since = now;
+    }
+    std::this_thread::sleep_for(kPeriod);
+  }
+}
+
 int RunQuotaSet(const QuotaArguments& arguments) {
   Limits limits;
   for (const std::string& text : arguments.limits) {
@@ -106,10 +131,9 @@ int RunQuotaSet(const QuotaArguments& arguments) {
   if (setxattr(arguments.path.c_str(), fs::kQuotaXattr, value.data(), value.size(), 0) != 0) {
     return Failed(Explain(arguments.path));
   }
-  Result<QuotaStatus> left = QuotaOf(arguments.path);
-  while (left.ok() && left->counting) {
-    std::this_thread::sleep_for(kPeriod);
-    left = QuotaOf(arguments.path);
+  const Result<QuotaStatus> left = AwaitCount([&] { return QuotaOf(arguments.path); }, kFailurePatience);
+  if (!left.ok() && left.status().code() != ENODATA) {
+    return Failed(left.status());
   }
   if (left.ok() && left->bytes == 0 && left->inodes == 0) {
     return Print(arguments.path +
@@ -133,6 +157,7 @@ int RunQuotaGet(const QuotaArguments& arguments) {
         .Member("inodes_limit", quota->inodes)
         .Member("inodes_used", quota->used_inodes)
         .Member("counting", uint64_t{quota->counting})
+        .Member("counting_failure", quota->failure)
         .EndObject();
     return Print(json.text() + "\n");
   }
@@ -142,7 +167,8 @@ int RunQuotaGet(const QuotaArguments& arguments) {
                  OfLimit(FormatSize(quota->bytes), quota->bytes != 0));
   fmt::format_to(out, "inodes  {}{}\n", quota->used_inodes, OfLimit(std::to_string(quota->inodes), quota->inodes != 0));
   if (quota->counting) {
-    fmt::format_to(out, "what was there before the quota is being counted\n");
+    fmt::format_to(out, "what was there before the quota is being counted{}\n",
+                   quota->failure.empty() ? "" : ", which fails and is tried again: " + quota->failure);
   }
   return Print(text);
 }

@@ -21,7 +21,8 @@ Result<QuotaStatus> ParseQuota(std::span<const std::byte> value) {
                      .inodes = quota.inodes,
                      .used_bytes = quota.used_bytes,
                      .used_inodes = quota.used_inodes,
-                     .counting = quota.counting};
+                     .counting = quota.counting,
+                     .failure = quota.failure};
 }
 
 }  // namespace termfs::fs::client

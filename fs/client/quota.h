@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -23,6 +24,7 @@ struct QuotaStatus {
   uint64_t used_bytes = 0;
   uint64_t used_inodes = 0;
   bool counting = false;  // what was there before the quota is not all counted
+  std::string failure;    // why counting does not go on, which the server tries again; empty: it does
 };
 
 // What setxattr is given: the limits that are to change, 0 for none.

@@ -6,6 +6,12 @@
 
 namespace termfs::fs::server {
 
+namespace {
+
+constexpr size_t kMaxFailure = 512;  // bytes of a text, in the value of an attribute
+
+}  // namespace
+
 // Whoever asks again sets the same again. The mount has looked at its caller, this looks at the mount.
 Status FileService::SetQuota(const Request& request, uint64_t ino, std::string_view value) {
   if (!request.session.may_name_owners) {
@@ -39,6 +45,7 @@ Result<std::string> FileService::GetQuota(const Request& request, uint64_t ino) 
   body.used_bytes = quota->pages << kPageBits;
   body.used_inodes = quota->inodes;
   body.counting = quota->counting;
+  body.failure = quota->counting ? reclaimer_.CountFailure(quota->project).substr(0, kMaxFailure) : "";
   const std::vector<std::byte> bytes = Encode<wire::Quota>(body);
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }

@@ -338,22 +338,46 @@ void Reclaimer::EndTruncations() {
   }
 }
 
+std::string Reclaimer::CountFailure(uint64_t dir) {
+  MutexLock lock(mutex_);
+  const auto found = count_failures_.find(dir);
+  return found == count_failures_.end() ? "" : found->second;
+}
+
+void Reclaimer::NoteCount(uint64_t dir, const Status& status) {
+  bool is_new = false;
+  {
+    MutexLock lock(mutex_);
+    if (status.ok()) {
+      count_failures_.erase(dir);
+    } else {
+      is_new = count_failures_.insert_or_assign(dir, status.ToString()).second;
+    }
+  }
+  if (is_new) {
+    LOG_ERROR("counting what is below inode {}, which has a quota, tried again each second: {}", dir,
+              status.ToDebugString());
+  }
+}
+
+// One that fails goes behind the others, so that it holds up none.
 void Reclaimer::CountTrees() {
   {
     MutexLock lock(mutex_);
     std::move(new_counts_.begin(), new_counts_.end(), std::back_inserter(counts_));
     new_counts_.clear();
   }
+  std::deque<Count> failed;  // for the next pass
   const auto end = std::chrono::steady_clock::now() + kCountTurn;
   while (!counts_.empty() && !stopping()) {
     metadata::Namespace::QuotaCount& count = counts_.front().count;
     const Result<bool> more = names_.CountStep(count);
     NoteChange();
+    NoteCount(count.project, more.status());
     if (!more.ok()) {
-      LOG_ERROR("counting what is below inode {}, which has a quota: {}", count.project, more.status().ToDebugString());
-      return;  // the next pass tries it again
+      failed.push_back(std::move(counts_.front()));
     }
-    if (!*more) {
+    if (!more.ok() || !*more) {
       counts_.pop_front();
     }
     if (std::chrono::steady_clock::now() >= end) {
@@ -363,6 +387,7 @@ void Reclaimer::CountTrees() {
   if (!counts_.empty()) {
     Kick();
   }
+  std::move(failed.begin(), failed.end(), std::back_inserter(counts_));
 }
 
 void Reclaimer::CloseInodes() {

@@ -19,7 +19,9 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -55,6 +57,8 @@ class Reclaimer {
   void AddTruncation(uint64_t ino);
   // The directory has a quota now, and what is below it is to be counted. `until` is let go when that has ended.
   void AddCount(uint64_t dir, std::shared_ptr<const void> until);
+  // Why the last step of that failed, which is tried again; "": it did not.
+  std::string CountFailure(uint64_t dir) EXCLUDES(mutex_);
   // There are pages to be made free.
   void NoteFreed();
   // Nobody has it open any more: trims what was allocated ahead, and writes its times.
@@ -98,6 +102,7 @@ class Reclaimer {
   Result<bool> ReleaseOrphan(Inode& inode);
   void EndTruncations();
   void CountTrees() EXCLUDES(mutex_);
+  void NoteCount(uint64_t dir, const Status& status) EXCLUDES(mutex_);
   void CloseInodes();
   void FreePending();
   Status Free(std::span<const metadata::RegionRange> pending);
@@ -139,6 +144,7 @@ class Reclaimer {
   bool releasing_ GUARDED_BY(mutex_) = false;  // those that were in orphans_
   Inodes truncations_ GUARDED_BY(mutex_);
   std::deque<Count> new_counts_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, std::string> count_failures_ GUARDED_BY(mutex_);
   Inodes closed_ GUARDED_BY(mutex_);
   Inodes dirty_ GUARDED_BY(mutex_);
   uint64_t passes_begun_ GUARDED_BY(mutex_) = 0;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fs/proto/codec.h"
+#include "metadata/keys.h"
 #include "tests/unit/eventually.h"
 #include "tests/unit/fs/memory_volume.h"
 
@@ -35,6 +36,32 @@ class ServedQuotaTest : public testing::Test {
   MemoryVolume volume_{uint64_t{16} << 20};
   Mount mount_{volume_};
 };
+
+TEST_F(ServedQuotaTest, ACountThatFails_SaysWhy_AndHoldsUpNoOther) {
+  const uint64_t bad = MakeDir("bad");
+  const uint64_t good = MakeDir("good");
+  for (const uint64_t dir : {bad, good}) {
+    ASSERT_TRUE(volume_.names().Create(dir, "f", {}, {}, Nanoseconds(2)).ok());
+  }
+  const std::string key = metadata::DentryKey(bad, 1, "damaged");
+  const auto put = [&](const std::string& value) {
+    return metadata::Retry(volume_.store(), [&](metadata::Transaction& transaction) {
+      return value.empty() ? transaction.Delete(key) : transaction.Put(key, value);
+    });
+  };
+  ASSERT_TRUE(put("damaged").ok());
+  ASSERT_TRUE(Limit(bad).ok());
+  EXPECT_TRUE(Eventually([&] { return !Of(bad).failure.empty(); }));
+  EXPECT_TRUE(Of(bad).counting);
+  ASSERT_TRUE(Limit(good).ok());
+  EXPECT_TRUE(Eventually([&] { return !Of(good).counting; }));
+  EXPECT_EQ(Of(good).used_inodes, 2u);
+  EXPECT_EQ(Of(good).failure, "");
+  EXPECT_TRUE(Of(bad).counting);
+  ASSERT_TRUE(put("").ok());
+  EXPECT_TRUE(Eventually([&] { return !Of(bad).counting; }));
+  EXPECT_EQ(Of(bad).failure, "");
+}
 
 TEST_F(ServedQuotaTest, Set_IsAnsweredBeforeAllIsCounted_AndTheCountGoesOn) {
   const uint64_t full = MakeDir("full");
