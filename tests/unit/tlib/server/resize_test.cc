@@ -219,6 +219,51 @@ TEST(Resize, NotNoted_NextStartServesTheOldSizeAndCutsTheFile) {
   ExpectZeros(client, kPages, 3 * kPages, 3);
 }
 
+// Pages that nobody gets at keep the tier above its new budget.
+TEST(Resize, Shrink_TheTierDoesNotFollowInTime_TheDeviceIsCutAllTheSame) {
+  constexpr uint64_t kHeld = 8;
+  constexpr double kRatio = 10.0 / kPages;  // 5 frames for half as many pages
+  TestVolume volume(Options(kRatio));
+  volume.options().region.shrink_timeout = std::chrono::milliseconds(200);
+  ASSERT_TRUE(volume.Format().ok());
+  ASSERT_TRUE(volume.Start().ok());
+  server::Server& server = volume.server();
+  TestClient client;
+  ASSERT_TRUE(client.Connect(volume.path()).ok());
+  WriteAndRead(client, 0, kHeld, 1);
+  ASSERT_EQ(MetricOf(server.Metrics(), "pages_present"), kHeld);
+  std::array<TestClient, kHeld> clients;
+  std::vector<std::thread> holders;
+  for (uint32_t page = 0; page < kHeld; page++) {
+    ASSERT_TRUE(clients[page].Connect(volume.path()).ok());
+    holders.emplace_back([&channel = *clients[page].channel, page] {
+      const auto body = BytesOf(page);
+      const auto reply = channel.Call({.opcode = kHoldPage, .body = body, .in = channel.buffer().first(1), .out = {}});
+      EXPECT_EQ(reply.status().code(), EPERM) << reply.status().ToString();
+    });
+  }
+  EXPECT_TRUE(Eventually([&] { return volume.service().withholding == kHeld; }));
+  const Status shrunk = ShrinkTo(server, kPages / 2);
+  EXPECT_TRUE(shrunk.ok()) << shrunk.ToString();
+  EXPECT_EQ(MetricOf(server.Metrics(), "frames_used"), kHeld) << "or it shows nothing";
+  EXPECT_EQ(MetricOf(server.Metrics(), "frames_budget"), 5u);
+  EXPECT_EQ(MetricOf(server.Metrics(), "region_pages"), kPages / 2);
+  EXPECT_EQ(RegionBytes(volume), kLabelBytes + kPages / 2 * kPageSize);
+  EXPECT_EQ(LabelledPages(volume), kPages / 2);
+  volume.service().withheld = false;
+  for (std::thread& holder : holders) {
+    holder.join();
+  }
+  const Status again = server.SetDramRatio(kRatio);
+  EXPECT_TRUE(again.ok()) << again.ToString();
+  EXPECT_LE(MetricOf(server.Metrics(), "frames_used"), 5u);
+  std::vector<std::byte> found(kPageSize);
+  for (uint64_t page = 0; page < kHeld; page++) {
+    ASSERT_TRUE(client.Read(page << kPageBits, found).ok());
+    EXPECT_EQ(found, PageOf(page, 3)) << page;
+  }
+}
+
 TEST(Resize, LabelCutAndFileNot_NextStartCutsIt) {
   TestVolume volume(Options(0.25));
   ASSERT_TRUE(volume.Format().ok());

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "tests/unit/eventually.h"
 #include "tests/unit/tlib/server_storage/region_fixture.h"
 #include "tests/unit/tlib/server_storage/temp_folder.h"
 
@@ -165,6 +166,43 @@ TEST(Region, Write_DuringWriteBack_MakesThePageDirtyAgain) {
   fixture.Run([&](Region& region) { ExpectRead(region, kStart, Bytes(kPageSize, 2)); });
 }
 
+TEST(Region, Flush_WhileAnotherWritesThePageBack_WaitsForThatAndForWhatIsNewer) {
+  for (const bool newer : {false, true}) {
+    RegionFixture fixture({.pages = 64, .dram_ratio = 1});
+    fixture.Run([&](Region& region) { EXPECT_TRUE(region.Write(kStart, Bytes(kPageSize, 1)).ok()); });
+    fixture.device().Hold();
+    std::atomic<bool> began{false};
+    std::atomic<bool> ended{false};
+    const auto under_way = [&] {
+      while (fixture.device().waiting() == 0) {
+        Task::Yield();
+      }
+    };
+    fixture.runner().RunAll({[&] { EXPECT_TRUE(FlushAll(fixture.region(), 64).ok()); },
+                             [&] {
+                               under_way();
+                               if (newer) {
+                                 EXPECT_TRUE(fixture.region().Write(kStart, Bytes(kPageSize, 2)).ok());
+                               }
+                               began = true;
+                               EXPECT_TRUE(FlushAll(fixture.region(), 64).ok());
+                               ended = true;
+                             },
+                             [&] {
+                               under_way();
+                               while (!began) {
+                                 Task::Yield();
+                               }
+                               Task::ParkUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
+                               EXPECT_FALSE(ended);
+                               fixture.device().LetGo();
+                             }});
+    EXPECT_EQ(fixture.Gauge("pages_dirty"), 0U);
+    fixture.CrashAndReopen(3);
+    fixture.Run([&](Region& region) { ExpectRead(region, kStart, Bytes(kPageSize, newer ? 2 : 1)); });
+  }
+}
+
 TEST(Region, Read_DeviceFails_IsEioAndLaterFine) {
   RegionFixture fixture({.pages = 64, .dram_ratio = 0});
   fixture.Run([&](Region& region) {
@@ -285,6 +323,49 @@ TEST(Region, SetDramRatio_AgainAfterATimeout_EmptiesWhatWasLeft) {
   EXPECT_TRUE(again.ok()) << again.ToString();
   EXPECT_LE(fixture.Gauge("frames_used"), 16U);
   fixture.Run([&](Region& region) { ExpectRead(region, {47 * kPageSize}, Bytes(100, 1)); });
+}
+
+TEST(Region, SetDramRatio_UpAfterATimeout_DoesNotWaitForWhatWasLeft) {
+  RegionFixture fixture({.pages = 64,
+                         .dram_ratio = 1,
+                         .kind = RegionKind::kOdp,  // whose faults need a frame, whatever the heat
+                         .shrink_timeout = std::chrono::milliseconds(50)});
+  fixture.Run([&](Region& region) {
+    for (uint64_t page = 0; page < 48; page++) {
+      EXPECT_TRUE(region.Write({page * kPageSize}, Bytes(100, 1)).ok());
+    }
+    fixture.device().InjectFault(FailWrites);
+    EXPECT_EQ(region.SetDramRatio(0.25).code(), ETIMEDOUT);
+    const Status raised = region.SetDramRatio(0.5);
+    EXPECT_TRUE(raised.ok()) << raised.ToString();
+  });
+  EXPECT_EQ(fixture.Gauge("frames_budget"), 32U);
+  EXPECT_EQ(fixture.Gauge("frames_used"), 48U) << "or it shows nothing";
+  EXPECT_EQ(fixture.term().committed_frames(), 64U) << "that of what is left is still there";
+  fixture.device().InjectFault(nullptr);
+  // Victims are looked for there, too.
+  EXPECT_TRUE(Eventually([&] {
+    fixture.Run([&](Region& region) {
+      EXPECT_TRUE(FlushAll(region, 64).ok());
+      for (uint64_t page = 0; page < 64; page++) {
+        fixture.term().RaiseFault({page});
+        while (fixture.term().Published({page}) == nullptr) {
+          Task::Yield();
+        }
+      }
+    });
+    return fixture.Gauge("frames_used") <= 32U;
+  })) << fixture.Gauge("frames_used");
+  Status again;
+  do {  // each has 50 ms
+    fixture.Run([&](Region& region) { again = region.SetDramRatio(0.5); });
+  } while (again.code() == ETIMEDOUT);
+  EXPECT_TRUE(again.ok()) << again.ToString();
+  fixture.Run([&](Region& region) {
+    for (uint64_t page = 0; page < 48; page++) {
+      ExpectRead(region, {page * kPageSize}, Bytes(100, 1));
+    }
+  });
 }
 
 TEST(Region, SetDramRatio_MemoryRunsOut_StaysAsItWas) {
