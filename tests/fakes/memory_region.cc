@@ -38,6 +38,13 @@ Status MemoryServer::Resize(uint64_t pages) {
 }
 
 Status MemoryServer::Read(RegionOffset offset, std::span<std::byte> to) {
+  if (holding_server_reads_ && tlib::server::Task::InTask()) {
+    ++held_server_reads_;
+    while (holding_server_reads_) {
+      tlib::server::Task::ParkUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(5));
+    }
+    --held_server_reads_;
+  }
   return ForPages(offset, to.size(), [&](const std::byte* page, uint64_t done, uint64_t part) {
     std::memcpy(to.data() + done, page, part);
     return Status::Ok();

@@ -257,6 +257,11 @@ std::shared_ptr<MemorySession> MemoryServer::Find(uint64_t session) {
   return found == sessions_.end() ? nullptr : found->second;
 }
 
+bool MemoryServer::IsLost(uint64_t session) {
+  const std::shared_ptr<MemorySession> found = Find(session);
+  return found == nullptr || found->lost;
+}
+
 void MemoryServer::Close(const std::shared_ptr<MemorySession>& session, tlib::server::SessionEnd::How how) {
   if (session->closing.exchange(true)) {
     return;

@@ -69,9 +69,14 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   void FailNextFlush() { flush_fails_ = true; }
   // Flushes do not end, while it is on; the service stops only after it is off again.
   void HoldFlushes(bool on) { holding_flushes_ = on; }
+  // The server's own reads of the region, as for a copy, do not begin while it is on; one-sided ones do.
+  void HoldServerReads(bool on) { holding_server_reads_ = on; }
+  int held_server_reads() const { return held_server_reads_; }
   // One that nobody waited for.
   void FailFlush() { failed_flushes_++; }
   uint64_t last_session() const { return next_session_ - 1; }
+  // It is being ended, or has been.
+  bool IsLost(uint64_t session);
   // The service has heard of its end.
   bool HasEnded(uint64_t session) { return Find(session) == nullptr; }
   bool PageIsZero(PageIndex page);
@@ -148,6 +153,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::atomic<uint64_t> failed_flushes_{0};
   std::atomic<bool> flush_fails_{false};
   std::atomic<bool> holding_flushes_{false};
+  std::atomic<bool> holding_server_reads_{false};
+  std::atomic<int> held_server_reads_{0};
   std::atomic<uint16_t> given_up_opcode_{0};
   std::atomic<bool> holding_{false};
   std::atomic<int> reads_failure_{0};

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What there is after a flush that failed, and while one lasts.
+#include <future>
+#include <vector>
+
 #include "tests/unit/eventually.h"
 #include "tests/unit/fs/memory_volume.h"
 
@@ -34,6 +37,32 @@ TEST(FailedFlush, OfATruncation_BringsNothingBack) {
   OpenFile* const file = mount.Open("f");
   EXPECT_EQ(mount.Read(file, 0, 5000), std::string(100, 'x') + std::string(4900, '\0'));
   mount.Close(file);
+}
+
+// Who comes second finds nothing left to flush.
+TEST(LongFlush, OfWhatAnotherMountSyncs_IsWaitedForByFsync) {
+  MemoryVolume volume(kCapacity);
+  Mount a(volume);
+  Mount b(volume);
+  OpenFile* const fa = a.Create("f");
+  ASSERT_TRUE(a.Write(fa, 0, "bytes").ok());
+  OpenFile* const fb = b.Open("f");
+  volume.tlib().HoldFlushes(true);
+  const auto sync = [](Mount& mount, OpenFile* file) {
+    return std::async(std::launch::async, [&mount, file] { return mount.fs->Sync(*mount.lane, file, false); });
+  };
+  std::vector<std::future<Status>> syncs;
+  syncs.push_back(sync(b, fb));
+  syncs.push_back(sync(a, fa));
+  for (const auto& one : syncs) {
+    EXPECT_EQ(one.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  }
+  volume.tlib().HoldFlushes(false);
+  for (auto& one : syncs) {
+    EXPECT_TRUE(one.get().ok());
+  }
+  a.Close(fa);
+  b.Close(fb);
 }
 
 TEST(LongFlush, OfWhatTheLastServerLeft_DoesNotHoldUpTheLog) {

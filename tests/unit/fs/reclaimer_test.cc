@@ -125,6 +125,55 @@ TEST_F(ReclaimerTest, TimesThatChangeWhileTheyAreWritten_AreWrittenAgain) {
   EXPECT_EQ(volume.names().GetAttr(file->ino)->mtime, Nanoseconds(2'000));
 }
 
+// A page of it has bytes; behind the end is what a write that failed had got, and space ahead.
+TEST_F(ReclaimerTest, TheLastClose_GivesBackWhatIsBehindTheEnd_AndForgetsWhereThatWas) {
+  constexpr uint64_t kGot = 9;
+  constexpr uint64_t kEnd = 17;
+  const uint64_t ino = volume.names().Create(kRootInode, "f", {}, {}, Nanoseconds(1)).value().ino;
+  std::vector<metadata::Extent> all = volume.names().AllocateExtents(ino, 0, 1, std::nullopt, Nanoseconds(2)).value();
+  ASSERT_TRUE(volume.names()
+                  .SetSizeAndTimes(ino, kPageSize, metadata::SizeRule::kIfLarger, Nanoseconds(2), Nanoseconds(2))
+                  .ok());
+  const std::vector<metadata::Extent> behind =
+      volume.names().AllocateExtents(ino, 1, kEnd - 1, std::nullopt, Nanoseconds(2), kEnd - kGot).value();
+  all.insert(all.end(), behind.begin(), behind.end());
+  const InodeRef inode = inodes.Get(ino);
+  const auto look_up = [&] {
+    MutexLock lock(inode->mutex);
+    for (const metadata::Extent& extent : all) {
+      inode->extents.Set({extent.file_page, extent.pages, extent.region_page.value});
+    }
+  };
+  const auto known = [&] {
+    MutexLock lock(inode->mutex);
+    return inode->extents.FirstUnknown(1, kEnd) != 1;
+  };
+  const metadata::Attributes attributes = volume.names().GetAttr(ino).value();
+  EXPECT_EQ(attributes.blocks, kEnd);
+  {
+    MutexLock lock(inode->mutex);
+    inode->Load(attributes);
+    inode->ahead.Add(kGot, kEnd);
+    inode->ahead_noted = true;
+  }
+  look_up();
+  const uint64_t frees = inode->frees;
+  const auto while_it_is_freed = [&] {
+    EXPECT_FALSE(known());
+    look_up();  // by who opens the file just now
+  };
+  volume.store().BeforeNextCommit(while_it_is_freed);
+  volume.store().FailCommits(EIO, 1);
+  EXPECT_EQ(Reclaimer::CloseLast(volume.names(), *inode).status().code(), EIO);
+  EXPECT_FALSE(known());
+  EXPECT_GE(inode->frees, frees + 2) << "for who reads or writes meanwhile";
+  EXPECT_EQ(volume.names().GetAttr(ino)->blocks, kEnd);
+  volume.store().BeforeNextCommit(while_it_is_freed);
+  EXPECT_TRUE(Reclaimer::CloseLast(volume.names(), *inode).ok()) << "it is tried again";
+  EXPECT_FALSE(known());
+  EXPECT_EQ(volume.names().GetAttr(ino)->blocks, 1u);
+}
+
 TEST_F(ReclaimerTest, WhatCannotBeWritten_IsLoggedOnceForAll) {
   constexpr int kFiles = 20;
   std::vector<InodeRef> dirty;
