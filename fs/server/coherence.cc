@@ -48,6 +48,10 @@ Status Coherence::Revoke(Inode& inode, uint64_t keep) {
   for (const uint64_t session : holders) {
     inode.grants.erase(session);
   }
+  if (inode.map_in_doubt) [[unlikely]] {
+    const std::shared_ptr<Session> kept = sessions_.Find(keep);
+    inode.map_in_doubt = kept != nullptr && kept->expelled;
+  }
   return Status::Ok();
 }
 
@@ -65,7 +69,9 @@ void Coherence::RevokeOwn(Inode& inode, uint64_t session) {
   const auto reply = server().CallClient({session}, kFsRevoke, AsBytes(body), timeouts_.revoke);
   if (!reply.ok()) {
     BeginExpel(session, "it did not give up an extent map in time");
-    return;  // it has the map until it has gone
+    MutexLock lock(inode.mutex);
+    inode.map_in_doubt = true;  // until it has gone
+    return;
   }
   MutexLock lock(inode.mutex);
   inode.grants.erase(session);

@@ -72,7 +72,8 @@ class Coherence final : public Newborns::Sessions {
   // Voids the maps of all sessions but `keep` (0: of all), and freezes the inode. REQUIRES: exclusive in the gate.
   Status Revoke(Inode& inode, uint64_t keep);
   // Voids the map of one that makes a change, which it keeps otherwise: the change has failed, so no reply brings it
-  // another. REQUIRES: exclusive in the gate; in one of its requests, so its end is not waited for.
+  // another. REQUIRES: exclusive in the gate; in one of its requests, so its end is not waited for: if it does not
+  // answer, the next change is to revoke all maps (Inode::map_in_doubt).
   void RevokeOwn(Inode& inode, uint64_t session);
   // Openers whose kernels may have pages, but `writer`; and of those that ever had, who may have attributes. Of
   // sessions that have ended everybody may have both who may have attributes.

@@ -94,6 +94,8 @@ struct Inode {
   uint64_t base GUARDED_BY(mutex) = 0;
   bool frozen GUARDED_BY(mutex) = false;
   std::map<uint64_t, uint64_t> grants GUARDED_BY(mutex);  // session -> version
+  // A session that is about to end may have a map with a hole where there are pages: a change waits for its end.
+  bool map_in_doubt GUARDED_BY(mutex) = false;
   std::map<uint64_t, Opener> opens GUARDED_BY(mutex);
   // Changes that wait until no kernel has pages, by their numbers: see page_leases.cc.
   uint64_t next_change GUARDED_BY(mutex) = 1;

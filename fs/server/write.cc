@@ -115,7 +115,7 @@ Status FileService::WriteInGate(const Request& request, Inode& inode, WriteWork&
 
 bool FileService::OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length) {
   MutexLock lock(inode.mutex);
-  return offset + length <= inode.size && inode.extents.Allocated(offset >> kPageBits, PagesFor(offset + length));
+  return !inode.map_in_doubt && offset + length <= inode.size && inode.extents.Allocated(offset >> kPageBits, PagesFor(offset + length));
 }
 
 // Within the gate, which keeps the mode as it is, except for others that clear the same bits.
@@ -160,11 +160,13 @@ Status FileService::Grow(const Request& request, Inode& inode, WriteWork& work) 
   const bool grows = work.end() > old_size;
   RETURN_IF_ERROR(LoadExtents(request, inode, work.first_page(), work.end_page()));
   bool has_holes;
+  bool in_doubt;
   {
     MutexLock lock(inode.mutex);
+    in_doubt = inode.map_in_doubt;
     has_holes = !inode.extents.Allocated(work.first_page(), work.end_page());
   }
-  if (has_holes || grows) {
+  if (has_holes || grows || in_doubt) {
     RETURN_IF_ERROR(coherence_.Revoke(inode, request.session.id));
   }
   if (has_holes) {

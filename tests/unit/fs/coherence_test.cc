@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "base/page.h"
@@ -102,6 +103,47 @@ TEST(Coherence, AfterAWriteThatFailed_OthersWritesAreRead) {
   EXPECT_TRUE(b.Write(fb, 10, "other").ok());
   EXPECT_EQ(a.Read(fa, 10, 5), "other");
   a.Close(fa);
+  b.Close(fb);
+}
+
+// Its map has a hole where there is a page now. What it does not give up it has until its session has ended, and
+// nobody's change of that page returns before.
+TEST(Coherence, AfterAWriteThatFailed_AMapThatIsNotGivenUpIsWaitedFor) {
+  MemoryVolume volume(uint64_t{16} << 20, kShort);
+  Mount a(volume);
+  const uint64_t its_session = volume.tlib().last_session();
+  Mount b(volume);
+  OpenFile* const fa = a.Create("f");
+  ASSERT_TRUE(a.Resize(a.InodeOf("f"), 2 * kPageSize, fa).ok());
+  OpenFile* const from = a.Create("from");
+  OpenFile* const to = a.Create("to");
+  ASSERT_TRUE(a.Write(from, 0, "bytes").ok());
+  OpenFile* const fb = b.Open("f");
+  EXPECT_EQ(a.Read(fa, 10, 5), std::string(5, '\0')) << "which brings the map";
+  const auto lane = a.fs->OpenLane();
+  ASSERT_TRUE(lane.ok());
+  volume.tlib().HoldServerReads(true);  // a request that is under way, and the session lasts as long
+  auto copied =
+      std::async(std::launch::async, [&] { return a.fs->Copy(**lane, {.from = from, .to = to, .length = 5}); });
+  EXPECT_TRUE(Eventually([&] { return volume.tlib().held_server_reads() == 1; }));
+  volume.tlib().Mute(its_session);
+  volume.tlib().FailWriteAfter(0);
+  auto fails = std::async(std::launch::async, [&] { return a.Write(fa, 0, std::string(100, 'x')); });
+  EXPECT_TRUE(Eventually([&] { return volume.tlib().IsLost(its_session); }));
+  auto written = std::async(std::launch::async, [&] { return b.Write(fb, 10, "other"); });
+  EXPECT_EQ(written.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  EXPECT_FALSE(volume.tlib().HasEnded(its_session)) << "or it shows nothing";
+  volume.tlib().HoldServerReads(false);
+  EXPECT_TRUE(written.get().ok());
+  EXPECT_TRUE(fails.get().ok()) << "it was carried out anew in its next session";
+  EXPECT_TRUE(copied.get().ok());
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_TRUE(b.Write(fb, 10, "later").ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kShort.expel);
+  EXPECT_EQ(a.Read(fa, 10, 5), "later");
+  for (OpenFile* const file : {fa, from, to}) {
+    a.Close(file);
+  }
   b.Close(fb);
 }
 
