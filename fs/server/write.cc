@@ -115,7 +115,8 @@ Status FileService::WriteInGate(const Request& request, Inode& inode, WriteWork&
 
 bool FileService::OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length) {
   MutexLock lock(inode.mutex);
-  return !inode.map_in_doubt && offset + length <= inode.size && inode.extents.Allocated(offset >> kPageBits, PagesFor(offset + length));
+  return !inode.map_in_doubt && offset + length <= inode.size &&
+         inode.extents.Allocated(offset >> kPageBits, PagesFor(offset + length));
 }
 
 // Within the gate, which keeps the mode as it is, except for others that clear the same bits.
