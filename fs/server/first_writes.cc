@@ -34,7 +34,7 @@ bool FileService::HasQuota(uint64_t ino) {
 }
 
 Status FileService::AwaitAllFirst(const Request& request) {
-  coherence_.AwaitEarlier();
+  RETURN_IF_ERROR(coherence_.AwaitEarlier(&request.session));
   return newborns_.any() ? newborns_.SettleAll(AskerOf(request)) : Status::Ok();
 }
 
@@ -65,7 +65,7 @@ Result<bool> FileService::AwaitFirst(const Request& request, bool may_come, cons
   if (!may_come || read.type() != metadata::FileType::kRegular || read.size != 0) {
     return false;
   }
-  coherence_.AwaitEarlier();
+  RETURN_IF_ERROR(coherence_.AwaitEarlier(&request.session));
   RETURN_IF_ERROR(AwaitFirst(request, read.ino));
   return true;
 }
