@@ -89,7 +89,10 @@ void ChannelImpl::Detach() {
   validated_.reset();
   ForgetUnderWay();
   bound_port_.reset();
-  port_.reset();
+  if (port_ != nullptr) {
+    messages_ = port_->messages();  // the channel's thread may be reading the last reply
+    port_.reset();
+  }
 }
 
 Status ChannelImpl::Read(std::span<const ReadRequest> reads) {

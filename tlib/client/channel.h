@@ -90,8 +90,9 @@ class ChannelImpl final : public Channel {
   uint64_t exchanges_ = 0;
   std::shared_ptr<ChannelCounters> counters_;
   std::shared_ptr<RegisteredBuffer> buffer_;
-  std::unique_ptr<RpcPort> port_;        // null: detached
-  std::unique_ptr<RpcPort> bound_port_;  // null: none, or not asked for yet
+  std::unique_ptr<RpcPort> port_;                // null: detached
+  std::unique_ptr<RpcPort> bound_port_;          // null: none, or not asked for yet
+  std::shared_ptr<const std::byte[]> messages_;  // detached: of the port that was
   bool bound_port_asked_for_ = false;
   // By how the region is READ: one of the two, or none.
   std::unique_ptr<OneSidedReader> reader_;

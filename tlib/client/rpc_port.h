@@ -81,6 +81,8 @@ class RpcPort {
   // Takes in the replies that have come.
   void PollReplies();
 
+  // What replies lie in. It may outlive the port.
+  std::shared_ptr<const std::byte[]> messages() const { return messages_; }
   driver::QueuePair& pair() { return *pair_; }
   driver::CompletionQueue& send_queue() { return *send_queue_; }
   driver::CompletionQueue& recv_queue() { return *recv_queue_; }  // of replies
@@ -119,7 +121,7 @@ class RpcPort {
 
   const std::shared_ptr<SessionCore> core_;
   CompletionWaiter waiter_;
-  std::unique_ptr<std::byte[]> messages_;  // a request per slot; then the receives
+  std::shared_ptr<std::byte[]> messages_;  // a request per slot; then the receives
   std::unique_ptr<driver::MemoryRegion> messages_region_;
   std::unique_ptr<driver::CompletionQueue> send_queue_;
   std::unique_ptr<driver::CompletionQueue> recv_queue_;

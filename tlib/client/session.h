@@ -78,7 +78,7 @@ struct CallRequest {
   RequestMark mark{};
 };
 struct CallReply {
-  std::span<const std::byte> body;  // valid until the channel's next use
+  std::span<const std::byte> body;  // valid until the channel's next use; Detach is none
   uint32_t out_bytes = 0;
 };
 
@@ -139,8 +139,8 @@ class Channel {
   // The last Call was given up: `late` is called once, on this channel's thread, during one of its next calls or when
   // it is detached or destroyed.
   virtual void AfterGivenUp(LateReply late) = 0;
-  // Of a lost session: gives back everything but the buffer, the server's memory among it. Calls answer ENOTCONN, as
-  // before.
+  // Of a lost session: gives back everything but the buffer and the last reply's body, the server's memory among it.
+  // Calls answer ENOTCONN, as before. From any thread, while no call is being made; the channel's may be reading both.
   virtual void Detach() = 0;
 };
 

@@ -142,6 +142,19 @@ TEST_F(InterruptTest, Detach_TellsTheAnswersThatHadCome) {
   EXPECT_TRUE(late->ok()) << late->ToString();
 }
 
+// Whoever made the last call may be reading its reply.
+TEST_F(InterruptTest, Detach_KeepsTheLastReply) {
+  const auto reply = Echo(42);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  client_.session->Abandon(Status::Error(ENOTCONN, "as the test wants it"));
+  client_.channel->Detach();
+  client_.channel->Detach();
+  // If it was given back it is one of these now.
+  const std::vector<std::vector<std::byte>> others(
+      8, std::vector<std::byte>(2 * size_t{kChannelCredits} * kMaxMessage, std::byte{0xaa}));
+  EXPECT_TRUE(std::ranges::equal(reply->body, BytesOf(42)));
+}
+
 TEST_F(InterruptTest, Detach_AnswersAsTheLostSessionAndKeepsTheBuffer) {
   EXPECT_EQ(CallInterrupted(1, {.opcode = kWithhold, .body = {}, .in = {}, .out = {}}).code(), EINTR);
   int told = 0;
