@@ -33,6 +33,7 @@ class LostChannel final : public tlib::client::Channel {
   uint64_t voids() const override { return 0; }
   Status Write(RegionOffset, std::span<const std::byte>) override { return why_; }
   Result<tlib::client::CallReply> Call(const tlib::client::CallRequest&) override { return why_; }
+  bool unsent() const override { return true; }
   Status Post(const tlib::client::CallRequest&, tlib::client::LateReply) override { return why_; }
   Status AwaitPosted() override { return why_; }
   void AfterGivenUp(tlib::client::LateReply late) override { late(why_); }

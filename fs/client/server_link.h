@@ -279,6 +279,7 @@ class ServerLink {
   void ReportLost(uint64_t generation, const Status& why) EXCLUDES(mutex_);
   // What a channel of it has said; if that is that the session is lost, it is reported.
   Status NoteLoss(uint64_t generation, Status status) EXCLUDES(mutex_);
+  // After a Call of the lane's channel that has failed: in the next session.
   Result<Reply> CallAgain(VolumeLane& lane, tlib::client::CallRequest request, Status why);
   // Moves the lane to the session of now, for which it waits.
   Status Rejoin(VolumeLane& lane, const Status& why) EXCLUDES(mutex_);

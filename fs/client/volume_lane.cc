@@ -173,6 +173,7 @@ Result<ServerLink::Reply> ServerLink::Call(VolumeLane& lane, CallRequest request
 
 Result<ServerLink::Reply> ServerLink::CallAgain(VolumeLane& lane, CallRequest request, Status why) {
   const VolumeLane::Hold hold(lane);
+  bool sent = !lane.channel_->unsent();
   for (int losses = 1; losses <= kMostLosses; ++losses) {
     const std::byte* const former = lane.buffer().data();
     RETURN_IF_ERROR(Rejoin(lane, why));
@@ -185,7 +186,7 @@ Result<ServerLink::Reply> ServerLink::CallAgain(VolumeLane& lane, CallRequest re
     if (!request.out.empty() && buffer != former) {
       request.out = {buffer + (request.out.data() - former), request.out.size()};
     }
-    request.mark.sent_before = request.mark.sequence != 0;
+    request.mark.sent_before = sent && request.mark.sequence != 0;
     lane.grants_.BeginRequest();
     auto reply = lane.channel_->Call(request);
     if (reply.ok()) {
@@ -194,6 +195,7 @@ Result<ServerLink::Reply> ServerLink::CallAgain(VolumeLane& lane, CallRequest re
     if (!IsLoss(reply.status())) {
       return std::move(reply).status();
     }
+    sent = sent || !lane.channel_->unsent();
     why = std::move(reply).status();
   }
   return Status::Error(EIO, "the connection was lost " + std::to_string(kMostLosses) + " times during one request");

@@ -98,6 +98,7 @@ class MemoryChannel final : public tlib::client::Channel {
     return tlib::kChannelCredits - std::min<size_t>(under_way_.size(), tlib::kChannelCredits);
   }
   uint64_t voids() const override { return voids_; }
+  bool unsent() const override { return unsent_; }
   Status Post(const tlib::client::CallRequest& request, tlib::client::LateReply late) override {
     if (session_->closing || session_->lost) {
       return Status::Error(ENOTCONN, "the session is lost");
@@ -147,6 +148,10 @@ class MemoryChannel final : public tlib::client::Channel {
 
   Result<tlib::client::CallReply> Call(const tlib::client::CallRequest& request) override {
     TakeAnswers();
+    unsent_ = session_->closing || session_->lost;
+    if (unsent_) {
+      return Status::Error(ENOTCONN, "the session is lost");
+    }
     uint32_t out_bytes = 0;
     auto result = std::optional(server_.Carry(*session_, request, out_bytes));
     if (const auto delay = server_.Take(&MemoryServer::delay_, request.opcode)) {
@@ -196,6 +201,7 @@ class MemoryChannel final : public tlib::client::Channel {
   std::vector<std::byte> reply_;
   std::vector<tlib::client::ReadRequest> under_way_;
   bool broken_ = false;  // for BeginRead
+  bool unsent_ = false;
   uint64_t voids_ = 0;
   bool detached_ = false;
   std::optional<Result<std::vector<std::byte>>> late_;

@@ -465,20 +465,26 @@ void ChannelImpl::ReplaceBuffer() {
 
 Result<DecodedReply> ChannelImpl::Exchange(const RpcPort::Request& request, Deadline& deadline) {
   if (port_ == nullptr) {
+    unsent_ = true;
     return core_->why_lost();
   }
   counters_->calls.Add();
   const bool timed = ++exchanges_ % kSampleCalls == 0;
   const TimePoint begin = timed ? steady_clock::now() : TimePoint{};
   const bool bulk = request.in.length != 0 || request.out.length != 0;
+  bool sent = false;
   const auto exchange = [&]() -> Result<DecodedReply> {
     RETURN_IF_ERROR(MakeRoom(*port_, deadline));
     ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, port_->Begin(request, bulk ? buffer_ : nullptr, deadline));
+    sent = true;
     return port_->Await(ticket, deadline);
   };
   auto reply = exchange();
-  if (!reply.ok() && GivenUp(reply.status()) && (bulk || !under_way_.empty())) {
-    ReplaceBuffer();
+  if (!reply.ok()) [[unlikely]] {
+    unsent_ = !sent;
+    if (GivenUp(reply.status()) && (bulk || !under_way_.empty())) {
+      ReplaceBuffer();
+    }
   }
   if (timed) {
     call_latency_.Record(NanosecondsSince(begin));

@@ -32,6 +32,7 @@ class ChannelImpl final : public Channel {
   uint64_t voids() const override { return voids_; }
   Status Write(RegionOffset offset, std::span<const std::byte> data) override;
   Result<CallReply> Call(const CallRequest& request) override;
+  bool unsent() const override { return unsent_; }
   Status Post(const CallRequest& request, LateReply late) override;
   Status AwaitPosted() override;
   void AfterGivenUp(LateReply late) override;
@@ -88,6 +89,7 @@ class ChannelImpl final : public Channel {
   Histogram& miss_latency_;
   Histogram& call_latency_;
   uint64_t exchanges_ = 0;
+  bool unsent_ = false;  // of the last one that failed
   std::shared_ptr<ChannelCounters> counters_;
   std::shared_ptr<RegisteredBuffer> buffer_;
   std::unique_ptr<RpcPort> port_;                // null: detached

@@ -232,7 +232,7 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
   // Now that the server has something to do.
   PollSends();
   if (Status posted = PostConsumed(); !posted.ok()) {
-    return Break(std::move(posted));
+    [[maybe_unused]] const Status kept = Break(std::move(posted));  // Await says so: the request was sent
   }
   return Ticket{.slot = slot, .call = call};
 }

@@ -56,7 +56,8 @@ class RpcPort {
   RpcPort(const RpcPort&) = delete;
   RpcPort& operator=(const RpcPort&) = delete;
 
-  // Sends a request. `buffer` is what it names, kept as long as the server may reach into it; null: nothing.
+  // Sends a request. `buffer` is what it names, kept as long as the server may reach into it; null: nothing. After an
+  // error it was not sent.
   Result<Ticket> Begin(const Request& request, std::shared_ptr<RegisteredBuffer> buffer, Deadline& deadline);
   // Its reply; the body stays valid until the next Begin. After an error the ticket is void.
   Result<DecodedReply> Await(const Ticket& ticket, Deadline& deadline, bool soon = true);

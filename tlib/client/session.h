@@ -130,6 +130,8 @@ class Channel {
   // Raw write of bytes in buffer() to the region, where the server's service allows it.
   virtual Status Write(RegionOffset offset, std::span<const std::byte> data) = 0;
   virtual Result<CallReply> Call(const CallRequest& request) = 0;
+  // Of the last Call, which has failed with ENOTCONN: it was not sent, so the server has nothing of it.
+  virtual bool unsent() const = 0;
   // Sends a request and waits for nothing. No bulk bytes come back, and no more than kMaxInline go, which are copied.
   // `late` (may be null: the reply is of no interest) is called as AfterGivenUp's is. EAGAIN: as many calls are
   // unanswered as there are credits; `late` is not called then, nor with any other error.

@@ -390,6 +390,25 @@ TEST(Reconnect, NoReconnection_IsEioAtOnce) {
   a.Close(file);
 }
 
+// In a session whose server knows nothing of earlier ones: it has to be sure that this is the first time.
+TEST(Reconnect, NoReconnection_WhatIsAskedOfTheNextServerIsDone) {
+  MemoryVolume volume(kVolumeBytes);
+  volume.SetReconnect(std::chrono::seconds(0));
+  Mount a(volume);
+  const auto noticing = a.fs->OpenLane();
+  ASSERT_TRUE(noticing.ok()) << noticing.status().ToString();
+  volume.Kill();
+  EXPECT_EQ(a.fs->StatFs(**noticing, kRootInode).status().code(), EIO);
+  const auto later = a.fs->OpenLane();
+  ASSERT_TRUE(later.ok()) << later.status().ToString();
+  volume.Restart();
+  ASSERT_TRUE(Eventually([&] { return a.Metric("link_reconnections_total") == 1; }, std::chrono::seconds(20)));
+  const auto made = a.fs->MakeDirectory(*a.lane, kRoot, kRootInode, "d", 0755);
+  EXPECT_TRUE(made.ok()) << made.status().ToString();
+  const auto made_later = a.fs->MakeDirectory(**later, kRoot, kRootInode, "e", 0755);
+  EXPECT_TRUE(made_later.ok()) << made_later.status().ToString();
+}
+
 TEST(Reconnect, WaitingCall_IsInterrupted) {
   MemoryVolume volume(kVolumeBytes);
   Mount a(volume);

@@ -125,7 +125,9 @@ TEST_F(InterruptTest, Abandon_EndsWaitsOfEveryChannel) {
   });
   EXPECT_EQ(client_.channel->Call({.opcode = kWithhold, .body = {}, .in = {}, .out = {}}).status().code(), ENOTCONN);
   other.join();
+  EXPECT_FALSE(client_.channel->unsent()) << "the server has it";
   EXPECT_EQ(Echo(1).status().code(), ENOTCONN);
+  EXPECT_TRUE(client_.channel->unsent());
 }
 
 TEST_F(InterruptTest, Detach_TellsTheAnswersThatHadCome) {
@@ -168,6 +170,7 @@ TEST_F(InterruptTest, Detach_AnswersAsTheLostSessionAndKeepsTheBuffer) {
   EXPECT_EQ(client_.channel->buffer().data(), buffer.data());
   EXPECT_EQ(buffer.back(), std::byte{7});
   EXPECT_EQ(Echo(1).status().code(), ENOTCONN);
+  EXPECT_TRUE(client_.channel->unsent());
   EXPECT_EQ(client_.channel->Post({.opcode = kEcho, .body = {}, .in = {}, .out = {}}).code(), ENOTCONN);
   const client::ReadRequest read{.offset = {0}, .length = 64, .destination = buffer.data()};
   EXPECT_EQ(client_.channel->Read({&read, 1}).code(), ENOTCONN);
