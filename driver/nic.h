@@ -135,8 +135,8 @@ struct WorkCompletion {
 // ---------------------------------------------------------------------------------------------------------------
 // Objects.
 
-// Memory that any peer may be allowed to reach. The seam allocates it, because the software RNIC hands it over as a
-// descriptor: sealed against shrinking, locked where the limits allow, every byte allocated before use.
+// Memory that any peer may reach, and that can be mapped twice: MAP_SHARED. The seam allocates it: the software RNIC
+// hands it over as a descriptor: sealed against shrinking, locked where the limits allow, every byte there before use.
 class Memory {
  public:
   virtual ~Memory() = default;

@@ -38,7 +38,8 @@ constexpr Access kRemoteChange = Access::kRemoteWrite | Access::kRemoteAtomic;
 
 Result<std::unique_ptr<Memory>> Allocations::Allocate(std::shared_ptr<Allocations> self, const MemoryOptions& options) {
   const size_t size = (options.bytes + kPageSize - 1) & ~(kPageSize - 1);
-  void* const at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  // Shared: as Nic::AllocateMemory has it.
+  void* const at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (at == MAP_FAILED) {
     return ErrnoStatus("allocate " + std::to_string(size) + " bytes");
   }

@@ -5,8 +5,13 @@
 #include <linux/fuse.h>
 #include <sys/mman.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "driver/softnic/softnic.h"
+#include "driver/verbs/memory.h"
 
 namespace termfs::mount {
 namespace {
@@ -46,6 +51,27 @@ TEST(FuseCommand, UseBuffer_AnotherOneWhereTheFormerWas) {
   PutReply(**command, "after!");
   EXPECT_EQ(Text(second, 6), "after!");
   munmap(second.data(), kBytes);
+}
+
+// What a lane's buffer can be.
+TEST(FuseCommand, UseBuffer_OfEveryNic) {
+  const auto nic = driver::CreateSoftNic();
+  ASSERT_TRUE(nic.ok());
+  const auto allocations = std::make_shared<driver::verbs::Allocations>();
+  std::pair<const char*, Result<std::unique_ptr<driver::Memory>>> memories[] = {
+      {"softnic", (*nic)->AllocateMemory({.bytes = kBytes})},
+      {"verbs", allocations->Allocate(allocations, {.bytes = kBytes})}};
+  for (auto& [name, memory] : memories) {
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(memory.ok()) << memory.status().ToString();
+    const std::span<std::byte> buffer((*memory)->data(), (*memory)->size());
+    const auto command = FuseCommand::Create(0, kBytes);
+    ASSERT_TRUE(command.ok());
+    const Status used = (*command)->UseBuffer(buffer, 1);
+    ASSERT_TRUE(used.ok()) << used.ToString();
+    PutReply(**command, "stored");
+    EXPECT_EQ(Text(buffer, 6), "stored");
+  }
 }
 
 }  // namespace
