@@ -131,6 +131,9 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   bool PeerServes() const;
   RemoteRegion* FindRemote(RKey rkey);
   RemoteRegion* FindRemoteSlow(RKey rkey);
+  // Unmaps the regions that the peer has deregistered, but for those that SharedView has shown. Whoever still names one
+  // is told that by the peer. REQUIRES: no operation is in the middle of one.
+  void ForgetRegions();
   // The region behind the request's key, ready for `access` to its range; null: see the outcome.
   RemoteRegion* Reach(const SendWorkRequest& request, uint64_t length, Access access, Progressing& progress,
                       Outcome* outcome);
@@ -171,6 +174,8 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   LocalKeys local_keys_;
   std::array<RemoteRegion*, 16> remote_cache_{};
   std::unordered_map<uint32_t, std::unique_ptr<RemoteRegion>> remote_;
+  size_t forget_at_ = 0;       // when there are so many, those that are gone are looked for
+  std::vector<RKey> shown_;    // by SharedView
   uint32_t awaited_rkey_ = 0;  // of the request on its way; 0: none
   bool answer_failed_ = false;
 

@@ -15,6 +15,7 @@ namespace {
 // How long the peer's RNIC thread, or its fault handler, may take. Its death is noticed at once; this is for a process
 // that was stopped.
 constexpr std::chrono::seconds kAnswerTimeout{5};
+constexpr size_t kFewRegions = 2;
 
 }  // namespace
 
@@ -24,6 +25,18 @@ RemoteRegion* SoftQueuePair::FindRemoteSlow(RKey rkey) {
     return nullptr;
   }
   return remote_cache_[rkey.value % remote_cache_.size()] = found->second.get();
+}
+
+void SoftQueuePair::ForgetRegions() {
+  std::erase_if(remote_, [this](const auto& entry) {
+    RemoteRegion* const region = entry.second.get();
+    if (region->valid() || std::find(shown_.begin(), shown_.end(), region->rkey()) != shown_.end()) {
+      return false;
+    }
+    std::replace(remote_cache_.begin(), remote_cache_.end(), region, static_cast<RemoteRegion*>(nullptr));
+    return true;
+  });
+  forget_at_ = std::max(kFewRegions, 2 * remote_.size());  // so that many that are in use cost no more each
 }
 
 inline bool SoftQueuePair::PeerServes() const {
@@ -59,6 +72,9 @@ SoftQueuePair::Outcome SoftQueuePair::Resolve(RKey rkey, Progressing& progress) 
   }
   awaited_rkey_ = rkey.value;
   answer_failed_ = false;
+  if (remote_.size() >= forget_at_) {
+    ForgetRegions();
+  }
   return Block(progress, Wait::kResolve, kAnswerTimeout);
 }
 
@@ -284,6 +300,9 @@ Result<std::span<const std::byte>> SoftQueuePair::SharedView(RKey rkey) {
   }
   if (region->has_pages()) {
     return Status::Error(ENOTSUP, "map a region that has a page table");
+  }
+  if (std::find(shown_.begin(), shown_.end(), rkey) == shown_.end()) {
+    shown_.push_back(rkey);
   }
   return std::span<const std::byte>(region->At(0), region->size());
 }

@@ -5,6 +5,9 @@
 // software RNIC.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "tests/unit/driver/softnic/connection.h"
@@ -421,6 +424,73 @@ TEST(SoftCompletionQueue, GatherWakeUps_OfAPairThatIsGoneAreForgotten) {
   WorkCompletion completion;
   EXPECT_EQ(connection.server.queue->Poll({&completion, 1}), 0U);
   connection.client.queue->Disarm();
+}
+
+// A region of memory of its own, which `client` has reached.
+std::unique_ptr<MemoryRegion> Reached(Connection& c, std::unique_ptr<Memory>& memory) {
+  memory = c.server.nic->AllocateMemory({.bytes = 4096}).value();
+  auto region = c.server.domain->RegisterMemory(memory->data(), memory->size(), kAllAccess).value();
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaWrite, 0, 8, region->rkey(), 0)), WcStatus::kSuccess);
+  return region;
+}
+
+TEST(SoftQueuePair, Remote_RegionsThatAreGoneAreUnmapped) {
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>(), '\n');
+  };
+  Connection c;
+  const Result<std::span<const std::byte>> view = c.client.pair->SharedView(c.server.region->rkey());
+  ASSERT_TRUE(view.ok());
+  Put(c.server, 77, "x");
+  c.server.region.reset();
+  std::unique_ptr<Memory> memory;
+  Reached(c, memory);
+  const auto before = mappings();
+  for (int i = 0; i < 1000; i++) {
+    Reached(c, memory);
+  }
+  EXPECT_LE(mappings(), before + 8);
+  EXPECT_EQ((*view)[77], std::byte{'x'}) << "a view is there as long as the queue pair";
+}
+
+TEST(SoftQueuePair, Remote_RegionsThatAreUsedStayMapped) {
+  Connection c;
+  std::vector<std::unique_ptr<Memory>> memories(10);
+  std::vector<std::unique_ptr<MemoryRegion>> regions;
+  for (std::unique_ptr<Memory>& memory : memories) {
+    regions.push_back(Reached(c, memory));
+  }
+  const RKey gone = regions.front()->rkey();
+  regions.erase(regions.begin());
+  std::unique_ptr<Memory> memory;
+  for (int i = 0; i < 100; i++) {
+    Reached(c, memory);
+  }
+  for (size_t i = 0; i < regions.size(); i++) {
+    Word(c.client, 0) = i;
+    EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaWrite, 0, 8, regions[i]->rkey(), 0)), WcStatus::kSuccess);
+    EXPECT_EQ(*reinterpret_cast<uint64_t*>(regions[i]->data()), i);
+  }
+  EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaWrite, 0, 8, gone, 0)), WcStatus::kRemAccessErr);
+}
+
+// Behind a send that waits until the peer has said what its key is, which is when others are forgotten.
+TEST(SoftQueuePair, Remote_RegionThatGoesWhileASendOfItWaitsIsAnAccessError) {
+  Connection c;
+  std::unique_ptr<Memory> memories[3];
+  auto first = Reached(c, memories[0]);
+  auto second = Reached(c, memories[1]);
+  memories[2] = c.server.nic->AllocateMemory({.bytes = 4096}).value();
+  const auto unknown = c.server.domain->RegisterMemory(memories[2]->data(), 4096, kAllAccess).value();
+  const SendWorkRequest requests[] = {c.client.Request(Opcode::kRdmaWrite, 0, 8, unknown->rkey(), 0),
+                                      c.client.Request(Opcode::kRdmaWrite, 0, 8, second->rkey(), 0),
+                                      c.client.Request(Opcode::kRdmaWrite, 0, 8, first->rkey(), 0)};
+  first.reset();
+  ASSERT_TRUE(c.client.pair->PostSend(requests).ok());
+  EXPECT_EQ(c.client.WaitStatus(), WcStatus::kSuccess);
+  EXPECT_EQ(c.client.WaitStatus(), WcStatus::kSuccess);
+  EXPECT_EQ(c.client.WaitStatus(), WcStatus::kRemAccessErr);
 }
 
 TEST(SoftQueuePair, Connect_MalformedEndpointIsEproto) {
