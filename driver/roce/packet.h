@@ -20,6 +20,7 @@ namespace termfs::driver::roce {
 
 inline constexpr uint16_t kUdpPort = 4791;
 inline constexpr uint16_t kDefaultPartition = 0xffff;
+inline constexpr uint8_t kLastAttempt = 127;
 inline constexpr uint32_t kSequenceMask = 0xffffff;  // of packet sequence numbers, message sequence numbers, QP numbers
 inline constexpr size_t kCrcBytes = 4;
 inline constexpr size_t kMaxHeaderBytes = 12 + 28;  // with an AtomicETH
@@ -77,7 +78,7 @@ struct Packet {
   uint32_t sequence = 0;    // packet sequence number, 24 bits
   // Of a READ request, and of its response: which time it is asked for, in 7 bits that the standard reserves. It keeps
   // a late part of one response from completing another one. A peer that knows nothing of it answers with 0.
-  uint8_t attempt = 0;
+  uint8_t attempt = 0;  // up to kLastAttempt, and on from 1
 
   uint64_t address = 0;  // WRITE first and only, READ request, atomics
   uint32_t rkey = 0;

@@ -186,7 +186,7 @@ uint64_t Requester::DonePages(const Item& item) const {
 
 void Requester::SendRead(Item& item) {
   item.done = DonePages(item);  // since GoBack more packets of the attempt before may have come
-  attempt_ = attempt_ % 127 + 1;
+  attempt_ = attempt_ % kLastAttempt + 1;
   item.attempt = attempt_;
   const uint64_t done = item.done * options_.mtu;
   Packet packet;

@@ -22,7 +22,9 @@ Responder::Responder(const ConnectionOptions& options, RemoteMemory& memory, Pac
       sink_(sink),
       completions_(completions),
       counters_(counters),
-      expected_(options.peer_first_sequence & kSequenceMask) {}
+      expected_(options.peer_first_sequence & kSequenceMask) {
+  attempts_.fill(kSequenceMask + 1);  // none
+}
 
 void Responder::Post(const RecvWorkRequest& request) {
   receives_.push_back(request);
@@ -60,10 +62,10 @@ void Responder::OnPacket(const Packet& packet) {
 void Responder::OnDuplicate(const Packet& packet) {
   switch (packet.op) {
     case Op::kReadRequest:
-      if (IsNewAttempt(packet.attempt)) {
+      if (IsNewAttempt(packet)) {
         QueueRead(packet);
       } else {
-        counters_.dropped++;  // the network doubled it: two answers of one attempt could make a mixed page
+        counters_.dropped++;  // the network doubled it
       }
       return;
     case Op::kCompareSwap:
@@ -202,12 +204,14 @@ void Responder::OnRead(const Packet& packet) {
   QueueRead(packet);
 }
 
-// Attempts count from 1 to 127 and on from 1; peers that do not count say 0. The newest and some before it are not new;
-// no more, as all that were sent since the newest may have been lost.
-bool Responder::IsNewAttempt(uint8_t attempt) const {
-  constexpr uint32_t kAttempts = 127;
-  constexpr uint32_t kOld = 32;
-  return attempt == 0 || newest_attempt_ == 0 || (newest_attempt_ + kAttempts - attempt) % kAttempts >= kOld;
+// Attempts count from 1 to 127 and on from 1; peers that do not count say 0. What was queued is not new, however many
+// were after it: two answers of one attempt could make a mixed page. Nor are the newest and some before it, of which
+// one may come late for the first time; no more, as all that were sent since the newest may have been lost.
+bool Responder::IsNewAttempt(const Packet& packet) const {
+  constexpr int kOld = 32;
+  const uint8_t attempt = packet.attempt;
+  return attempt == 0 || newest_attempt_ == 0 ||
+         (attempts_[attempt] != packet.sequence && (newest_attempt_ + kLastAttempt - attempt) % kLastAttempt >= kOld);
 }
 
 void Responder::QueueRead(const Packet& packet) {
@@ -230,6 +234,7 @@ void Responder::QueueRead(const Packet& packet) {
     return;
   }
   newest_attempt_ = packet.attempt;
+  attempts_[packet.attempt] = packet.sequence;
   answers_.push_back({.kind = Answer::Kind::kRead,
                       .sequence = packet.sequence,
                       .rkey = {packet.rkey},

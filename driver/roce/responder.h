@@ -70,7 +70,7 @@ class Responder {
   void Acknowledge();
   void Nak(AckKind kind, uint8_t value);
   void Refuse(NakCode code);
-  bool IsNewAttempt(uint8_t attempt) const;
+  bool IsNewAttempt(const Packet& packet) const;
   void QueueRead(const Packet& packet);
   uint32_t PacketsOf(uint32_t bytes) const { return bytes == 0 ? 1 : (bytes + options_.mtu - 1) / options_.mtu; }
   // One packet of it; false: the memory is not there any more.
@@ -97,7 +97,8 @@ class Responder {
   uint64_t write_offset_ = 0;
   uint32_t write_length_ = 0;
 
-  uint8_t newest_attempt_ = 0;  // of the READs that were queued
+  uint8_t newest_attempt_ = 0;                       // of the READs that were queued
+  std::array<uint32_t, kLastAttempt + 1> attempts_;  // of which sequence number each was the last time
   std::deque<Answer> answers_;
   std::array<DoneAtomic, kMaxReads> atomics_{};
   size_t next_atomic_ = 0;

@@ -52,6 +52,71 @@ TEST(RoceConnection, APageIsNeverAMixture) {
   }
 }
 
+// Asks an end for its first pages, each at once, by packets that the test makes.
+class Asker {
+ public:
+  static constexpr uint32_t kMtu = 1024;
+  static constexpr uint32_t kPackets = kPageSize / kMtu;  // of an answer
+
+  Asker() {
+    end_.out = [this](const Bytes& bytes) { answers_.push_back(Decode(bytes)->sequence); };
+  }
+  void Ask(uint32_t page, uint8_t attempt) {
+    Packet request;
+    request.op = Op::kReadRequest;
+    request.attempt = attempt;
+    request.sequence = (kFirst + page * kPackets) & kSequenceMask;
+    request.address = page % (kMemory / kPageSize) * kPageSize;
+    request.rkey = kRkey.value;
+    request.length = kPageSize;
+    end_.responder.OnPacket(request);
+  }
+  // The sequence numbers of the answers that come, no more than those of so many calls.
+  std::vector<uint32_t> Answers(int calls = 1000) {
+    while (calls-- > 0 && end_.responder.Continue()) {
+    }
+    end_.Flush();
+    return answers_;
+  }
+  uint64_t dropped() const { return end_.counters.dropped; }
+
+ private:
+  static constexpr uint32_t kFirst = kSequenceMask - 100;  // wraps on the way
+  End end_{{.queue_pair = 1, .peer = 2, .first_sequence = 0, .peer_first_sequence = kFirst, .mtu = kMtu}};
+  std::vector<uint32_t> answers_;
+};
+
+// By then a page may have been answered, in part or not at all, and the rest may be of another version.
+TEST(RoceConnection, ADoubledRequestIsAnsweredOnce_HoweverLateItComes) {
+  for (const int calls : {0, 1, 2, 1000}) {
+    for (uint32_t page = 0; page < kMaxReads; page++) {
+      Asker asker;
+      for (uint32_t i = 0; i < kMaxReads; i++) {
+        asker.Ask(i, static_cast<uint8_t>(1 + i));
+      }
+      asker.Answers(calls);
+      asker.Ask(page, static_cast<uint8_t>(1 + page));
+      std::vector<uint32_t> answers = asker.Answers();
+      EXPECT_EQ(asker.dropped(), 1U) << page;
+      ASSERT_EQ(answers.size(), size_t{kMaxReads} * Asker::kPackets) << page << " after " << calls;
+      std::sort(answers.begin(), answers.end());
+      EXPECT_EQ(std::adjacent_find(answers.begin(), answers.end()), answers.end());
+    }
+  }
+}
+
+TEST(RoceConnection, WhatIsAskedForAgainIsAnswered_HoweverManyRequestsWereLostInBetween) {
+  for (uint32_t lost = 0; lost < kMaxReads + kMaxReads / 4; lost++) {
+    for (const uint32_t first : {1U, 60U, 127U}) {
+      Asker asker;
+      asker.Ask(0, static_cast<uint8_t>(first));
+      asker.Ask(0, static_cast<uint8_t>((first + lost) % kLastAttempt + 1));
+      EXPECT_EQ(asker.dropped(), 0U) << lost;
+      EXPECT_EQ(asker.Answers().size(), Asker::kPackets);
+    }
+  }
+}
+
 // What a validated READ stands on: the second look is not taken before the first one is complete, whatever is lost.
 TEST(RoceConnection, AFencedReadStartsWhenThoseBeforeItAreComplete) {
   constexpr uint64_t kFenced = 40 * kPageSize;
