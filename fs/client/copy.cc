@@ -57,6 +57,9 @@ Result<VolumeClient::CopiedPart> VolumeClient::CopyPart(Lane& lane, const FileCo
   const auto reply = Call(lane, kFsCopy, Encode<wire::Copy>(body), {}, {}, kOnce);
   kept_.NoteOwnChange();
   if (!reply.ok()) {
+    if (GivenUp(reply.status())) {  // it may be carried out
+      copy.to->cache->writes().Wrote(Of(lane).generation());
+    }
     AfterFailure(lane, reply.status(), copy.to->cache);
     return reply.status();
   }

@@ -170,4 +170,20 @@ TEST_F(LostWrites, CopySentAgain_IsThere) {
   a.Close(to);
 }
 
+TEST_F(LostWrites, CopyThatWasGivenUp_CountsAsWritten) {
+  OpenFile* const from = a.Create("from");
+  OpenFile* const to = a.Create("to");
+  ASSERT_TRUE(a.Write(from, 0, "source").ok());
+  ASSERT_EQ(Sync(from), 0);
+  volume.tlib().GiveUp(kFsCopy);
+  const auto copied = a.fs->Copy(*a.lane, {.from = from, .from_offset = 0, .to = to, .to_offset = 2, .length = 100});
+  EXPECT_EQ(copied.status().code(), ETIMEDOUT);
+  RestartWithoutMemory();
+  EXPECT_EQ(Sync(to), EIO);
+  EXPECT_EQ(Sync(to), 0);
+  EXPECT_EQ(Sync(from), 0);
+  a.Close(from);
+  a.Close(to);
+}
+
 }  // namespace termfs::fs
