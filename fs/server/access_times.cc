@@ -9,7 +9,7 @@
 
 namespace termfs::fs::server {
 
-void FileService::NoteAccess(const Request& request, Inode& inode, Keep knows) {
+void FileService::NoteAccess(Inode& inode, uint64_t knows) {
   const Nanoseconds now = Now();
   {
     MutexLock lock(inode.mutex);
@@ -21,7 +21,7 @@ void FileService::NoteAccess(const Request& request, Inode& inode, Keep knows) {
       reclaimer_.NoteDirty(inode.ino);
     }
   }
-  coherence_.Recall(request.session, {inode.ino}, {}, knows);
+  coherence_.Recall(knows, {inode.ino}, {});
 }
 
 void FileService::NoteAccess(const Request& request, const metadata::Attributes& attributes) {
@@ -31,7 +31,7 @@ void FileService::NoteAccess(const Request& request, const metadata::Attributes&
                       now) &&
       request.Blocking([&] { return names_.SetAccessTime(attributes.ino, now); }).ok()) {
     reclaimer_.NoteChange();
-    coherence_.Recall(request.session, {attributes.ino}, {});
+    coherence_.Recall(request.session.id, {attributes.ino}, {});
   }
 }
 

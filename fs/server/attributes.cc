@@ -136,7 +136,7 @@ Result<Bytes> FileService::Set(const Request& request) {
   if (Has(body.what, wire::SetField::Mode) && has_acl) {
     coherence_.CountAllAsHolders(body.ino);
   }
-  coherence_.Recall(request.session, {body.ino}, {});  // also when it failed: part of it may be done
+  coherence_.Recall(request.session.id, {body.ino}, {});  // also when it failed: part of it may be done
   RETURN_IF_ERROR(attributes.status());
   return ReplyAttributes(*attributes, granting);
 }
@@ -198,7 +198,7 @@ Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire
   hold.Leave();
   reclaimer_.NoteChange();
   if (sets_size) {
-    coherence_.DropPages(request.session, *inode);
+    coherence_.DropPages(*inode, request.session.id);
   }
   return attributes;
 }

@@ -80,7 +80,7 @@ void Coherence::RevokeOwn(Inode& inode, uint64_t session) {
 Status Coherence::RevokeOne(uint64_t session, const RevokeBody& body) {
   revocations_.Add();
   const auto reply = server().CallClient({session}, kFsRevoke, AsBytes(body), timeouts_.revoke);
-  return reply.ok() ? Status::Ok() : Expel(nullptr, session, "it did not give up an extent map in time");
+  return reply.ok() ? Status::Ok() : Expel(session, "it did not give up an extent map in time");
 }
 
 std::vector<PageHolder> Coherence::HoldersOf(Inode& inode, uint64_t writer) {
@@ -123,7 +123,7 @@ std::vector<PageHolder> Coherence::HoldersOf(Inode& inode, uint64_t writer) {
   return holders;
 }
 
-void Coherence::DropPages(const Session& asker, Inode& inode, const std::vector<PageHolder>& holders) {
+void Coherence::DropPages(Inode& inode, const std::vector<PageHolder>& holders) {
   std::map<uint64_t, const PageHolder*> by_session;
   std::vector<uint64_t> sessions;
   for (const PageHolder& holder : holders) {
@@ -133,19 +133,16 @@ void Coherence::DropPages(const Session& asker, Inode& inode, const std::vector<
   const Status done = ForEach(sessions, [&](uint64_t session) {
     const PageHolder& holder = *by_session.at(session);
     if (holder.pages) {
-      return DropPagesOf(asker, inode, session, holder.attributes);
+      return DropPagesOf(inode, session, holder.attributes);
     }
     // Attributes alone: a kernel that is asked to drop pages waits for those that are being read.
     Recalled recalled{.message = {}, .grants = holder.attributes};
     recalled.message.inodes.push_back(inode.ino);
-    RecallOne(&asker, session, recalled);
+    RecallOne(session, recalled);
     return Status::Ok();
   });
   if (!done.ok()) {
     LOG_WARNING("pages of inode {}: {}", inode.ino, done.ToDebugString());
-  }
-  if (asker.expelled.load(std::memory_order_relaxed)) {
-    return;  // they may have them still
   }
   MutexLock lock(inode.mutex);
   for (const PageHolder& holder : holders) {
@@ -156,8 +153,7 @@ void Coherence::DropPages(const Session& asker, Inode& inode, const std::vector<
   }
 }
 
-Status Coherence::DropPagesOf(const Session& asker, Inode& inode, uint64_t session,
-                              const std::vector<GrantTable::Holder>& attributes) {
+Status Coherence::DropPagesOf(Inode& inode, uint64_t session, const std::vector<GrantTable::Holder>& attributes) {
   invalidations_.Add();
   uint64_t number = 0;
   const auto encode = [&](uint64_t ticket) {
@@ -180,11 +176,11 @@ Status Coherence::DropPagesOf(const Session& asker, Inode& inode, uint64_t sessi
       std::erase(opener->second.drops, number);
     }
   }
-  Status gone =
-      answer != Reply::kNone ? Status::Ok() : Expel(&asker, session, "its kernel did not drop cached pages in time");
-  if (answer == Reply::kDone || AwaitEndOf(&asker, session, attributes)) {
-    grants_.Remove(attributes);
+  Status gone = answer != Reply::kNone ? Status::Ok() : Expel(session, "its kernel did not drop cached pages in time");
+  if (answer != Reply::kDone) {
+    AwaitEndOf(session, attributes);
   }
+  grants_.Remove(attributes);
   return gone;
 }
 
@@ -265,12 +261,11 @@ bool Coherence::BeginExpel(uint64_t session, const char* why) {
   return true;
 }
 
-Status Coherence::Expel(const Session* asker, uint64_t session, const char* why) {
+Status Coherence::Expel(uint64_t session, const char* why) {
   if (!BeginExpel(session, why)) {
     return Status::Ok();
   }
-  return sessions_.WaitUntilGone(session, steady_clock::now() + timeouts_.expel,
-                                 asker != nullptr ? &asker->expelled : nullptr);
+  return sessions_.WaitUntilGone(session, steady_clock::now() + timeouts_.expel);
 }
 
 Status Coherence::ForEach(const std::vector<uint64_t>& sessions, const std::function<Status(uint64_t)>& one) {

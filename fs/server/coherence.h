@@ -50,9 +50,6 @@ struct PageHolder {
   std::vector<GrantTable::Holder> attributes{};
 };
 
-// Whose kernel is not called: that of who makes the change, or nobody's.
-enum class Keep : uint8_t { kAsker, kNobody };
-
 struct CoherenceTimeouts {
   std::chrono::milliseconds revoke{3000};
   std::chrono::milliseconds invalidate{5000};
@@ -81,28 +78,24 @@ class Coherence final : public Newborns::Sessions {
   // Openers whose kernels may have pages, but `writer`; and of those that ever had, who may have attributes. Of
   // sessions that have ended everybody may have both who may have attributes.
   std::vector<PageHolder> HoldersOf(Inode& inode, uint64_t writer);
-  // Has their kernels drop all of that. They have no lease then, unless they took another one meanwhile. Returns when
-  // they have, or `asker` is expelled. REQUIRES: not in the gate.
-  void DropPages(const Session& asker, Inode& inode, const std::vector<PageHolder>& holders);
-  void DropPages(const Session& asker, Inode& inode) { DropPages(asker, inode, HoldersOf(inode, asker.id)); }
+  // Has their kernels drop all of that. They have no lease then, unless they took another one meanwhile. REQUIRES: not
+  // in the gate.
+  void DropPages(Inode& inode, const std::vector<PageHolder>& holders);
+  void DropPages(Inode& inode, uint64_t writer) { DropPages(inode, HoldersOf(inode, writer)); }
 
-  // Has the kernels of all sessions but `keep` drop the attributes of `inodes` (0: none) and the `entries`, there or
-  // not. Returns when they have, or `asker` is expelled: others wait for its end, and nobody for its answer. REQUIRES:
-  // the change is committed; nothing is held, no gate either.
+  // Has the kernels of all sessions but `keep` (0: of all) drop the attributes of `inodes` (0: none) and the `entries`,
+  // there or not. REQUIRES: the change is committed; nothing is held, no gate either.
   struct EntryName {
     uint64_t parent;
     std::string_view name;
   };
   // Waits first as AwaitEarlier does.
-  void Recall(const Session& asker, std::initializer_list<uint64_t> inodes, std::initializer_list<EntryName> entries,
-              Keep keep = Keep::kAsker);
-  // Until no client of an earlier start may hold anything: what they hold is not known. ECANCELED: `asker` (may be
-  // null) is expelled.
-  Status AwaitEarlier(const Session* asker);
+  void Recall(uint64_t keep, std::initializer_list<uint64_t> inodes, std::initializer_list<EntryName> entries);
+  // Until no client of an earlier start may hold anything: what they hold is not known.
+  void AwaitEarlier();
   bool AnyEarlier() { return clients_.AnyHolds(); }
-  // For a change that nobody waits for: of those of an earlier start each sees it when its time is over. `asker`: may
-  // be null; `keep`: a session, or 0.
-  void RecallWithoutWait(const Session* asker, uint64_t keep, std::initializer_list<uint64_t> inodes,
+  // For a change that nobody waits for: of those of an earlier start each sees it when its time is over.
+  void RecallWithoutWait(uint64_t keep, std::initializer_list<uint64_t> inodes,
                          std::initializer_list<EntryName> entries);
   // Every session whose kernel caches counts as a holder of these attributes from now on: for what kernels keep beside
   // attributes without being granted it, and without a time, which is access control lists.
@@ -136,25 +129,21 @@ class Coherence final : public Newborns::Sessions {
     Reply reply = Reply::kNone;
   };
   Status RevokeOne(uint64_t session, const RevokeBody& body);
-  Status DropPagesOf(const Session& asker, Inode& inode, uint64_t session,
-                     const std::vector<GrantTable::Holder>& attributes);
+  Status DropPagesOf(Inode& inode, uint64_t session, const std::vector<GrantTable::Holder>& attributes);
   struct Recalled {
     wire::RecallT message;
     std::vector<GrantTable::Holder> grants;
   };
-  void RecallOne(const Session* asker, uint64_t session, Recalled& recalled);
+  void RecallOne(uint64_t session, Recalled& recalled);
   // Calls the session with a message that holds a ticket, and waits until it has acknowledged that.
   Reply CallAndWait(uint64_t session, Opcode opcode, const std::function<std::vector<std::byte>(uint64_t)>& encode,
                     std::chrono::milliseconds timeout);
   bool ProcessIsGone(uint64_t session) EXCLUDES(mutex_);
-  // Until what a session that has ended was granted has ended, too, or its process has. False: `asker` (may be null) is
-  // expelled, and the session may hold it still.
-  bool AwaitEndOf(const Session* asker, uint64_t session, const std::vector<GrantTable::Holder>& granted)
-      EXCLUDES(mutex_);
+  // Until what a session that has ended was granted has ended, too, or its process has.
+  void AwaitEndOf(uint64_t session, const std::vector<GrantTable::Holder>& granted) EXCLUDES(mutex_);
   // Takes out those of sessions that have not ended, or that are of the client of `writer`.
   void KeepLeft(uint64_t writer, std::vector<GrantTable::Holder>& granted) EXCLUDES(mutex_);
-  // Waits for its end. ECANCELED: `asker` (may be null) is expelled, too.
-  Status Expel(const Session* asker, uint64_t session, const char* why);
+  Status Expel(uint64_t session, const char* why);
   // Calls `one` for each session, side by side; the first error.
   Status ForEach(const std::vector<uint64_t>& sessions, const std::function<Status(uint64_t)>& one);
   tlib::server::Server& server() { return *server_.load(std::memory_order_acquire); }

@@ -76,12 +76,11 @@ Result<Bytes> FileService::CopyAs(const Request& request, const wire::CopyT& bod
   const Status copied = CopyInGate(request, body, work);
   if (work.done > 0 || work.reached > 0) {
     // The writer's kernel knows of size and times if all went well, of the mode it does not.
-    coherence_.Recall(request.session, {work.target.ino}, {},
-                      work.cleared || !copied.ok() ? Keep::kNobody : Keep::kAsker);
-    coherence_.DropPages(request.session, work.target);
+    coherence_.Recall(work.cleared || !copied.ok() ? 0 : request.session.id, {work.target.ino}, {});
+    coherence_.DropPages(work.target, request.session.id);
   }
   if (work.done > 0 && !body.keeps_atime) {
-    NoteAccess(request, work.source, Keep::kNobody);
+    NoteAccess(work.source, 0);
   }
   RETURN_IF_ERROR(copied);
   copies_.Add();

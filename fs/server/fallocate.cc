@@ -28,10 +28,10 @@ Result<Bytes> FileService::Allocate(const Request& request) {
   const uint64_t end = body.offset + body.length;
   ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
   const Status done = AllocateInGate(request, *inode, what, body.offset, end, keep_size, body.dropped);
-  coherence_.Recall(request.session, {inode->ino}, {});  // also when it failed: part of it may be done
+  coherence_.Recall(request.session.id, {inode->ino}, {});  // also when it failed: part of it may be done
   RETURN_IF_ERROR(done);
   if (what != 0) {
-    coherence_.DropPages(request.session, *inode);
+    coherence_.DropPages(*inode, request.session.id);
   }
   return Bytes{};
 }

@@ -26,7 +26,7 @@ Result<InodeRef> FileService::FindOpen(const Request& request, uint64_t ino) {
     return inode->size == 0;
   }();
   if (is_empty && coherence_.AnyEarlier()) {
-    RETURN_IF_ERROR(coherence_.AwaitEarlier(&request.session));
+    coherence_.AwaitEarlier();
     RETURN_IF_ERROR(AwaitFirst(request, ino));
   }
   return inode;
@@ -53,7 +53,7 @@ Result<Bytes> FileService::Open(const Request& request) {
   }
   const int done = request.receipt != nullptr ? O_TRUNC : 0;
   if (done != 0) {
-    coherence_.Recall(request.session, {body.ino}, {});
+    coherence_.Recall(request.session.id, {body.ino}, {});
   }
   return OpenInode(request, body.ino, body.flags & ~done, body.caches);
 }
@@ -96,10 +96,10 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
       ASSIGN_OR_RETURN(GateHold hold, EnterToChange(request, *inode, GateMode::kExclusive));
       RETURN_IF_ERROR(Truncate(request, *inode, 0, false));
       hold.Leave();
-      coherence_.DropPages(request.session, *inode);
+      coherence_.DropPages(*inode, request.session.id);
       return Status::Ok();
     }();
-    coherence_.Recall(request.session, {ino}, {});
+    coherence_.Recall(request.session.id, {ino}, {});
     attributes = truncated.ok() ? request.Blocking([&] { return names_.GetAttr(ino); }) : truncated;
   }
   if (!attributes.ok()) {

@@ -34,7 +34,7 @@ bool FileService::HasQuota(uint64_t ino) {
 }
 
 Status FileService::AwaitAllFirst(const Request& request) {
-  RETURN_IF_ERROR(coherence_.AwaitEarlier(&request.session));
+  coherence_.AwaitEarlier();
   return newborns_.any() ? newborns_.SettleAll(AskerOf(request)) : Status::Ok();
 }
 
@@ -65,7 +65,7 @@ Result<bool> FileService::AwaitFirst(const Request& request, bool may_come, cons
   if (!may_come || read.type() != metadata::FileType::kRegular || read.size != 0) {
     return false;
   }
-  RETURN_IF_ERROR(coherence_.AwaitEarlier(&request.session));
+  coherence_.AwaitEarlier();
   RETURN_IF_ERROR(AwaitFirst(request, read.ino));
   return true;
 }

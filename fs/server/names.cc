@@ -122,7 +122,7 @@ Result<Bytes> FileService::Make(const Request& request) {
   ASSIGN_OR_RETURN(const auto made, std::move(attributes));
   reclaimer_.NoteChange();
   const metadata::Attributes granted = again ? made : GrantAttributes(granting, made);
-  coherence_.Recall(request.session, {body.parent}, {{body.parent, body.name}});
+  coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
   return ReplyChange(request, granted, granting, body.parent);
 }
 
@@ -141,7 +141,7 @@ Result<Bytes> FileService::Create(const Request& request) {
     }
     ASSIGN_OR_RETURN(const auto made, std::move(again));
     Granting nothing(coherence_.grants(), request.session);  // as for what Make has made before
-    coherence_.Recall(request.session, {body.parent}, {{body.parent, body.name}});
+    coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
     return DescribeOpened(request, made, body.parent, nothing);
   }
   const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
@@ -157,7 +157,7 @@ Result<Bytes> FileService::Create(const Request& request) {
       reclaimer_.NoteChange();
       const metadata::Attributes granted = GrantAttributes(granting, *made);
       auto reply = DescribeOpened(request, granted, body.parent, granting);
-      coherence_.Recall(request.session, {body.parent}, {{body.parent, body.name}});
+      coherence_.Recall(request.session.id, {body.parent}, {{body.parent, body.name}});
       return reply;
     }
     if (made.status().code() == EDQUOT && !waited && MayGetRoom(made.status())) {
@@ -234,7 +234,7 @@ Result<Bytes> FileService::Link(const Request& request) {
   ASSIGN_OR_RETURN(const auto linked,
                    again ? request.Blocking([&] { return names_.GetAttr(body.ino); }) : AddLink(request, body));
   NoteChanged(body.ino, linked.ctime);
-  coherence_.Recall(request.session, {body.ino, body.parent}, {{body.parent, body.name}});
+  coherence_.Recall(request.session.id, {body.ino, body.parent}, {{body.parent, body.name}});
   return ReplyChange(request, linked, granting, body.parent);
 }
 
@@ -269,7 +269,7 @@ Result<metadata::Attributes> FileService::AddLink(const Request& request, const 
 }
 
 Result<Bytes> FileService::ReplyRemoved(const Request& request, uint64_t parent, std::string_view name, uint64_t ino) {
-  coherence_.Recall(request.session, {ino, parent}, {{parent, name}});
+  coherence_.Recall(request.session.id, {ino, parent}, {{parent, name}});
   wire::AttributesReplyT reply;
   if (ino != 0) {
     reply.changed.push_back(ino);
@@ -328,7 +328,7 @@ Result<Bytes> FileService::Rename(const Request& request) {
       return Status::Error(EINVAL, "unknown rename flags");
   }
   if (request.receipt != nullptr) {
-    coherence_.Recall(request.session, {body.parent, body.new_parent},
+    coherence_.Recall(request.session.id, {body.parent, body.new_parent},
                       {{body.parent, body.name}, {body.new_parent, body.new_name}});
     return Encode<wire::AttributesReply>({});
   }
@@ -355,7 +355,7 @@ Result<Bytes> FileService::Rename(const Request& request) {
   NoteChanged(renamed.ino, now);
   NoteChanged(renamed.exchanged, now);
   AfterRemoval(renamed.replaced, now);
-  coherence_.Recall(request.session,
+  coherence_.Recall(request.session.id,
                     {renamed.ino, renamed.replaced.ino, renamed.exchanged, body.parent, body.new_parent},
                     {{body.parent, body.name}, {body.new_parent, body.new_name}});
   return Encode<wire::AttributesReply>(reply);

@@ -116,7 +116,7 @@ wire::Caching FileService::LeaseAtOpen(Inode& inode, const Session& session) {
 Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode, GateMode mode) {
   // Of an earlier start anybody may have pages. They do not wait for themselves: a first write comes before that.
   if (request.session.client == 0 || clients_.HasResumed(request.session.client)) {
-    RETURN_IF_ERROR(coherence_.AwaitEarlier(&request.session));
+    coherence_.AwaitEarlier();
   }
   const Waiting waiting(inode);
   for (int round = 0;; ++round) {
@@ -126,10 +126,7 @@ Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode
       return hold;
     }
     hold.Leave();
-    coherence_.DropPages(request.session, inode, holders);
-    if (request.session.expelled.load(std::memory_order_relaxed)) {
-      return Status::Error(ECANCELED, "the session is gone");
-    }
+    coherence_.DropPages(inode, holders);
   }
 }
 

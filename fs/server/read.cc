@@ -20,7 +20,7 @@ Result<Bytes> FileService::Read(const Request& request) {
   ASSIGN_OR_RETURN(const InodeRef inode, FindOpen(request, body.ino));
   reads_.Add();
   if ((body.flags & kReadKeepsAccessTime) == 0) {
-    NoteAccess(request, *inode, Keep::kAsker);
+    NoteAccess(*inode, request.session.id);
   }
   constexpr int kAttempts = 1000;  // each lost to a truncation or a punched hole
   for (int attempt = 0; attempt < kAttempts; ++attempt) {

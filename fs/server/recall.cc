@@ -20,8 +20,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{10};  // whether a process has ended
 
-bool IsExpelled(const Session* asker) { return asker != nullptr && asker->expelled.load(std::memory_order_relaxed); }
-
 bool Ended(const UniqueFd& process) {
   pollfd ready{.fd = process.get(), .events = POLLIN, .revents = 0};
   return poll(&ready, 1, 0) > 0;
@@ -29,24 +27,19 @@ bool Ended(const UniqueFd& process) {
 
 }  // namespace
 
-void Coherence::Recall(const Session& asker, std::initializer_list<uint64_t> inodes,
-                       std::initializer_list<EntryName> entries, Keep keep) {
-  if (AwaitEarlier(&asker).ok()) {
-    RecallWithoutWait(&asker, keep == Keep::kAsker ? asker.id : 0, inodes, entries);
-  }
+void Coherence::Recall(uint64_t keep, std::initializer_list<uint64_t> inodes,
+                       std::initializer_list<EntryName> entries) {
+  AwaitEarlier();
+  RecallWithoutWait(keep, inodes, entries);
 }
 
-Status Coherence::AwaitEarlier(const Session* asker) {
+void Coherence::AwaitEarlier() {
   while (clients_.AnyHolds()) {
-    if (IsExpelled(asker)) {
-      return Status::Error(ECANCELED, "the session is gone");
-    }
     tlib::server::Task::ParkUntil(steady_clock::now() + kLook);
   }
-  return Status::Ok();
 }
 
-void Coherence::RecallWithoutWait(const Session* asker, uint64_t keep, std::initializer_list<uint64_t> inodes,
+void Coherence::RecallWithoutWait(uint64_t keep, std::initializer_list<uint64_t> inodes,
                                   std::initializer_list<EntryName> entries) {
   std::map<uint64_t, Recalled> by_session;
   std::vector<GrantTable::Holder> found;
@@ -82,7 +75,7 @@ void Coherence::RecallWithoutWait(const Session* asker, uint64_t keep, std::init
     sessions.push_back(session);
   }
   const Status done = ForEach(sessions, [&](uint64_t session) {
-    RecallOne(asker, session, by_session.at(session));
+    RecallOne(session, by_session.at(session));
     return Status::Ok();
   });
   TERMFS_CHECK(done.ok());
@@ -94,7 +87,7 @@ void Coherence::CountAllAsHolders(uint64_t ino) {
   }
 }
 
-void Coherence::RecallOne(const Session* asker, uint64_t session, Recalled& recalled) {
+void Coherence::RecallOne(uint64_t session, Recalled& recalled) {
   recalls_.Add();
   const auto encode = [&recalled](uint64_t ticket) {
     recalled.message.ticket = ticket;
@@ -103,25 +96,19 @@ void Coherence::RecallOne(const Session* asker, uint64_t session, Recalled& reca
   const bool done =
       sessions_.Find(session) != nullptr && CallAndWait(session, kFsRecall, encode, timeouts_.recall) == Reply::kDone;
   if (!done && grants_.LastsAny(recalled.grants)) {
-    const Status gone = Expel(asker, session, "its kernel did not drop cached attributes or names in time");
+    const Status gone = Expel(session, "its kernel did not drop cached attributes or names in time");
     if (!gone.ok()) {
       LOG_WARNING("session {}: {}", session, gone.ToDebugString());
     }
-    if (!AwaitEndOf(asker, session, recalled.grants)) {
-      return;
-    }
+    AwaitEndOf(session, recalled.grants);
   }
   grants_.Remove(recalled.grants);
 }
 
-bool Coherence::AwaitEndOf(const Session* asker, uint64_t session, const std::vector<GrantTable::Holder>& granted) {
+void Coherence::AwaitEndOf(uint64_t session, const std::vector<GrantTable::Holder>& granted) {
   while (grants_.LastsAny(granted) && !ProcessIsGone(session)) {
-    if (IsExpelled(asker)) {
-      return false;
-    }
     tlib::server::Task::ParkUntil(steady_clock::now() + kLook);
   }
-  return true;
 }
 
 void Coherence::KeepLeft(uint64_t writer, std::vector<GrantTable::Holder>& granted) {

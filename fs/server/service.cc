@@ -224,8 +224,8 @@ FileSystemStatus FileService::Space() const {
 Status FileService::Confine(uint64_t pages) {
   const NoPromises none(no_promises_);
   if (FirstMayCome()) {
-    RETURN_IF_ERROR(server_.load(std::memory_order_acquire)->RunInCoroutine([&]() -> Status {
-      RETURN_IF_ERROR(coherence_.AwaitEarlier(nullptr));
+    RETURN_IF_ERROR(server_.load(std::memory_order_acquire)->RunInCoroutine([&] {
+      coherence_.AwaitEarlier();
       return newborns_.SettleAll({});
     }));
   }
@@ -271,7 +271,7 @@ void FileService::StopBackground() {
 }
 
 void FileService::RecallLater(uint64_t ino) {
-  SpawnBackground([this, ino] { coherence_.RecallWithoutWait(nullptr, 0, {ino}, {}); });
+  SpawnBackground([this, ino] { coherence_.RecallWithoutWait(0, {ino}, {}); });
 }
 
 void FileService::SpawnBackground(std::function<void()> work) {

@@ -122,8 +122,8 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> GetAttributes(const Request& request);
   Result<Bytes> Set(const Request& request);
   // access_times.cc: of a regular file that is open; of anything else, as its attributes were just read.
-  // `knows`: whose kernel asks for the time after such an access.
-  void NoteAccess(const Request& request, Inode& inode, Keep knows);
+  // `knows`: the session whose kernel asks for the time after such an access; 0: none does.
+  void NoteAccess(Inode& inode, uint64_t knows);
   void NoteAccess(const Request& request, const metadata::Attributes& attributes);
   // `has_acl`: the mode was changed, and an access control list with it.
   Result<metadata::Attributes> SetInGate(const Request& request, wire::SetT body, bool& has_acl);

@@ -56,12 +56,12 @@ Result<Bytes> FileService::WriteOpen(const Request& request, Inode& inode, const
   // Also when it failed: part of it may be there. The writer's kernel knows of size and times, of the mode it does not.
   // Of a first write nobody of an earlier start can know anything, and its client may be one of them.
   if (first) {
-    coherence_.RecallWithoutWait(&request.session, request.session.id, {inode.ino}, {});
+    coherence_.RecallWithoutWait(request.session.id, {inode.ino}, {});
   } else {
-    coherence_.Recall(request.session, {inode.ino}, {}, work.cleared ? Keep::kNobody : Keep::kAsker);
+    coherence_.Recall(work.cleared ? 0 : request.session.id, {inode.ino}, {});
   }
   RETURN_IF_ERROR(written);
-  coherence_.DropPages(request.session, inode);
+  coherence_.DropPages(inode, request.session.id);
   writes_.Add();
   write_bytes_.Add(work.length);
   Bytes reply;

@@ -46,7 +46,7 @@ void FileService::RecallXattr(const Request& request, const wire::XattrT& body) 
   if (body.name == metadata::kAccessAcl || body.name == metadata::kDefaultAcl) {
     coherence_.CountAllAsHolders(body.ino);
   }
-  coherence_.Recall(request.session, {body.ino}, {});
+  coherence_.Recall(request.session.id, {body.ino}, {});
 }
 
 bool FileService::HasAcl(uint64_t ino) {

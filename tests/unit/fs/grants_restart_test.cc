@@ -4,7 +4,6 @@
 #include <fcntl.h>
 
 #include <atomic>
-#include <future>
 #include <set>
 #include <thread>
 
@@ -204,59 +203,6 @@ TEST(GrantsRestart, ALostSession_LeavesNothingBehindWhenItsClientIsBack) {
   const auto began = steady_clock::now();
   EXPECT_TRUE(two.Change().ok());
   EXPECT_LT(steady_clock::now() - began, kLong.lease);
-}
-
-// Its requests give up when it is expelled, or who waits for its end would wait for others' kernels, too.
-TEST(GrantsRestart, WhoIsExpelledWhileItWaitsForAKernel_IsNotWaitedForSoLong) {
-  constexpr server::CoherenceTimeouts kTimeouts{.revoke = milliseconds(50),
-                                                .expel = seconds(20),
-                                                .recall = milliseconds(20),
-                                                .lease = kLong.lease,
-                                                .drift = kLong.drift};
-  Two two(kTimeouts);
-  const uint64_t session_b = two.volume.tlib().last_session();
-  const uint64_t session_a = session_b - 1;
-  Mount c(two.volume);
-  client::OpenFile* const writer = c.Create("g");
-  ASSERT_TRUE(c.Write(writer, 0, "bytes").ok());
-  client::OpenFile* const reader = two.a.Open("g");
-  EXPECT_EQ(two.a.Read(reader, 0, 5), "bytes") << "which brings a map";
-  two.kernel_b.Stop(true);
-  two.volume.tlib().Mute(session_b);
-  std::atomic<bool> done{false};
-  std::thread change([&] {
-    EXPECT_TRUE(two.Change().ok());
-    done = true;
-  });
-  EXPECT_TRUE(Eventually([&] { return two.volume.tlib().HasEnded(session_b); })) << "it has answered nothing";
-  two.volume.tlib().Mute(session_a);
-  const auto began = steady_clock::now();
-  EXPECT_TRUE(c.Resize(c.InodeOf("g"), 0, writer).ok());
-  EXPECT_LT(steady_clock::now() - began, kTimeouts.expel);
-  EXPECT_TRUE(Eventually([&] { return two.volume.tlib().HasEnded(session_a); }));
-  std::this_thread::sleep_for(milliseconds(200));
-  EXPECT_FALSE(done) << "what it sends again waits for that kernel";
-  two.kernel_b.Stop(false);
-  EXPECT_TRUE(two.b.fs->StatFs(*two.b.lane, kRootInode).ok());
-  change.join();
-  two.a.Close(reader);
-  c.Close(writer);
-}
-
-TEST(GrantsRestart, WhoIsExpelledWhileItWaitsForThoseOfAnEarlierStart_DoesNotGoOn) {
-  MemoryVolume volume(kVolumeBytes);
-  ASSERT_TRUE(volume.names().AddClient({.client = 1000, .reconnect_seconds = 60, .caches = true}).ok());
-  server::Clients clients(volume.names(), seconds(20));
-  ASSERT_TRUE(clients.Load().ok());
-  server::SessionTable sessions;
-  MetricsRegistry metrics;
-  server::Coherence coherence(sessions, clients, Clock::System(), {}, metrics, 0);
-  server::Session asker;
-  auto waits = std::async(std::launch::async,
-                          [&] { return volume.tlib().RunInCoroutine([&] { return coherence.AwaitEarlier(&asker); }); });
-  EXPECT_EQ(waits.wait_for(milliseconds(100)), std::future_status::timeout);
-  asker.expelled = true;
-  EXPECT_EQ(waits.get().code(), ECANCELED);
 }
 
 TEST(GrantsRestart, AReplyToTheSecondAttempt_GrantsFromThatOn) {
