@@ -68,8 +68,6 @@ Result<UniqueFd> OpenFile(const std::string& path, LogLink link) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY;
   constexpr mode_t kMode = 0666;
   const std::filesystem::path whole(path);
-  std::error_code unmade;  // said by open
-  std::filesystem::create_directories(whole.parent_path(), unmade);
   UniqueFd fd;
   int refused = 0;
   if (link == LogLink::kFollowed) {
@@ -77,6 +75,9 @@ Result<UniqueFd> OpenFile(const std::string& path, LogLink link) {
   } else {
     const std::string parent = whole.has_parent_path() ? whole.parent_path().string() : ".";
     const UniqueFd directory(open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!directory.valid()) {
+      return ErrnoStatus("open the directory of the log file " + path);
+    }
     refused = IsGuarded(directory.get()) ? 0 : O_NOFOLLOW;
     // A pipe that somebody puts there is not waited for.
     fd = UniqueFd(openat(directory.get(), whole.filename().c_str(), kFlags | O_NONBLOCK | refused, kMode));
@@ -131,6 +132,8 @@ Status StartLog(LogLevel level, const std::string& path, const std::string& name
   if (path.empty()) {
     sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   } else {
+    std::error_code unmade;  // said by open
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), unmade);
     sink = file = std::make_shared<FileSink>(path, link);
     RETURN_IF_ERROR(file->Open());
   }

@@ -29,8 +29,9 @@ enum class LogLink : uint8_t { kFollowed, kGuarded };
 // link that is refused. REQUIRES: no other thread logs meanwhile; a main() calls it before it starts any.
 Status StartLog(LogLevel level, const std::string& path = "", const std::string& name = "",
                 LogLink link = LogLink::kFollowed);
-// Opens the file anew by its path, which is made if it is not there: for who has renamed it (logrotate). After an error
-// the log goes on in the file that is open. Without a file nothing happens. Any thread.
+// Opens the file anew by its path, which is made if it is not there: for who has renamed it (logrotate). After an
+// error, such as for a directory that is gone, the log goes on in the file that is open. Without a file nothing
+// happens. Any thread.
 Status ReopenLog();
 bool LogEnabled(LogLevel level);
 void LogLine(LogLevel level, std::string_view line);

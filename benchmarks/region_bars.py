@@ -9,6 +9,8 @@ import os
 import statistics
 import subprocess
 
+import paper_numbers
+
 DEADLINE = 900  # seconds of one call
 IN_FLIGHT = {"threads": 4, "depth": 32}  # a thread has no more than 32 absent pages under way
 IN_FLIGHT_IN_ALL = 128  # one of the depths at which the SSD is measured
@@ -41,16 +43,9 @@ class Region:
 
 def over_bound(result, kind):
     """Achieved / bound, round by round."""
-    limit, misses = result["limit"], 1 - result["limit"]["oracle_hit_ratio"]
-    writes = result["settings"]["write_share"]
-    ratios = []
-    for turn, rate in enumerate(result["by_kind"][kind]["turns"]):
-        seconds = (1 - writes) / limit["ssd_read_turns"][turn]
-        if writes:
-            seconds += writes / limit["ssd_write_turns"][turn]
-        bounds = [result["by_kind"]["pin"]["turns"][turn], 1 / (misses * seconds), limit["cpu_bound_per_s"]]
-        ratios.append(rate / min(bounds))
-    return ratios
+    turns = {name: measured["turns"] for name, measured in result["by_kind"].items()}
+    bounds = paper_numbers.bound_turns(result["limit"], turns["pin"], result["settings"]["write_share"])
+    return [rate / bound for rate, bound in zip(turns[kind], bounds)]
 
 
 def turn_ratios(subject, reference):
@@ -59,7 +54,7 @@ def turn_ratios(subject, reference):
 
 def reads(region):
     counted = ROUNDS * region.turn
-    rest = max(1, region.warm_up - 15 - counted)  # what is left of the warm-up after the first point
+    rest = max(1, region.warm_up - 15 - counted)  # of the warm-up: what is counted after 15 s warms up, too
     first, pages, parts, skewed, roomy, single = region.run(
         "pin,term", ["--warmup 15 --no-limit", f"--warmup {rest}", "--size 256",
                      "--theta 1.2 --no-limit", "--dram-ratio 0.9 --no-limit", "--threads 1 --depth 1 --no-limit"])

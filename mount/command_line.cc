@@ -85,7 +85,7 @@ void AddMount(CLI::App& app, const Program& program, MountArguments& arguments, 
   command->add_option("--log", arguments.log,
                       "file for messages (default in the background: /var/log/termfs-mount.log), which is opened\n"
                       "anew at SIGHUP, for logrotate");
-  command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error");
+  command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error unless --log is given");
   command->add_flag("--verbose", arguments.verbose, "log more");
   command->footer(MountOptionsHelp());
   command->callback([&] { action = [&] { return RunMount(program, arguments); }; });

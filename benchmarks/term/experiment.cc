@@ -195,12 +195,12 @@ class Experiment {
 
   // For `warmup` seconds, and on until its hit ratio rises no more: a slow kind needs longer.
   void FillMemory(size_t kind) {
+    double hits = TakeTurn(kind, settings_.warmup, false).hit_ratio;
     const double slice = std::max(settings_.warmup / 2, kLeastSlice);
-    double hits = TakeTurn(kind, slice, false).hit_ratio;
-    for (double gone = slice; gone < std::max(settings_.most_warmup, settings_.warmup); gone += slice) {
+    for (double gone = settings_.warmup; gone + slice <= settings_.most_warmup; gone += slice) {
       const double before = hits;
       hits = TakeTurn(kind, slice, false).hit_ratio;
-      if (gone + slice >= settings_.warmup && hits < before + kFlat * slice) {
+      if (hits < before + kFlat * slice) {
         return;
       }
     }

@@ -68,6 +68,17 @@ bool HasTier(driver::RegionKind kind) {
          kind == driver::RegionKind::kTerm;
 }
 
+// As a volume is served: on a tmpfs with huge pages.
+tlib::server::TierOptions TierOf(const Kind& kind, const std::string& directory) {
+  if (!HasTier(kind.region) && kind.region != driver::RegionKind::kPin) {
+    return {};
+  }
+  return {.directory = directory + "/tier",
+          .own_tmpfs = true,
+          .record = directory + "/tier-record",
+          .volume = "term_bench " + kind.name};
+}
+
 // What is mounted from now on ends with this process.
 void HaveOwnMounts() {
   if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
@@ -133,13 +144,7 @@ void Serve(const Settings& settings, const Kind& kind, const std::string& direct
   options.region.pages = settings.pages();
   options.region.dram_ratio = settings.dram_ratio;
   options.region.odp_delay = settings.odp_delay;
-  if (HasTier(kind.region) || kind.region == driver::RegionKind::kPin) {
-    // As a volume is served: on a tmpfs with huge pages.
-    options.region.tier = {.directory = directory + "/tier",
-                           .own_tmpfs = true,
-                           .record = directory + "/tier-record",
-                           .volume = "term_bench " + kind.name};
-  }
+  options.region.tier = TierOf(kind, directory);
   Must(tlib::server::Server::FormatRegion(options.region, nullptr));
   const auto nic = Must(driver::CreateSoftNic());
   OpenService service;
@@ -174,7 +179,9 @@ ServerCounts CountsOf(const tlib::server::Server& server) {
 
 RegionServer::RegionServer(const Settings& settings, const Kind& kind, std::string directory)
     : directory_(std::move(directory)), child_("the server of " + kind.name, [&](int socket) {
-        HaveOwnMounts();
+        if (TierOf(kind, directory_).own_tmpfs) {
+          HaveOwnMounts();
+        }
         Limits limits(settings, kind);
         Child::Confine(settings.server_cpu);
         std::filesystem::create_directory(directory_);

@@ -36,6 +36,9 @@ std::string Check(const Settings& settings) {
   if (pattern.distribution == Distribution::kMoving && pattern.move_at <= settings.warmup) {
     return "--move-at is after the warm-up";
   }
+  if (pattern.distribution == Distribution::kMoving && settings.most_warmup > 0) {
+    return "a hot set moves at a certain second, so that no kind may be warmed up longer: no --most-warmup";
+  }
   return {};
 }
 

@@ -204,9 +204,10 @@ void Responder::OnRead(const Packet& packet) {
   QueueRead(packet);
 }
 
-// Attempts count from 1 to 127 and on from 1; peers that do not count say 0. What was queued is not new, however many
-// were after it: two answers of one attempt could make a mixed page. Nor are the newest and some before it, of which
-// one may come late for the first time; no more, as all that were sent since the newest may have been lost.
+// Attempts count from 1 to 127 and then from 1 again; peers that do not count say 0. An attempt that was queued for
+// this request is not new, however many requests came after it: two answers of one attempt could make a mixed page. The
+// 32 before the newest are not new either: the network has delayed such a request, and it comes for the first time. No
+// more than 32, as an attempt after many that were all lost looks as if it were older than the newest that came.
 bool Responder::IsNewAttempt(const Packet& packet) const {
   constexpr int kOld = 32;
   const uint8_t attempt = packet.attempt;

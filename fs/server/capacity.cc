@@ -103,6 +103,7 @@ Status Capacity::Grow(uint64_t pages) {
     }
     return noted;
   }
+  behind_.store(false);
   return p_.names.Sync();
 }
 

@@ -14,7 +14,7 @@ import time
 
 from cases_input import loop_device, refused
 from cases_posix import MIB, read_file, write_file
-from volume import alone, check, ended, eventually, need, run, stop
+from volume import alone, check, ended, eventually, need, need_less_than, run, stop
 
 
 # Writes and reads pages of a file of its own, and compares, until SIGTERM; then it compares all of them.
@@ -240,6 +240,7 @@ def case_capacity_growth_killed(site):
 
 
 def case_capacity_refuses(site):
+    need_less_than(site.scratch, 3 << 40)
     volume = site.volume("32M", 0.5)
     before = volume.status()
     size, allowed = "is not a size", "capacity must be from 16 MiB"

@@ -14,7 +14,7 @@ import time
 
 from cases_locks import Holder
 from cases_posix import MIB, read_file, write_file
-from volume import WAIT, NoMoreThreads, check, ended, eventually, need, run, stop
+from volume import WAIT, NoMoreThreads, check, ended, eventually, need, need_less_than, run, stop
 
 
 def refused(site, code, says, *arguments):
@@ -77,6 +77,7 @@ def case_wrong_words_are_named(site):
 
 
 def case_format_refuses_bad_arguments(site):
+    need_less_than(site.scratch, 3 << 40)
     path = os.path.join(site.scratch, "new")
     for arguments, says in BAD_FORMATS:
         refused(site, 2, says, "format", path, *arguments)

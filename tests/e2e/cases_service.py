@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from cases_posix import MIB, error_of, read_file, refuses, write_file
-from volume import WAIT, alone, check, ended, eventually, need, run
+from volume import WAIT, alone, check, ended, eventually, need, need_less_than, run
 
 
 def failure(site, code, *arguments):
@@ -97,6 +97,7 @@ def case_set_takes_a_mount_point(site):
 
 
 def case_log_tells_lost_clients_from_others(site):
+    need_less_than(site.scratch, 3 << 40)
     volume = site.volume("64M")
     m = volume.mount()
     for command in (["status", volume.path], ["stats", m.path, "--count", "1"], ["set", volume.path, "promoter=recent"]):

@@ -56,6 +56,13 @@ def need(program):
         raise Skip(f"{program} is not installed")
 
 
+def need_less_than(path, size):
+    """So much does not fit there."""
+    space = os.statvfs(path)
+    if space.f_bavail * space.f_frsize >= size:
+        raise Skip(f"{size >> 40} TiB are free at {path}")
+
+
 def ended(pid):
     """A process that has ended, with all its threads, even when nobody has collected it."""
     try:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/rpc/control_message.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -88,6 +89,13 @@ void TakeFds(msghdr& message, std::vector<UniqueFd>& fds) {
   }
 }
 
+// The kernel says that descriptors are missing, but not why.
+Status MissingFds(int socket) {
+  const UniqueFd another(fcntl(socket, F_DUPFD_CLOEXEC, 0));
+  return another.valid() ? Status::Error(EPROTO, "too many descriptors on the control channel")
+                         : ErrnoStatus("receive descriptors on the control channel");
+}
+
 }  // namespace
 
 std::vector<std::byte> EncodeControl(const wire::ControlMessageT& message) {
@@ -156,7 +164,7 @@ Result<bool> FrameReader::Receive(int socket) {
   }
   TakeFds(message, fds_);
   if ((message.msg_flags & MSG_CTRUNC) != 0 || fds_.size() > kMaxControlFds) {
-    return Status::Error(EPROTO, "too many descriptors on the control channel, or none to be had");
+    return MissingFds(socket);
   }
   if (got == 0) {
     return Disconnected();

@@ -100,10 +100,12 @@ TEST(Capacity, Set_WhatCannotBe_ChangesNothing) {
                                                                             {std::to_string(64 * kMiB + 1), EINVAL},
                                                                             {std::to_string(15 * kMiB), EINVAL},
                                                                             {"99999999999999999999999", EINVAL},
-                                                                            {std::to_string(kMiB << 22), EINVAL},
-                                                                            {std::to_string(kMiB << 21), ENOSPC}}) {
+                                                                            {std::to_string(kMiB << 22), EINVAL}}) {
     const Status refused = SetCapacity(volume, value);
     EXPECT_EQ(refused.code(), code) << value << ": " << refused.ToString();
+  }
+  if (constexpr uint64_t kMost = kMiB << 21; std::filesystem::space(volume.directory()).available < kMost) {
+    EXPECT_EQ(SetCapacity(volume, std::to_string(kMost)).code(), ENOSPC);
   }
   EXPECT_TRUE(SetCapacity(volume, std::to_string(32 * kMiB)).ok()) << "what it is";
   EXPECT_EQ(client::GetStatus(volume.directory())->space.capacity_bytes, 32 * kMiB);

@@ -38,8 +38,10 @@ TEST(Volume, Format_RefusesWhatCannotBe) {
   server::FormatOptions options;
   options.settings.capacity_bytes = kMiB;
   EXPECT_EQ(server::FormatVolume(directory, options).code(), EINVAL);
-  options.settings.capacity_bytes = server::kMaxCapacity;
-  EXPECT_EQ(server::FormatVolume(directory, options).code(), ENOSPC);
+  if (std::filesystem::space(directory).available < server::kMaxCapacity) {
+    options.settings.capacity_bytes = server::kMaxCapacity;
+    EXPECT_EQ(server::FormatVolume(directory, options).code(), ENOSPC);
+  }
   options.settings.capacity_bytes = 16 * kMiB;
   std::ofstream(directory + "/file") << "x";
   EXPECT_EQ(server::FormatVolume(directory, options).code(), EEXIST);
