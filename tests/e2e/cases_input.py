@@ -549,7 +549,7 @@ def case_service_without_resources(site):
     m = volume.mount()
     write_file(m / "f", b"precious")
     volume.umount(m)
-    empty = os.path.join(site.scratch, "empty")
+    empty = os.path.join(site.scratch, f"empty{site.next_number()}")
     os.mkdir(empty)
 
     def limited(limit, *command):
