@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/term/region_server.h"
 
+#include <mntent.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <string_view>
+#include <vector>
 
 #include "benchmarks/must.h"
 #include "benchmarks/term/control_group.h"
@@ -79,10 +84,20 @@ tlib::server::TierOptions TierOf(const Kind& kind, const std::string& directory)
           .volume = "term_bench " + kind.name};
 }
 
-// What is mounted from now on ends with this process.
+// What is mounted from now on ends with this process; file systems of others do not wait for it when they are unmounted.
 void HaveOwnMounts() {
   if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
     Die(ErrnoStatus("have mounts of its own"));
+  }
+  std::vector<std::string> others;
+  const std::unique_ptr<FILE, int (*)(FILE*)> table(setmntent("/proc/self/mounts", "re"), endmntent);
+  while (const mntent* entry = table == nullptr ? nullptr : getmntent(table.get())) {
+    if (std::string_view(entry->mnt_type).starts_with("fuse.")) {
+      others.emplace_back(entry->mnt_dir);
+    }
+  }
+  for (const std::string& path : others) {
+    umount2(path.c_str(), MNT_DETACH);
   }
 }
 

@@ -568,7 +568,7 @@ def case_service_without_resources(site):
     check(refusals == 5, f"{refusals} mounts were refused")
     volume.stop()
     refusals = 0
-    for limit in [f"--nofile={count}:{count}" for count in (8, 12, 16, 20, 24, 28)] + [
+    for limit in [f"--nofile={count}:{count}" for count in range(8, 44)] + [
             f"--as={mib * MIB}" for mib in (60, 120, 180, 240)]:
         if limited(limit, "serve", volume.path):
             refusals += 1

@@ -258,7 +258,7 @@ def case_logs_are_rotated(site):
 
     path = os.path.join(site.scratch, f"mnt{site.next_number()}")
     os.mkdir(path)
-    mount_log = os.path.join(site.scratch, "mount.log")
+    mount_log = path + ".log"
     run(site.termfs, "mount", volume.path, path, "-o", f"fuse={site.fuse}", "--log", mount_log)
     m = volume.mounted(path)
     rotate(m.pid, mount_log)

@@ -131,8 +131,8 @@ def case_command_names_the_transport(site):
     check((sample["fuse"], sample["libfuse"]) == (expected, described["libfuse"]), str(sample))
     live = run(site.termfs, "stats", m.path, "--count", "1", "--interval", "0.1").splitlines()
     check(live[1].split()[-1] == expected, "\n".join(live))
-    log = os.path.join(site.scratch, "mount.log")
     other = os.path.join(site.scratch, "logged")
+    log = other + ".log"
     os.mkdir(other)
     run(site.termfs, "mount", volume.path, other, "--log", log, "-o", f"fuse={site.fuse}")
     volume.mounted(other)

@@ -37,6 +37,9 @@ Status CheckOverwrite(const RegionOptions& options) {
 // A change of the size that a crash cut short has left the device larger than the volume says.
 Status CutToSize(const RegionOptions& options, BlockDevice& device) {
   const UniqueFd fd(open(options.device.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) {
+    return ErrnoStatus("open " + options.device);
+  }
   ASSIGN_OR_RETURN(const RegionLabel label, ReadRegionLabel(fd.get(), options.device));
   if (label.pages != options.pages) {
     LOG_INFO("{}: a change of the capacity was cut short; it is {}", options.device,
