@@ -143,3 +143,8 @@ def case_linearize_shrinks(_):
     check([call.process for call in fewer] == [0, 2, 3], f"left: {fewer}")
     check([call.ended for call in until(calls, 5)] == [1, 3, None], "a history until 5")
     check([call.process for call in overlapping(calls[2], calls)] == [], "beside a call")
+    across = (("create_across", ("d/x",), 8, 0, 20), ("look", ("d/x",), 7, 1, 2), ("unlink", ("d/x",), None, 3, 4))
+    holds(True, Names(), *in_doubt(*across))
+    holds(False, Names(), *in_doubt(*across[:2], ("look", ("d/x",), 8, 5, 6)))
+    holds(False, Names(), *in_doubt(*across, ("look", ("d/x",), 7, 5, 6)))
+    holds(False, Names(), *in_doubt(("create_across", ("d/x",), there, 0, 20), *across[1:]))

@@ -9,6 +9,7 @@ import shutil
 import time
 
 from coherence_calls import MAPPINGS, Caller, Run, old_news, prepare
+from coherence_models import Names
 from linearize import linearize, shown, shrink
 
 CALLERS = 2  # processes for each mount
@@ -118,6 +119,7 @@ class Episodes:
             for thing, call in run.calls:
                 if since is not None and lost is None and call.began < since[1] and call.ended > since[0]:
                     histories[thing] += second_time(call)
+                    call = call._replace(name=call.name + Names.ACROSS) if call.name == "create" else call
                 # What a dead mount still shows, its kernel shows by itself: that is not compared.
                 if not gone or call.ended is None or call.ended < since or call.name not in models[thing].READS:
                     histories[thing].append(call)

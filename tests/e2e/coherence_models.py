@@ -159,8 +159,12 @@ class Names(Model):
 
     Linux looks up both names of a rename before it asks for it. If by then another rename, or a link, has made the one name
     the other's inode, both are the same and nothing is done: so a rename beside one is a rename_or_not, an exchange
-    likewise."""
+    likewise.
+
+    A create during which the server was killed is a create_across. If the file is removed before the answer, that tells of
+    another inode, which no name leads to."""
     READS, CACHED = ("look", "list"), ("look",)
+    ACROSS = "_across"
     IDLE = ("rename_or_not", "exchange_or_not")
 
     def __init__(self):
@@ -176,7 +180,13 @@ class Names(Model):
 
     @staticmethod
     def with_doubts(calls):
-        """The history, with those named that may have done nothing."""
+        """The history, with those named that may have done nothing, or have made another inode than they say."""
+        known = {call.result for call in calls if call.name == "look"} | {
+            call.arguments[0] for call in calls if call.name == "link" and call.result is None}
+
+        def settled(call):
+            """Nobody else knows of the inode: it may be another one."""
+            return call if call.result not in known else call._replace(name=call.name.removesuffix(Names.ACROSS))
 
         def doubtful(call):
             if call.name not in ("rename", "exchange") or call.result is not None:
@@ -187,7 +197,7 @@ class Names(Model):
             return all(name in moved + linked for name in call.arguments) or any(
                 name in linked for name in call.arguments)
 
-        return [call._replace(name=call.name + "_or_not") if doubtful(call) else call for call in calls]
+        return [call._replace(name=call.name + "_or_not") if doubtful(call) else settled(call) for call in calls]
 
     def step(self, state, call):
         return getattr(self, call.name.removesuffix("_or_not"))(state, dict(state), call)
@@ -213,6 +223,9 @@ class Names(Model):
         if call.ended is None:
             return state | {(name, (UNBORN, call.process, call.began))}
         return REFUSED if isinstance(call.result, Failed) or call.result in names.values() else state | {(name, call.result)}
+
+    def create_across(self, state, names, call):
+        return self.create(state, names, call if isinstance(call.result, Failed) else call._replace(ended=None))
 
     def look(self, state, names, call):
         name = call.arguments[0]
