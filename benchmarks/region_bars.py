@@ -88,10 +88,12 @@ def uniform(region):
 
 
 def told(region):
-    """What it costs that clients pull bitmaps and say what they read: all in memory, so nothing is gained by it."""
+    """What it costs that clients pull bitmaps and say what they read: all in memory, so nothing is gained by it.
+
+    Of what is read all the time: how much of it is counted is decided by the periods before."""
     with_it, without = "--bitmap pulled --no-limit", "--bitmap off --no-heat --no-limit"
     turns = region.run("term", [with_it, without] * (ROUNDS + 1), processes=8, threads=1, region="256M", dram_ratio=1,
-                       warmup=1, seconds=1, rounds=1)
+                       warmup=3, seconds=region.turn, rounds=1)
     rates = [turn["by_kind"]["term"]["per_s"] for turn in turns[2:]]
     yield "8 clients that pull bitmaps and tell heat / that do neither", 0.99, [
         a / b for a, b in zip(rates[::2], rates[1::2])

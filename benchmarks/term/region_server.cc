@@ -84,7 +84,8 @@ tlib::server::TierOptions TierOf(const Kind& kind, const std::string& directory)
           .volume = "term_bench " + kind.name};
 }
 
-// What is mounted from now on ends with this process; file systems of others do not wait for it when they are unmounted.
+// What is mounted from now on ends with this process; file systems of others do not wait for it when they are
+// unmounted.
 void HaveOwnMounts() {
   if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
     Die(ErrnoStatus("have mounts of its own"));

@@ -35,7 +35,7 @@ struct VolumeSettings {
   std::string promoter = "heat";
   uint32_t workers = 1;
   uint32_t metadata_threads = 4;
-  uint32_t sample_period_ms = 1000;
+  uint32_t sample_period_ms = 250;
   // Where the DRAM tier outlives a killed server: an existing tmpfs, in which the volume gets a directory of its own.
   // Empty: /run/termfs, with a tmpfs of the volume's own. "none": nowhere, what was not synced dies with the server.
   std::string memory_directory;

@@ -19,6 +19,14 @@ class AccessRing {
   static constexpr uint32_t kEntries = 1U << 14;
 
   void Push(uint32_t page) {
+    if (skip_ > 0) {
+      skip_--;
+      return;
+    }
+    const uint32_t sampling = this->sampling();
+    if (sampling > 1) {
+      skip_ = Random() % (2 * sampling - 1);  // not every so manieth: accesses come in patterns
+    }
     const uint32_t head = head_.load(std::memory_order_relaxed);
     if (head - known_tail_ >= kEntries) [[unlikely]] {
       known_tail_ = tail_.load(std::memory_order_acquire);
@@ -43,10 +51,25 @@ class AccessRing {
     return count;
   }
 
+  // How many accesses an entry stands for: only a sample is kept.
+  void SetSampling(uint32_t sampling) { sampling_.store(sampling, std::memory_order_relaxed); }
+  uint32_t sampling() const { return sampling_.load(std::memory_order_relaxed); }
+
  private:
+  uint32_t Random() {  // xorshift32
+    random_ ^= random_ << 13;
+    random_ ^= random_ >> 17;
+    random_ ^= random_ << 5;
+    return random_;
+  }
+
   const std::unique_ptr<uint32_t[]> entries_ = std::make_unique<uint32_t[]>(kEntries);
   alignas(64) std::atomic<uint32_t> head_{0};
-  uint32_t known_tail_ = 0;  // the pusher's
+  // The pusher's, as the ones that follow.
+  uint32_t known_tail_ = 0;
+  uint32_t skip_ = 0;
+  uint32_t random_ = 0x9e3779b9;
+  std::atomic<uint32_t> sampling_{1};  // seldom stored to
   alignas(64) std::atomic<uint32_t> tail_{0};
 };
 

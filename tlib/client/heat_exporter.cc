@@ -22,6 +22,7 @@ uint32_t Take(uint64_t now, uint64_t& told) {
 Result<std::unique_ptr<HeatExporter>> HeatExporter::Create(driver::Nic& nic, driver::ProtectionDomain& domain,
                                                            uint64_t pages) {
   std::unique_ptr<HeatExporter> exporter(new HeatExporter);
+  exporter->pages_ = pages;
   exporter->capacity_ = static_cast<uint32_t>(std::clamp<uint64_t>(pages, 1, kMaxHeatEntries));
   const size_t bytes = sizeof(HeatHeader) + 2 * size_t{exporter->capacity_} * sizeof(HeatEntry);
   ASSIGN_OR_RETURN(exporter->memory_, nic.AllocateMemory({.bytes = bytes, .name = "termfs-heat"}));
@@ -36,6 +37,7 @@ Result<std::unique_ptr<HeatExporter>> HeatExporter::Create(driver::Nic& nic, dri
 std::shared_ptr<AccessRing> HeatExporter::AddRing() {
   auto ring = std::make_shared<AccessRing>();
   MutexLock lock(mutex_);
+  ring->SetSampling(sampling_);
   rings_.push_back(ring);
   return ring;
 }
@@ -53,12 +55,21 @@ uint32_t HeatExporter::Drain() {
   }
   uint32_t most = 0;
   for (const auto& ring : rings) {
-    most = std::max(most, ring->Drain([this](uint32_t page) { Count(page); }));
+    const uint32_t each = ring->sampling();
+    most = std::max(most, ring->Drain([&](uint32_t page) { Count(page, each); }));
   }
   return most;
 }
 
-void HeatExporter::Count(uint32_t page) {
+void HeatExporter::SetSampling(uint32_t sampling) {
+  MutexLock lock(mutex_);
+  sampling_ = sampling;
+  for (const auto& ring : rings_) {
+    ring->SetSampling(sampling);
+  }
+}
+
+void HeatExporter::Count(uint32_t page, uint32_t accesses) {
   const size_t mask = table_.size() - 1;
   for (size_t slot = static_cast<size_t>(page * 0x9e3779b1U) & mask;; slot = (slot + 1) & mask) {
     HeatEntry& entry = table_[slot];
@@ -67,11 +78,11 @@ void HeatExporter::Count(uint32_t page) {
         return;
       }
       used_.push_back(static_cast<uint32_t>(slot));
-      entry = {.page = page, .accesses = 1};
+      entry = {.page = page, .accesses = accesses};
       return;
     }
     if (entry.page == page) {
-      entry.accesses += entry.accesses != UINT32_MAX;
+      entry.accesses += std::min(accesses, UINT32_MAX - entry.accesses);
       return;
     }
   }

@@ -15,15 +15,10 @@
 #include "base/result.h"
 #include "driver/nic.h"
 #include "tlib/client/access_ring.h"
+#include "tlib/client/heat_pace.h"
 #include "tlib/rpc/heat.h"
 
 namespace termfs::tlib::client {
-
-// Since the session began.
-struct ReadTotals {
-  uint64_t hit_pages = 0;     // read one-sided
-  uint64_t missed_pages = 0;  // fetched by RPC
-};
 
 class HeatExporter {
  public:
@@ -43,16 +38,21 @@ class HeatExporter {
 
   // Takes in what the rings hold; call it some times per Publish. Returns how many accesses were in the fullest one.
   uint32_t Drain() EXCLUDES(mutex_);
+  // From now on one of so many accesses is counted, for as many.
+  void SetSampling(uint32_t sampling) EXCLUDES(mutex_);
+  // Before long there will be no room for another page.
+  bool crowded() const { return used_.size() > capacity_ / 2 && capacity_ < pages_; }
   // Exports the counts, with what `totals` has grown by, and begins anew.
   void Publish(const ReadTotals& totals);
 
  private:
   HeatExporter() = default;
-  void Count(uint32_t page);
+  void Count(uint32_t page, uint32_t accesses);
   HeatHeader& header() { return *reinterpret_cast<HeatHeader*>(memory_->data()); }
 
   std::unique_ptr<driver::Memory> memory_;
   std::unique_ptr<driver::MemoryRegion> region_;
+  uint64_t pages_ = 0;
   uint32_t capacity_ = 0;
 
   // Open addressing by page, a slot without accesses is free; emptied at each Publish. `used_` lists the taken slots.
@@ -62,6 +62,7 @@ class HeatExporter {
 
   Mutex mutex_;
   std::vector<std::shared_ptr<AccessRing>> rings_ GUARDED_BY(mutex_);
+  uint32_t sampling_ GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace termfs::tlib::client

@@ -88,13 +88,15 @@ void SessionThread::Run() {
   const TimePoint begin = steady_clock::now();
   TimePoint pull_due = begin + (pulls ? options.pull_period : kForever);
   TimePoint drain_due = begin + (heat ? drain_period : kForever);
-  TimePoint publish_due = begin + (heat ? options.heat_period : kForever);
+  const milliseconds part = std::max(options.heat_period / HeatPace::kParts, milliseconds(1));
+  TimePoint part_due = begin + (heat ? part : kForever);
+  HeatPace pace;
   const bool pings = core_->over_network();
   if (pings) {
     answered_ping_ = begin;
   }
   TimePoint ping_due = begin + (pings ? kPingPeriod : kForever);
-  while (SleepUntil(std::min({pull_due, drain_due, publish_due, ping_due}))) {
+  while (SleepUntil(std::min({pull_due, drain_due, part_due, ping_due}))) {
     const TimePoint now = steady_clock::now();
     if (now >= ping_due) {
       ping_due = now + (pings ? kPingPeriod : kForever);
@@ -112,12 +114,22 @@ void SessionThread::Run() {
       }
       drain_due = now + (heat ? drain_period : kForever);
     }
-    if (now >= publish_due) {
-      publish_due = now + (heat ? options.heat_period : kForever);
+    if (now >= part_due) {
+      part_due = now + (heat ? part : kForever);
       if (heat) {
-        core_->heat()->Publish(core_->read_totals());
+        TellHeat(pace);
       }
     }
+  }
+}
+
+void SessionThread::TellHeat(HeatPace& pace) {
+  HeatExporter& heat = *core_->heat();
+  const ReadTotals totals = core_->read_totals();
+  if (pace.PartEnded(totals) || heat.crowded()) {
+    heat.Drain();
+    heat.Publish(totals);
+    heat.SetSampling(pace.sampling());
   }
 }
 

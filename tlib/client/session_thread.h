@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "driver/nic.h"
 #include "tlib/client/completion_waiter.h"
+#include "tlib/client/heat_pace.h"
 #include "tlib/client/session_core.h"
 #include "tlib/client/table_puller.h"
 
@@ -54,6 +55,8 @@ class SessionThread {
   Status PullNextPiece();
   Status ReadNow(const driver::SendWorkRequest& read);
   void Ping();
+  // At the end of a part of a period.
+  void TellHeat(HeatPace& pace);
 
   const std::shared_ptr<SessionCore> core_;
   CompletionWaiter waiter_;

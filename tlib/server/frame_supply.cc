@@ -21,8 +21,10 @@ FrameSupply::FrameSupply(Frames& frames, PageStates& states, TierPolicy& policy,
     : frames_(frames), states_(states), policy_(policy), metrics_(metrics), owners_(max_frames) {}
 
 uint32_t FrameSupply::reserve() const {
-  // kStatic gives nobody up, so it cannot keep frames free.
-  return policy_.choice() == FrameChoice::kStatic ? 0 : std::min(frames_.limit() / kReserveShare, kReserveMost);
+  // kStatic gives nobody up, so it cannot keep frames free; and where every page has one nobody waits for one.
+  return policy_.choice() == FrameChoice::kStatic || frames_.limit() >= states_.pages()
+             ? 0
+             : std::min(frames_.limit() / kReserveShare, kReserveMost);
 }
 
 size_t FrameSupply::passing_capacity() const {

@@ -10,11 +10,11 @@
 namespace termfs::tlib::server {
 namespace {
 
-// A client publishes once in a period of its own, a second by default: what it published is met before it publishes
-// again, though both may be late. Where nothing is new a look costs a READ of 64 bytes.
-constexpr int kLooksInPeriod = 4;
+// A client publishes up to four times in a period of its own, a second by default: what it published is met before it
+// publishes again, though both may be late. Where nothing is new a look costs a READ of 64 bytes.
+constexpr int kLooksInPeriod = 2;
 constexpr std::chrono::milliseconds kShortestPause{5};
-constexpr std::chrono::milliseconds kLongestPause{250};
+constexpr std::chrono::milliseconds kLongestPause{125};
 // A hundred thousand counts, each of a page that is in no cache, take longer than anybody should wait for a worker.
 constexpr size_t kCountsPerTurn = 1024;
 

@@ -10,9 +10,9 @@
 namespace termfs::tlib::server {
 namespace {
 
-constexpr uint64_t kSweepPages = 65536;  // per period
+constexpr uint64_t kSweepPages = 16384;  // per period
 constexpr uint64_t kSweepPagesPerTurn = 4096;
-constexpr size_t kMostLoads = 8192;           // pages per period: 32 MiB
+constexpr size_t kMostLoads = 2048;           // pages per period: 8 MiB
 constexpr size_t kCountsAhead = 8;            // heats are far apart in memory: on their way before they are counted
 constexpr uint32_t kMostAccesses = 1U << 20;  // of one page in one report; more is nonsense or counts as much
 

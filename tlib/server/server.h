@@ -154,7 +154,7 @@ struct RegionOptions {
   uint64_t max_pages = 0;     // what S may grow to while it is served; costs address space. 0: it will not
   double dram_ratio = 0.5;    // D / S
   FrameChoice choice = FrameChoice::kHeat;
-  std::chrono::milliseconds sample_period{1000};
+  std::chrono::milliseconds sample_period{250};
   // kOdp: how long a fault waits before the server begins to page in, as if the RNIC and its driver took that long; at
   // most 1 s. A software RNIC raises a fault in next to no time; for a hardware one the TeRM paper measured
   // 127 + 74 + 129 us. The worker serves others meanwhile. 0: no delay.

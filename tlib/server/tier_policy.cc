@@ -9,8 +9,7 @@
 namespace termfs::tlib::server {
 namespace {
 
-constexpr double kSlowHalfLife = 24;  // accesses per page of the region
-constexpr double kFastHalfLife = 1;
+constexpr double kHalfLife = 24;  // accesses per page of the region
 // When something has shifted, what was counted before counts so much less at once: enough for what is missed twice to
 // take its place, too little for one scan to.
 constexpr double kOnceShifted = 0.125;
@@ -23,10 +22,11 @@ constexpr float kDeviationsEven = 3.0F;
 constexpr float kDeviationsToLoad = 1.0F;  // than the tier's coldest, at least, where that costs a read of the SSD
 constexpr double kSkewed = 3.0;
 constexpr double kEven = 1.5;
-constexpr double kClearlyBelow = 0.9;  // of the usual hit ratio: something has shifted
-constexpr double kRecovered = 0.92;
-constexpr double kRatioMemory = 0.9;  // of the usual hit ratio, per period
-constexpr uint32_t kMaxFastPeriods = 30;
+// Misses that tell of a shift: so many times the usual ones, and so many of a read more; and more than chance explains.
+constexpr double kShiftedTimes = 1.5;
+constexpr double kShiftedMore = 0.01;
+constexpr double kShiftedDeviations = 4;
+constexpr double kUsualMemory = 0.975;    // of the usual misses, per period, while they are more
 constexpr uint32_t kMostTold = 1U << 26;  // pages of one client in a period; more is nonsense
 constexpr uint64_t kEnoughReads = 256;    // in a period, to tell anything from their hit ratio
 
@@ -83,8 +83,7 @@ TierPolicy::Told TierPolicy::SumTold() {
 // Once a period, so that what clients report together counts alike; and within bounds, or what was counted in a long
 // period would hardly weigh more than what comes by chance in the next.
 void TierPolicy::Age(uint64_t accesses) {
-  const double half_life = fast_ ? kFastHalfLife : kSlowHalfLife;
-  const double half_lives = static_cast<double>(accesses) / (half_life * static_cast<double>(heat_.pages()));
+  const double half_lives = static_cast<double>(accesses) / (kHalfLife * static_cast<double>(heat_.pages()));
   heat_.Age(std::exp2(-std::min(half_lives, 1.0)));
 }
 
@@ -186,32 +185,32 @@ void TierPolicy::EndPeriod() {
   if (const bool enough = told.reads >= kEnoughReads; enough != by_told_) {
     // The two say different things of the same tier: what was usual for one says nothing of the other.
     by_told_ = enough;
-    fast_ = false;
-    usual_ratio_ = 0;
+    usual_misses_ = -1;
+  }
+  if (const uint32_t budget = budget_.load(std::memory_order_relaxed); budget != judged_budget_) {
+    judged_budget_ = budget;  // a smaller tier misses more, and nothing has shifted
+    usual_misses_ = -1;
   }
   if (by_told_) {
     hits = told.hits;
     reads = told.reads;
   }
   if (reads >= kEnoughReads) {
-    JudgeHitRatio(static_cast<double>(hits) / static_cast<double>(reads));
+    JudgeMisses(reads - hits, reads);
   }
 }
 
-void TierPolicy::JudgeHitRatio(double ratio) {
-  hit_ratio_.store(ratio, std::memory_order_relaxed);
-  if (fast_) {
-    fast_periods_++;
-    if (ratio >= kRecovered * usual_ratio_ || fast_periods_ >= kMaxFastPeriods) {
-      fast_ = false;
-      usual_ratio_ = ratio;
-    }
-  } else if (ratio < kClearlyBelow * usual_ratio_) {
-    fast_ = true;
-    fast_periods_ = 0;
+void TierPolicy::JudgeMisses(uint64_t misses, uint64_t reads) {
+  const auto all = static_cast<double>(reads);
+  const double ratio = static_cast<double>(misses) / all;
+  hit_ratio_.store(1 - ratio, std::memory_order_relaxed);
+  const double more = ratio - usual_misses_;
+  if (usual_misses_ >= 0 && ratio > kShiftedTimes * usual_misses_ + kShiftedMore &&
+      more > kShiftedDeviations * std::sqrt((usual_misses_ + 1 / all) / all)) {
     heat_.Age(kOnceShifted);
+    usual_misses_ = ratio;
   } else {
-    usual_ratio_ = std::max(ratio, kRatioMemory * usual_ratio_ + (1 - kRatioMemory) * ratio);
+    usual_misses_ = usual_misses_ < 0 ? ratio : std::min(ratio, usual_misses_ + (1 - kUsualMemory) * more);
   }
 }
 

@@ -10,9 +10,9 @@
 //   kRecent  second chance: a page accessed since the hand last came by is passed over once; everybody is admitted.
 //   kStatic  nobody is admitted and nobody is given up.
 //
-// Ageing (kHeat) is by accesses, not by time: heats halve every kSlowHalfLife accesses per page of the region. When the
-// hit ratio falls clearly below what it was they shrink to an eighth at once, and halve every kFastHalfLife until it
-// has recovered, so that a shifted hot set takes over quickly.
+// Ageing (kHeat) is by accesses, not by time: heats halve every kHalfLife accesses per page of the region. When clearly
+// more reads miss than usual, something has shifted: heats shrink to an eighth at once, so that what is hot from then
+// on soon takes over.
 //
 // Thread-safety: any thread; EndPeriod one caller at a time.
 #pragma once
@@ -77,6 +77,8 @@ class TierPolicy {
 
   // Every sample period: takes the hit ratio into account and finds the threshold anew.
   void EndPeriod() EXCLUDES(told_mutex_);
+  // Of a page, in accesses.
+  float heat(PageIndex page) const { return heat_.Heat(page); }
   // Of the last period that had accesses.
   double hit_ratio() const { return hit_ratio_.load(std::memory_order_relaxed); }
 
@@ -95,7 +97,7 @@ class TierPolicy {
   std::optional<Candidate> FindNotRecent(const TierView& tier, uint32_t frames);
   bool TakeReferenced(PageIndex page);
   void Age(uint64_t accesses);
-  void JudgeHitRatio(double ratio);
+  void JudgeMisses(uint64_t misses, uint64_t reads);
   Told SumTold() EXCLUDES(told_mutex_);
 
   HeatMap heat_;
@@ -113,10 +115,9 @@ class TierPolicy {
   std::unordered_map<uint64_t, Told> told_ GUARDED_BY(told_mutex_);  // by client
   std::atomic<double> hit_ratio_{0};
   // EndPeriod only.
-  bool by_told_ = false;  // the hit ratio is the clients'
-  bool fast_ = false;
-  double usual_ratio_ = 0;
-  uint32_t fast_periods_ = 0;
+  bool by_told_ = false;      // the hit ratio is the clients'
+  double usual_misses_ = -1;  // of a read; negative: not known
+  uint32_t judged_budget_ = 0;
 };
 
 }  // namespace termfs::tlib::server

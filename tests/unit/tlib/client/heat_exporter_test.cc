@@ -109,6 +109,49 @@ TEST_F(HeatExporterTest, Push_FullRingDropsAndGoesOn) {
   EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{2, 1}}));
 }
 
+TEST_F(HeatExporterTest, SetSampling_CountsSomeForAll) {
+  const auto before = exporter_->AddRing();
+  exporter_->SetSampling(16);
+  const auto after = exporter_->AddRing();
+  constexpr uint32_t kPushes = 100'000;
+  for (uint32_t i = 0; i < kPushes; i++) {
+    before->Push(i % 4);  // in a pattern: each page is met all the same
+    after->Push(4);
+  }
+  EXPECT_LT(exporter_->Drain(), kPushes / 10);
+  exporter_->Publish({});
+  const auto counts = Exported();
+  for (uint32_t page = 0; page < 4; page++) {
+    EXPECT_NEAR(counts.at(page), kPushes / 4, kPushes / 16) << page;
+  }
+  EXPECT_NEAR(counts.at(4), kPushes, kPushes / 8);
+  exporter_->SetSampling(1);
+  for (uint32_t i = 0; i < 1000; i++) {
+    before->Push(5);
+  }
+  exporter_->Drain();
+  exporter_->Publish({});
+  EXPECT_NEAR(Exported().at(5), 1000, 31);  // what was to be passed over
+}
+
+TEST_F(HeatExporterTest, Crowded_WhenOthersMightFindNoRoom) {
+  const auto fill = [this](uint64_t pages) {
+    Make(pages);
+    const auto ring = exporter_->AddRing();
+    for (uint32_t page = 0; page <= std::min<uint64_t>(pages, kMaxHeatEntries) / 2; page++) {
+      EXPECT_FALSE(exporter_->crowded());
+      ring->Push(page);
+      exporter_->Drain();
+    }
+  };
+  fill(10);
+  EXPECT_FALSE(exporter_->crowded());
+  fill(kMaxHeatEntries + 1);
+  EXPECT_TRUE(exporter_->crowded());
+  exporter_->Publish({});
+  EXPECT_FALSE(exporter_->crowded());
+}
+
 TEST_F(HeatExporterTest, Push_BesideDrainLosesNothingThatFits) {
   const auto ring = exporter_->AddRing();
   std::atomic<bool> done{false};

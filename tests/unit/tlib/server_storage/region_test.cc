@@ -430,6 +430,24 @@ TEST(Region, Odp_Fault_PublishesThePageOrFails) {
   EXPECT_EQ(fixture.Count("faults_total"), 65U);
 }
 
+TEST(Region, Read_WithAFrameForEveryPage_MissesNoneTwice) {
+  constexpr uint64_t kPages = 256;
+  RegionFixture fixture({.pages = kPages, .dram_ratio = 1, .sample_period = std::chrono::milliseconds(1)});
+  std::vector<std::byte> bytes(kPages * kPageSize, std::byte{1});
+  uint64_t first = 0;
+  fixture.Run([&](Region& region) {
+    ASSERT_TRUE(region.Write({0}, bytes, nullptr).ok());
+    ASSERT_TRUE(region.Read({0}, bytes).ok());  // the last pages were written through
+    first = fixture.Count("ssd_reads_total");
+    for (int i = 0; i < 100; i++) {
+      ASSERT_TRUE(region.Read({0}, bytes).ok());
+      Task::ParkUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(1));
+    }
+  });
+  EXPECT_EQ(fixture.Count("evictions_total"), 0U);
+  EXPECT_EQ(fixture.Count("ssd_reads_total"), first);
+}
+
 TEST(Region, AddCounts_HotAbsentPages_AreLoadedWithinAPeriod) {
   RegionFixture fixture({.pages = 512, .dram_ratio = 0.125});
   fixture.Run([&](Region& region) {
