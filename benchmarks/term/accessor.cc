@@ -2,6 +2,7 @@
 #include "benchmarks/term/accessor.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/page.h"
 #include "benchmarks/must.h"
@@ -119,7 +120,9 @@ void Accessor::Run() {
   writes_ = 0;
   latencies_ = {};
   by_second_.clear();
-  const uint32_t calls = std::max(1U, kAccessesPerClockRead / settings_.depth);
+  const uint32_t calls =
+      settings_.pause_every > 0 ? 1 : std::max(1U, kAccessesPerClockRead / settings_.depth);  // in each round
+  uint64_t unpaused = 0;
   began_ = steady_clock::now();
   double now = 0;
   while (now < turn_.seconds) {
@@ -133,6 +136,10 @@ void Accessor::Run() {
     }
     for (uint32_t i = 1; i < calls; i++) {
       Call();
+    }
+    if (settings_.pause_every > 0 && (unpaused += accesses_ - before) >= settings_.pause_every) {
+      unpaused = 0;
+      std::this_thread::sleep_for(settings_.pause);
     }
     now = Elapsed();
     const auto second = static_cast<size_t>(turn_.begin + now);

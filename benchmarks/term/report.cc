@@ -69,15 +69,17 @@ std::string SettingsJson(const Settings& settings) {
   return fmt::format(
       "{{\"region_bytes\": {}, \"dram_ratio\": {}, \"access_bytes\": {}, \"write_share\": {}, \"distribution\": "
       "\"{}\", "
-      "\"theta\": {}, \"move_at\": {}, \"processes\": {}, \"threads\": {}, \"depth\": {}, \"workers\": {}, "
+      "\"theta\": {}, \"move_at\": {}, \"processes\": {}, \"threads\": {}, \"depth\": {}, \"pause_every\": {}, "
+      "\"pause_us\": {}, \"workers\": {}, "
       "\"blocking_workers\": {}, \"warmup_s\": {}, \"most_warmup_s\": {}, \"seconds\": {}, \"rounds\": {}, "
       "\"odp_delay_us\": {}, "
       "\"ssd_iops\": "
       "{}, \"seed\": {}}}",
       pattern.region_bytes, settings.dram_ratio, pattern.access_bytes, settings.write_share,
       ToString(pattern.distribution), pattern.theta, pattern.move_at, settings.processes, settings.threads,
-      settings.depth, settings.workers, settings.blocking_workers, settings.warmup, settings.most_warmup,
-      settings.seconds, settings.rounds, settings.odp_delay.count(), settings.ssd_iops, pattern.seed);
+      settings.depth, settings.pause_every, settings.pause.count(), settings.workers, settings.blocking_workers,
+      settings.warmup, settings.most_warmup, settings.seconds, settings.rounds, settings.odp_delay.count(),
+      settings.ssd_iops, pattern.seed);
 }
 
 }  // namespace

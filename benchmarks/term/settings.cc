@@ -101,6 +101,13 @@ void AddPointOptions(CLI::App& app, Settings& settings) {
                  "reads in flight of each thread, of absent pages at most 32; its writes go one by one")
       ->check(CLI::Range(1U, kMostInFlight))
       ->capture_default_str();
+  app.add_option("--pause-every", settings.pause_every,
+                 "a thread sleeps for --pause after so many accesses, as one does that misses; 0: never")
+      ->capture_default_str();
+  app.add_option_function<uint32_t>(
+         "--pause", [&](uint32_t pause) { settings.pause = std::chrono::microseconds(pause); }, "microseconds")
+      ->check(CLI::Range(0, 1000000))
+      ->default_str("0");
   app.add_option("--bitmap", settings.bitmap, "how term learns what is absent: live, pulled, off")
       ->transform(CLI::CheckedTransformer(kBitmaps));
   app.add_flag("!--no-heat", settings.heat, "clients do not say what they read, so term does not know what is hot");
@@ -200,8 +207,9 @@ std::vector<Settings> ParseSettings(int argc, char** argv, int* exit_code) {
   app.add_option("--point", points,
                  "options of a measurement, such as \"--size 256 --threads 4\"; what it does not say is as on the "
                  "command line. Several are made one after the other on the same servers, which saves filling them: "
-                 "--size, --writes, --distribution, --theta, --move-at, --dram-ratio, --threads, --depth, --bitmap, "
-                 "--no-heat, --ssd-iops, --warmup, --most-warmup, --seconds, --rounds, --no-limit")
+                 "--size, --writes, --distribution, --theta, --move-at, --dram-ratio, --threads, --depth, "
+                 "--pause-every, --pause, "
+                 "--bitmap, --no-heat, --ssd-iops, --warmup, --most-warmup, --seconds, --rounds, --no-limit")
       ->expected(1)
       ->take_all();
   try {

@@ -44,9 +44,11 @@ struct Settings {
   uint32_t workers = 1;
   uint32_t blocking_workers = 8;  // of the kinds whose workers wait for the SSD
   tlib::client::BitmapMode bitmap = tlib::client::BitmapMode::kLive;
-  bool heat = true;        // clients say what they read
-  double warmup = 10;      // seconds, for each kind
-  double most_warmup = 0;  // of a kind whose hit ratio still rises then
+  bool heat = true;                    // clients say what they read
+  uint32_t pause_every = 0;            // accesses of a thread, after which it sleeps; 0: never
+  std::chrono::microseconds pause{0};  // for so long
+  double warmup = 10;                  // seconds, for each kind
+  double most_warmup = 0;              // of a kind whose hit ratio still rises then
   double seconds = 14;
   uint32_t rounds = 7;
   int server_cpu = -1;  // that servers and what keeps them busy are confined to; -1: any
