@@ -59,12 +59,12 @@ class HeatPace {
     return {.hits = now.hit_pages - std::min(now.hit_pages, then.hit_pages),
             .misses = now.missed_pages - std::min(now.missed_pages, then.missed_pages)};
   }
-  // By half, and one in a hundred.
+  // By half, and five in a thousand.
   bool MissesMore(const Reads& part) const {
     return part.all() >= kEnoughReads && usual_.all() >= kEnoughReads &&
            static_cast<double>(part.misses) >
                static_cast<double>(part.all()) *
-                   (0.01 + 1.5 * static_cast<double>(usual_.misses) / static_cast<double>(usual_.all()));
+                   (0.005 + 1.5 * static_cast<double>(usual_.misses) / static_cast<double>(usual_.all()));
   }
 
   ReadTotals part_began_;

@@ -9,10 +9,10 @@
 namespace termfs::tlib::server {
 namespace {
 
-constexpr double kHalfLife = 24;  // accesses per page of the region
+constexpr double kHalfLife = 48;  // accesses per page of the region
 // When something has shifted, what was counted before counts so much less at once: enough for what is missed twice to
 // take its place, too little for one scan to.
-constexpr double kOnceShifted = 0.125;
+constexpr double kOnceShifted = 0.0625;
 constexpr uint32_t kSample = 16;    // frames that are looked at for a victim
 constexpr int kSecondChances = 64;  // frames that may be passed over
 // How many deviations hotter a page must be to replace another: half of one where heats differ anyhow, since a wrong
@@ -24,7 +24,7 @@ constexpr double kSkewed = 3.0;
 constexpr double kEven = 1.5;
 // Misses that tell of a shift: so many times the usual ones, and so many of a read more; and more than chance explains.
 constexpr double kShiftedTimes = 1.5;
-constexpr double kShiftedMore = 0.01;
+constexpr double kShiftedMore = 0.005;
 constexpr double kShiftedDeviations = 4;
 constexpr double kUsualMemory = 0.975;    // of the usual misses, per period, while they are more
 constexpr uint32_t kMostTold = 1U << 26;  // pages of one client in a period; more is nonsense

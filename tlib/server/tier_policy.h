@@ -11,7 +11,7 @@
 //   kStatic  nobody is admitted and nobody is given up.
 //
 // Ageing (kHeat) is by accesses, not by time: heats halve every kHalfLife accesses per page of the region. When clearly
-// more reads miss than usual, something has shifted: heats shrink to an eighth at once, so that what is hot from then
+// more reads miss than usual, something has shifted: heats shrink to a sixteenth at once, so that what is hot from then
 // on soon takes over.
 //
 // Thread-safety: any thread; EndPeriod one caller at a time.

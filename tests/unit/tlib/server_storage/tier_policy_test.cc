@@ -153,14 +153,14 @@ TEST(TierPolicy, Heat_MoreMissesThanUsual_AreAShift) {
   for (const Case& tried : {Case{60, 120, 1000, true},
                             {60, 95, 1000, false},
                             {0, 40, 1000, true},
-                            {0, 8, 1000, false},
+                            {0, 4, 1000, false},
                             {500, 560, 1000, false},
                             {60, 30, 256, false},
                             {60, 45, 256, true}}) {
     TierPolicy policy(1 << 20, FrameChoice::kHeat);
     policy.SetBudget(kFrames);
     const float kept = HeatAfter(policy, tried.usual, tried.now, tried.of);
-    EXPECT_NEAR(kept, tried.shift ? 0.125 : 1, 0.01) << tried.usual << " " << tried.now << " of " << tried.of;
+    EXPECT_NEAR(kept, tried.shift ? 0.0625 : 1, 0.01) << tried.usual << " " << tried.now << " of " << tried.of;
   }
 }
 
