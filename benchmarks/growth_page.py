@@ -92,9 +92,9 @@ pages. All else of it goes with the tier's size.
 | what | every | costs |
 | --- | --- | --- |
 | promoter: threshold, hit ratio, `TierPolicy::EndPeriod` | sample period | 2048 buckets of a histogram |
-| ageing, `HeatMap::Age` | sample period | a hundredth of the heats for each time that they halve: once as a rule, four times when the hot set has shifted |
-| promoter, `Promoter::Sweep` | sample period | 65536 pages, others each time; 8192 loads at most |
-| access counts, `HeatReader` | 250 ms; as clients tell | what the client has read since, 131072 pages at most |
+| ageing, `HeatMap::Age` | sample period | a hundredth of the heats for each time that they halve: less than once as a rule, four times when the hot set has shifted |
+| promoter, `Promoter::Sweep` | sample period | 65536 pages in a second, others each time; 8192 loads in a second at most |
+| access counts, `HeatReader` | half a sample period, at most 125 ms; as clients tell | what the client has read since, 131072 pages at most |
 | cleaner, `Cleaner::Round` | 500 ms | what is dirty and old; a queue, no search |
 | reserve, `FrameSupply::RefillReserve` | 500 ms, on demand | 256 frames at most |
 | commit, `WrittenLog::Sync` | with each flush | blocks of 32256 pages that changed |
@@ -102,7 +102,7 @@ pages. All else of it goes with the tier's size.
 | sessions, `ControlServer::OnTick` | 1 s | connections |
 | file system's `Reclaimer::Loop` | 1 s | inodes changed, closed or unlinked; clients; space that was freed |
 | `stats`, gauges | when asked | counters that are kept along |
-| client: rings and counts, `HeatExporter` | 25 to 200 ms, by how full they are; heat period | what was read since, 131072 pages at most |
+| client: rings and counts, `HeatExporter` | 25 to 200 ms, by how full they are; heat period, a quarter of it while misses rise | what was read since, 131072 pages at most |
 | client: bitmap, `SessionThread::PullInTurn` | pull period | the bits of 4 Mi pages, 16 GiB; more comes in turns |
 
 Patterns change when an administrator says so, and cost as much as there are clients. What walks over all of a range:

@@ -77,7 +77,7 @@ def reads(region):
 
 def hits_at_the_same_pace(region, term):
     """A thread that sleeps at every miss finds colder caches than one that reads on and on: pin's sleeps as well."""
-    every, pause = round(1 / (1 - term["hit_ratio"])), round(term["miss_us"]["p50"])
+    every, pause = round(1 / max(1 - term["hit_ratio"], 1e-6)), round(term["miss_us"]["p50"])
     paced = region.run("pin", [f"--threads 1 --depth 1 --no-limit --pause-every {every} --pause {pause} --warmup 5"])[0]
     yield (f"p50 of a hit, one at a time / pin's that sleeps {pause} us at every {every}th", 1.2,
            [term["hit_us"]["p50"] / paced["by_kind"]["pin"]["hit_us"]["p50"]], True)

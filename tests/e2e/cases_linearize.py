@@ -134,7 +134,12 @@ def case_linearize_names(_):
     holds(False, Names(), *in_doubt(*idle, ("look", ("d/x",), 7, 20, 21)))
     linking = (make, ("link", (7, "e/x"), None, 2, 19), ("rename", ("d/x", "e/x"), None, 3, 4))
     holds(True, Names(), *in_doubt(*linking, ("look", ("e/x",), gone, 5, 6), ("look", ("d/x",), 7, 20, 21)))
-    holds(False, Names(), *in_doubt(*linking, ("look", ("e/x",), gone, 20, 21)))
+    across = (("create_across", ("d/x",), 8, 0, 20), ("look", ("d/x",), 7, 1, 2), ("unlink", ("d/x",), None, 3, 4))
+    holds(True, Names(), *in_doubt(*across))
+    holds(False, Names(), *in_doubt(*across[:2], ("look", ("d/x",), 8, 5, 6)))
+    holds(False, Names(), *in_doubt(*across, ("look", ("d/x",), 7, 5, 6)))
+    holds(False, Names(), *in_doubt(("create_across", ("d/x",), there, 0, 20), *across[1:]))
+    holds(False, Names(), *in_doubt(*across[:2]))  # nobody has removed it
 
 
 def case_linearize_shrinks(_):
@@ -143,8 +148,3 @@ def case_linearize_shrinks(_):
     check([call.process for call in fewer] == [0, 2, 3], f"left: {fewer}")
     check([call.ended for call in until(calls, 5)] == [1, 3, None], "a history until 5")
     check([call.process for call in overlapping(calls[2], calls)] == [], "beside a call")
-    across = (("create_across", ("d/x",), 8, 0, 20), ("look", ("d/x",), 7, 1, 2), ("unlink", ("d/x",), None, 3, 4))
-    holds(True, Names(), *in_doubt(*across))
-    holds(False, Names(), *in_doubt(*across[:2], ("look", ("d/x",), 8, 5, 6)))
-    holds(False, Names(), *in_doubt(*across, ("look", ("d/x",), 7, 5, 6)))
-    holds(False, Names(), *in_doubt(("create_across", ("d/x",), there, 0, 20), *across[1:]))

@@ -185,8 +185,11 @@ class Names(Model):
             call.arguments[0] for call in calls if call.name == "link" and call.result is None}
 
         def settled(call):
-            """Nobody else knows of the inode: it may be another one."""
-            return call if call.result not in known else call._replace(name=call.name.removesuffix(Names.ACROSS))
+            """The inode may be another one if nobody knows of it, and its name was taken away before the answer."""
+            taken = any(other.name in ("unlink", "rename", "exchange") and other.result is None
+                        for other in overlapping(call, calls))
+            name = call.name if taken and call.result not in known else call.name.removesuffix(Names.ACROSS)
+            return call._replace(name=name)
 
         def doubtful(call):
             if call.name not in ("rename", "exchange") or call.result is not None:

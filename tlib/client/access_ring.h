@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AccessRing: the page numbers that one thread has read, on their way to the thread that sums them up. A push costs a
-// store and an increment. When the ring is full the access is dropped: the reader empties it many times a period, so
-// what it sees of a very fast reader is a sample.
+// AccessRing: the page numbers that one thread has read, or a sample of them, on their way to the thread that sums them
+// up. A push costs a store and an increment. When the ring is full the access is dropped: the reader empties it many
+// times a period, so what it sees of a very fast reader is a sample, too.
 //
-// Thread-safety: Push from one thread, Drain from one other.
+// Thread-safety: Push from one thread, Drain from one other; SetSampling and sampling from any.
 #pragma once
 
 #include <atomic>

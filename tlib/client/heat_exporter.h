@@ -3,7 +3,7 @@
 // HeatExporter: sums what the channels' rings hold and exports the pages that were read since the last time, in the
 // memory region that the server READs (tlib/rpc/heat.h).
 //
-// Thread-safety: AddRing and RemoveRing from any thread; Drain and Publish from one thread, the session's.
+// Thread-safety: AddRing and RemoveRing from any thread; everything else from one thread, the session's.
 // Ownership:     owns the exported memory; shares the rings with their channels.
 #pragma once
 
@@ -33,7 +33,7 @@ class HeatExporter {
   driver::Memory& memory() { return *memory_; }
 
   std::shared_ptr<AccessRing> AddRing() EXCLUDES(mutex_);
-  // What is still in it is counted with the next Drain.
+  // What is still in it is not counted.
   void RemoveRing(const std::shared_ptr<AccessRing>& ring) EXCLUDES(mutex_);
 
   // Takes in what the rings hold; call it some times per Publish. Returns how many accesses were in the fullest one.

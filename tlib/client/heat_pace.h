@@ -45,7 +45,7 @@ class HeatPace {
   }
 
  private:
-  // One in so many misses costs as much as counting all hits does.
+  // One miss in so many hits costs as much as counting all of them.
   static constexpr uint64_t kFewMisses = 256;
   static constexpr uint64_t kEnoughReads = 256;  // in a part, to tell anything from them
 

@@ -218,7 +218,7 @@ Status SessionCore::StartHeat() {
   if (options_.heat_period.count() <= 0 || region_.way == driver::ReadWay::kRpcOnly) {
     return Status::Ok();
   }
-  ASSIGN_OR_RETURN(heat_, HeatExporter::Create(nic_, *domain_, region_.pages));
+  ASSIGN_OR_RETURN(heat_, HeatExporter::Create(nic_, *domain_, std::max(region_.pages, region_.max_pages)));
   wire::ExportHeatT request;
   request.rkey = heat_->rkey().value;
   request.bytes = heat_->bytes();

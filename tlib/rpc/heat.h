@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory region in which a client exports its access counts, and which the server READs one-sided every sample
-// period. Two buffers alternate: the client fills the one that `sequence` does not name, then stores sequence + 1
-// (release); the server READs the header, then the buffer `sequence % 2` names, then the header again, and drops what
-// it got when the sequence moved meanwhile: the client may have begun to fill that buffer anew. A sequence counts once.
-// Beside each buffer stands how many pages were READ and how many were absent in the time that it tells of: both by the
-// client, as what the server itself sees of misses is of another time.
-// Nothing in it is trusted with more than the choice of what is in memory: page numbers beyond the region are skipped,
-// `count` by the memory and by kMaxHeatEntries, and what one report says of one page, or of all, is cut to what is
-// possible.
+// The memory region in which a client exports its access counts, and which the server READs one-sided twice in a
+// sample period, or every eighth of a second. Two buffers alternate: the client fills the one that `sequence` does not
+// name, then stores sequence + 1 (release); the server READs the header, then the buffer `sequence % 2` names, then the
+// header again, and drops what it got when the sequence moved meanwhile: the client may have begun to fill that buffer
+// anew. A sequence counts once. Beside each buffer stands how many pages were READ and how many were absent in the time
+// that it tells of: both by the client, as what the server itself sees of misses is of another time. Nothing in it is
+// trusted with more than the choice of what is in memory: page numbers beyond the region are skipped, `count` by the
+// memory and by kMaxHeatEntries, and what one report says of one page, or of all, is cut to what is possible.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,7 @@ struct HeatHeader {
 };
 static_assert(sizeof(HeatHeader) == 64);
 
-inline constexpr uint32_t kMaxHeatEntries = 1U << 17;  // per buffer: distinct pages per period; more are left out
+inline constexpr uint32_t kMaxHeatEntries = 1U << 17;  // per buffer: distinct pages; more are left out
 
 struct HeatEntry {
   uint32_t page = 0;

@@ -10,16 +10,27 @@
 namespace termfs::tlib::server {
 namespace {
 
-constexpr uint64_t kSweepPages = 16384;  // per period
+constexpr uint64_t kSweptPerSecond = 65536;  // pages
 constexpr uint64_t kSweepPagesPerTurn = 4096;
-constexpr size_t kMostLoads = 2048;           // pages per period: 8 MiB
+constexpr uint64_t kLoadedPerSecond = 8192;   // pages at most: 32 MiB
 constexpr size_t kCountsAhead = 8;            // heats are far apart in memory: on their way before they are counted
 constexpr uint32_t kMostAccesses = 1U << 20;  // of one page in one report; more is nonsense or counts as much
+
+// Of what may be done in a second. A longer period is worth a second.
+uint64_t InPeriod(uint64_t per_second, std::chrono::milliseconds period) {
+  return std::max<uint64_t>(1, per_second * static_cast<uint64_t>(std::clamp<int64_t>(period.count(), 0, 1000)) / 1000);
+}
 
 }  // namespace
 
 Promoter::Promoter(TierPolicy& policy, PageStates& states, Pager& pager, std::chrono::milliseconds period)
-    : policy_(policy), states_(states), pager_(pager), period_(period), background_([this] { return Round(); }) {}
+    : policy_(policy),
+      states_(states),
+      pager_(pager),
+      period_(period),
+      sweep_pages_(InPeriod(kSweptPerSecond, period)),
+      most_loads_(InPeriod(kLoadedPerSecond, period)),
+      background_([this] { return Round(); }) {}
 
 void Promoter::AddCounts(std::span<const HeatEntry> counts) {
   std::vector<PageIndex> absent;
@@ -34,18 +45,18 @@ void Promoter::AddCounts(std::span<const HeatEntry> counts) {
       continue;
     }
     policy_.Access(page, std::min(entry.accesses, kMostAccesses), AccessKind::kHit);
-    if (!states_.Peek(page).present() && policy_.DeservesFrame(page) && absent.size() < kMostLoads) {
+    if (!states_.Peek(page).present() && policy_.DeservesFrame(page) && absent.size() < most_loads_) {
       absent.push_back(page);  // was in a frame when it was counted, and lost it since
     }
   }
   MutexLock lock(mutex_);
-  if (counted_absent_.size() < kMostLoads) {
+  if (counted_absent_.size() < most_loads_) {
     counted_absent_.insert(counted_absent_.end(), absent.begin(), absent.end());
   }
 }
 
 void Promoter::Sweep(std::vector<PageIndex>& worthy) {
-  for (uint64_t i = 0; i < std::min(kSweepPages, states_.pages()) && worthy.size() < kMostLoads; i++) {
+  for (uint64_t i = 0; i < std::min(sweep_pages_, states_.pages()) && worthy.size() < most_loads_; i++) {
     const PageIndex page{cursor_};
     cursor_ = (cursor_ + 1) % states_.pages();
     if (states_.Peek(page).state() == PageState::kAbsent && policy_.DeservesFrame(page)) {

@@ -49,6 +49,8 @@ class Promoter {
   PageStates& states_;
   Pager& pager_;
   const std::chrono::milliseconds period_;
+  const uint64_t sweep_pages_;  // in a period
+  const uint64_t most_loads_;   // in a period
   BackgroundTask background_;
   uint64_t cursor_ = 0;   // of the sweep
   bool failing_ = false;  // the last round that loaded anything; rounds only

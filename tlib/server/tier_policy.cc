@@ -26,7 +26,10 @@ constexpr double kEven = 1.5;
 constexpr double kShiftedTimes = 1.5;
 constexpr double kShiftedMore = 0.005;
 constexpr double kShiftedDeviations = 4;
-constexpr double kUsualMemory = 0.975;    // of the usual misses, per period, while they are more
+// How far usual misses follow those of a telling. Not at once, or whoever reads for a moment what is in memory makes
+// all that comes after it look like a shift.
+constexpr double kUsualFalls = 0.25;
+constexpr double kUsualRises = 0.1;
 constexpr uint32_t kMostTold = 1U << 26;  // pages of one client in a period; more is nonsense
 constexpr uint64_t kEnoughReads = 256;    // in a period, to tell anything from their hit ratio
 
@@ -60,21 +63,33 @@ void TierPolicy::Access(PageIndex page, uint32_t accesses, AccessKind kind) {
 }
 
 void TierPolicy::AddTotals(uint64_t client, uint32_t hits, uint32_t misses) {
-  hits = std::min(hits, kMostTold);
   MutexLock lock(told_mutex_);
-  told_[client] = {.hits = hits, .reads = uint64_t{hits} + std::min(misses, kMostTold)};
+  Tell(told_[client], std::min(hits, kMostTold), std::min(misses, kMostTold));
+}
+
+void TierPolicy::Tell(Told& told, uint64_t hits, uint64_t misses) {
+  told.hits = hits;
+  told.misses = misses;
+  told.periods = 0;
+  const auto reads = static_cast<double>(told.reads());
+  const bool judged = told.usual >= 0 && settling_ == 0;
+  told.expected_misses = judged ? told.usual * reads : static_cast<double>(misses);
+  if (told.reads() >= kEnoughReads) {
+    const double more = static_cast<double>(misses) / reads - told.usual;
+    told.usual += judged ? (more < 0 ? kUsualFalls : kUsualRises) * more : more;
+  }
 }
 
 TierPolicy::Told TierPolicy::SumTold() {
   Told sum;
-  MutexLock lock(told_mutex_);
   for (auto told = told_.begin(); told != told_.end();) {
     if (told->second.periods++ >= told_periods_.load(std::memory_order_relaxed)) {
       told = told_.erase(told);
       continue;
     }
     sum.hits += told->second.hits;
-    sum.reads += told->second.reads;
+    sum.misses += told->second.misses;
+    sum.expected_misses += told->second.expected_misses;
     ++told;
   }
   return sum;
@@ -178,40 +193,42 @@ bool TierPolicy::DeservesFrame(PageIndex page) const {
 void TierPolicy::EndPeriod() {
   threshold_.store(heat_.Threshold(budget_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
   deviations_.store(DeviationsFor(heat_.Dispersion()), std::memory_order_relaxed);
-  uint64_t hits = hits_.exchange(0, std::memory_order_relaxed);
-  uint64_t reads = hits + misses_.exchange(0, std::memory_order_relaxed);
-  Age(reads + writes_.exchange(0, std::memory_order_relaxed));
-  const Told told = SumTold();
-  if (const bool enough = told.reads >= kEnoughReads; enough != by_told_) {
-    // The two say different things of the same tier: what was usual for one says nothing of the other.
-    by_told_ = enough;
-    usual_misses_ = -1;
-  }
-  if (const uint32_t budget = budget_.load(std::memory_order_relaxed); budget != judged_budget_) {
-    judged_budget_ = budget;  // a smaller tier misses more, and nothing has shifted
-    usual_misses_ = -1;
-  }
-  if (by_told_) {
-    hits = told.hits;
-    reads = told.reads;
-  }
-  if (reads >= kEnoughReads) {
-    JudgeMisses(reads - hits, reads);
+  const uint64_t hits = hits_.exchange(0, std::memory_order_relaxed);
+  const uint64_t misses = misses_.exchange(0, std::memory_order_relaxed);
+  Age(hits + misses + writes_.exchange(0, std::memory_order_relaxed));
+  if (JudgeMisses(hits, misses)) {
+    heat_.Age(kOnceShifted);
   }
 }
 
-void TierPolicy::JudgeMisses(uint64_t misses, uint64_t reads) {
-  const auto all = static_cast<double>(reads);
-  const double ratio = static_cast<double>(misses) / all;
-  hit_ratio_.store(1 - ratio, std::memory_order_relaxed);
-  const double more = ratio - usual_misses_;
-  if (usual_misses_ >= 0 && ratio > kShiftedTimes * usual_misses_ + kShiftedMore &&
-      more > kShiftedDeviations * std::sqrt((usual_misses_ + 1 / all) / all)) {
-    heat_.Age(kOnceShifted);
-    usual_misses_ = ratio;
-  } else {
-    usual_misses_ = usual_misses_ < 0 ? ratio : std::min(ratio, usual_misses_ + (1 - kUsualMemory) * more);
+bool TierPolicy::JudgeMisses(uint64_t hits, uint64_t misses) {
+  MutexLock lock(told_mutex_);
+  settling_ -= std::min(settling_, 1U);
+  // Each client tells twice in that time: what its first telling is of may lie on both sides of a shift.
+  const uint32_t to_settle = told_periods_.load(std::memory_order_relaxed) / 2;
+  if (const uint32_t budget = budget_.load(std::memory_order_relaxed); budget != judged_budget_) {
+    judged_budget_ = budget;  // a smaller tier misses more, and nothing has shifted
+    settling_ = to_settle;
   }
+  Told sum = SumTold();
+  if (sum.reads() >= kEnoughReads) {
+    own_.usual = -1;  // it says other things of the same tier
+  } else {
+    Tell(own_, hits, misses);
+    sum = own_;
+  }
+  if (sum.reads() < kEnoughReads) {
+    return false;
+  }
+  const auto reads = static_cast<double>(sum.reads());
+  const auto missed = static_cast<double>(sum.misses);
+  hit_ratio_.store(1 - missed / reads, std::memory_order_relaxed);
+  const bool shifted = settling_ == 0 && missed > kShiftedTimes * sum.expected_misses + kShiftedMore * reads &&
+                       missed - sum.expected_misses > kShiftedDeviations * std::sqrt(sum.expected_misses + 1);
+  if (shifted) {
+    settling_ = to_settle;
+  }
+  return shifted;
 }
 
 }  // namespace termfs::tlib::server

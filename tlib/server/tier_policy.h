@@ -11,8 +11,9 @@
 //   kStatic  nobody is admitted and nobody is given up.
 //
 // Ageing (kHeat) is by accesses, not by time: heats halve every kHalfLife accesses per page of the region. When clearly
-// more reads miss than usual, something has shifted: heats shrink to a sixteenth at once, so that what is hot from then
-// on soon takes over.
+// more reads miss than usual, each client's by its own measure, something has shifted: heats shrink to a sixteenth at
+// once, so that what is hot from then on soon takes over. What misses then is usual, and nothing is judged, until all
+// clients have told twice; likewise after a change of the budget.
 //
 // Thread-safety: any thread; EndPeriod one caller at a time.
 #pragma once
@@ -83,10 +84,14 @@ class TierPolicy {
   double hit_ratio() const { return hit_ratio_.load(std::memory_order_relaxed); }
 
  private:
+  // Reads of the same time: of one client, or of several.
   struct Told {
     uint64_t hits = 0;
-    uint64_t reads = 0;
-    uint32_t periods = 0;  // ended since
+    uint64_t misses = 0;
+    double expected_misses = 0;  // by what is usual
+    double usual = -1;           // misses of a read; negative: not known
+    uint32_t periods = 0;        // ended since
+    uint64_t reads() const { return hits + misses; }
   };
   struct Candidate {
     driver::FrameIndex frame;
@@ -97,8 +102,10 @@ class TierPolicy {
   std::optional<Candidate> FindNotRecent(const TierView& tier, uint32_t frames);
   bool TakeReferenced(PageIndex page);
   void Age(uint64_t accesses);
-  void JudgeMisses(uint64_t misses, uint64_t reads);
-  Told SumTold() EXCLUDES(told_mutex_);
+  void Tell(Told& told, uint64_t hits, uint64_t misses) REQUIRES(told_mutex_);
+  Told SumTold() REQUIRES(told_mutex_);
+  // Whether something has shifted, by what is told; by the server's own `hits` and `misses` where too little is.
+  bool JudgeMisses(uint64_t hits, uint64_t misses) EXCLUDES(told_mutex_);
 
   HeatMap heat_;
   std::atomic<FrameChoice> choice_;
@@ -113,11 +120,10 @@ class TierPolicy {
   std::atomic<uint32_t> told_periods_{5};
   Mutex told_mutex_;
   std::unordered_map<uint64_t, Told> told_ GUARDED_BY(told_mutex_);  // by client
+  Told own_ GUARDED_BY(told_mutex_);                                 // as if a client had told what the server saw
+  uint32_t judged_budget_ GUARDED_BY(told_mutex_) = 0;
+  uint32_t settling_ GUARDED_BY(told_mutex_) = 0;  // periods until misses are judged again
   std::atomic<double> hit_ratio_{0};
-  // EndPeriod only.
-  bool by_told_ = false;      // the hit ratio is the clients'
-  double usual_misses_ = -1;  // of a read; negative: not known
-  uint32_t judged_budget_ = 0;
 };
 
 }  // namespace termfs::tlib::server

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "tests/unit/tlib/server_storage/tier_simulation.h"
 
 namespace termfs::tlib::server {
@@ -134,45 +136,104 @@ TEST(TierPolicy, Heat_OneTimeScan_DoesNotEvictTheHotSet) {
   EXPECT_LT(simulation.TakeMissRatio(), 1.2 * zipf.OracleMissRatio(kFrames));
 }
 
-// How much of its heat a page keeps when in two periods of 1000 reads so many miss, at most.
-float HeatAfter(TierPolicy& policy, uint32_t usual, uint32_t now, uint32_t of = 1000) {
-  policy.Access({0}, 1000, AccessKind::kWrite);
-  policy.AddTotals(1, 100'000 - usual * 100, usual * 100);
-  policy.EndPeriod();
-  const float before = policy.heat({0});
-  policy.AddTotals(1, of - now, now);
-  policy.EndPeriod();
-  return policy.heat({0}) / before;
-}
+// A policy in which a client is told of, period by period; and how much of its heat a page keeps meanwhile.
+class Judged {
+ public:
+  Judged() : policy_(1 << 20, FrameChoice::kHeat) {
+    policy_.SetBudget(kFrames);
+    policy_.Access({0}, 1000, AccessKind::kWrite);
+  }
+  // So many of 1000 reads miss.
+  void Misses(uint64_t client, uint32_t misses, uint32_t thousands = 1) {
+    policy_.AddTotals(client, thousands * (1000 - misses), thousands * misses);
+  }
+  void EndPeriod() { policy_.EndPeriod(); }
+  void Periods(uint32_t count, uint32_t misses) {
+    for (uint32_t i = 0; i < count; i++) {
+      Misses(1, misses, 100);
+      EndPeriod();
+    }
+  }
+  float Kept() {
+    const float before = std::exchange(heat_, policy_.heat({0}));
+    return heat_ / before;
+  }
+  TierPolicy& policy() { return policy_; }
+
+ private:
+  TierPolicy policy_;
+  float heat_ = 1000;
+};
+
+constexpr uint32_t kSettles = 20;
 
 TEST(TierPolicy, Heat_MoreMissesThanUsual_AreAShift) {
   struct Case {
-    uint32_t usual, now, of;
+    uint32_t usual, hits, misses;
     bool shift;
   };
-  for (const Case& tried : {Case{60, 120, 1000, true},
-                            {60, 95, 1000, false},
-                            {0, 40, 1000, true},
-                            {0, 4, 1000, false},
-                            {500, 560, 1000, false},
-                            {60, 30, 256, false},
-                            {60, 45, 256, true}}) {
-    TierPolicy policy(1 << 20, FrameChoice::kHeat);
-    policy.SetBudget(kFrames);
-    const float kept = HeatAfter(policy, tried.usual, tried.now, tried.of);
-    EXPECT_NEAR(kept, tried.shift ? 0.0625 : 1, 0.01) << tried.usual << " " << tried.now << " of " << tried.of;
+  for (const Case& tried : {Case{60, 880, 120, true},
+                            {60, 900, 100, true},
+                            {60, 910, 90, false},
+                            {0, 960, 40, true},
+                            {0, 996, 4, false},
+                            {500, 440, 560, false},
+                            {60, 226, 30, false},
+                            {60, 211, 45, true}}) {
+    Judged judged;
+    judged.Periods(kSettles, tried.usual);
+    EXPECT_NEAR(judged.Kept(), 1, 0.01);
+    judged.policy().AddTotals(1, tried.hits, tried.misses);
+    judged.EndPeriod();
+    EXPECT_NEAR(judged.Kept(), tried.shift ? 0.0625 : 1, 0.01)
+        << tried.usual << " usual, " << tried.misses << " beside " << tried.hits;
   }
 }
 
+// The client tells of a time that lies on both sides of it first.
+TEST(TierPolicy, Heat_AShift_IsForgottenOnce) {
+  Judged judged;
+  judged.Periods(kSettles, 60);
+  judged.Kept();
+  for (const uint32_t misses : {120, 370, 370, 350, 300, 200, 150, 100, 70, 60, 60}) {
+    judged.Periods(1, misses);
+  }
+  EXPECT_NEAR(judged.Kept(), 0.0625, 0.01);
+  judged.Periods(kSettles, 60);
+  judged.Periods(3, 300);  // and another
+  EXPECT_NEAR(judged.Kept(), 0.0625, 0.01);
+}
+
 TEST(TierPolicy, Heat_ASmallerTier_IsNoShift) {
-  TierPolicy policy(1 << 20, FrameChoice::kHeat);
-  policy.SetBudget(kFrames);
-  EXPECT_NEAR(HeatAfter(policy, 60, 60), 1, 0.01);
-  policy.SetBudget(kFrames / 2);
-  policy.AddTotals(1, 8000, 2000);
-  const float before = policy.heat({0});
-  policy.EndPeriod();
-  EXPECT_NEAR(policy.heat({0}) / before, 1, 0.01);
+  Judged judged;
+  judged.Periods(kSettles, 60);
+  judged.policy().SetBudget(kFrames / 2);
+  judged.EndPeriod();  // what has been told is of the time before
+  judged.Periods(1, 100);
+  judged.Periods(kSettles, 200);
+  EXPECT_NEAR(judged.Kept(), 1, 0.01);
+}
+
+// Another client's hits, which are many, come and go.
+TEST(TierPolicy, Heat_EachClientHasItsOwnMeasure) {
+  Judged judged;
+  judged.Periods(kSettles, 60);
+  for (int burst = 0; burst < 4; burst++) {
+    for (int i = 0; i < 3; i++) {
+      judged.Misses(2, 0, 2000);
+      judged.Periods(1, 60);
+    }
+    judged.Periods(12, 60);
+  }
+  EXPECT_NEAR(judged.Kept(), 1, 0.01);
+}
+
+TEST(TierPolicy, Heat_AMomentOfHits_IsNotWhatIsUsual) {
+  Judged judged;
+  judged.Periods(kSettles, 60);
+  judged.Periods(1, 0);
+  judged.Periods(2, 60);
+  EXPECT_NEAR(judged.Kept(), 1, 0.01);
 }
 
 // A scan beside the hot set makes as many misses as a shifted one, so it is taken for one; it must not cost much.
