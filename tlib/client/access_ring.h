@@ -25,7 +25,7 @@ class AccessRing {
     }
     const uint32_t sampling = this->sampling();
     if (sampling > 1) {
-      skip_ = Random() % (2 * sampling - 1);  // not every so manieth: accesses come in patterns
+      skip_ = Random() % (2 * sampling - 1);  // at random, as accesses come in patterns
     }
     const uint32_t head = head_.load(std::memory_order_relaxed);
     if (head - known_tail_ >= kEntries) [[unlikely]] {
@@ -65,7 +65,7 @@ class AccessRing {
 
   const std::unique_ptr<uint32_t[]> entries_ = std::make_unique<uint32_t[]>(kEntries);
   alignas(64) std::atomic<uint32_t> head_{0};
-  // The pusher's, as the ones that follow.
+  // The pusher's, but for the last one.
   uint32_t known_tail_ = 0;
   uint32_t skip_ = 0;
   uint32_t random_ = 0x9e3779b9;

@@ -45,8 +45,8 @@ struct SessionOptions {
   std::chrono::milliseconds pull_period{1000};
   // A bit each; of a region of no more than 16 GiB that is all, every time. No more than kMaxPullPages count.
   uint64_t pull_pages = uint64_t{4} << 20;
-  std::chrono::milliseconds heat_period{
-      1000};  // how often access counts are told, up to four times as often when misses rise; 0: not at all
+  // How often access counts are told, up to four times as often when misses rise; 0: not at all.
+  std::chrono::milliseconds heat_period{1000};
   std::chrono::milliseconds call_timeout{30000};
   std::chrono::milliseconds hello_timeout{30000};  // for the server to welcome us
   uint64_t client = 0;                 // the same in all sessions of one client, so that the server knows it again
