@@ -70,12 +70,8 @@ class CompletionWaiter {
                false)) {
         return Status::Ok();
       }
-      if (soon && spin_ > kSpinAlone && core_.BeginSpinning()) {
-        const bool found = Spin(poll, spin_ - kSpinAlone, true);
-        core_.EndSpinning();
-        if (found) {
-          return Status::Ok();
-        }
+      if (soon && spin_ > kSpinAlone && SpinOn(poll)) {
+        return Status::Ok();
       }
       if (!queue.Arm()) {
         continue;
@@ -86,6 +82,18 @@ class CompletionWaiter {
         return poll() ? Status::Ok() : slept;
       }
     }
+  }
+
+  // Of many threads that wait one goes on for long: see "Who waits gives way".
+  template <typename Poll>
+  bool SpinOn(Poll& poll) {
+    const bool alone = core_.BeginSpinning();
+    const std::chrono::nanoseconds left = spin_ - kSpinAlone;
+    const bool found = Spin(poll, alone ? left : std::min<std::chrono::nanoseconds>(left, kSpinAmongMany), true);
+    if (alone) {
+      core_.EndSpinning();
+    }
+    return found;
   }
 
   // Polls for `length`, at least once. With `yields` whoever else waits for this CPU may run in between: it may be the
@@ -119,8 +127,9 @@ class CompletionWaiter {
   Interruption* const interruption_;
   std::chrono::nanoseconds spin_{kMaxSpin};
   int vain_spins_ = 0;
-  static constexpr std::chrono::microseconds kMaxSpin{200};  // a write of 1 MiB to memory takes about 100
-  static constexpr std::chrono::microseconds kSpinAlone{5};  // an answer from memory, by a server that is awake
+  static constexpr std::chrono::microseconds kMaxSpin{200};       // a write of 1 MiB to memory takes about 100
+  static constexpr std::chrono::microseconds kSpinAlone{5};       // an answer from memory, by a server that is awake
+  static constexpr std::chrono::microseconds kSpinAmongMany{50};  // the answers to all of them
 };
 
 }  // namespace termfs::tlib::client

@@ -99,7 +99,8 @@ class SessionCore {
   // Readable, for ever, once the session is lost.
   int lost_fd() const { return lost_event_.get(); }
 
-  // Who waits for the server spins for a while, but not many at once: the server needs a CPU, too. False: too many do.
+  // Who waits for the server spins for a while, but not many at once for long: the server needs a CPU, too. False: too
+  // many do.
   bool BeginSpinning() {
     if (spinning_.fetch_add(1, std::memory_order_relaxed) < max_spinning_) {
       return true;
