@@ -57,7 +57,7 @@ def reads(region):
     rest = max(1, region.warm_up - 15 - counted)  # of the warm-up: what is counted after 15 s warms up, too
     first, pages, parts, skewed, roomy, single = region.run(
         "pin,term", ["--warmup 15 --no-limit", f"--warmup {rest}", "--size 256",
-                     "--theta 1.2 --no-limit", "--dram-ratio 0.9 --no-limit", "--threads 1 --depth 1 --no-limit"])
+                     "--theta 1.2", "--dram-ratio 0.9", "--threads 1 --depth 1 --no-limit"])
     oracle = 1 - pages["limit"]["oracle_hit_ratio"]
     term = pages["by_kind"]["term"]
     for seconds, bound, kind in ((15, 2.0, first["by_kind"]["term"]), (15 + counted + rest, 1.15, term)):
@@ -70,6 +70,8 @@ def reads(region):
     for name, result in (("theta 1.2", skewed), ("DRAM ratio 0.9", roomy)):
         yield (f"reads of 4 KiB, {name}, rate / pin", 0.9,
                turn_ratios(result["by_kind"]["term"], result["by_kind"]["pin"]), False)
+        print(f"{name}: the machine's bound is {result['limit']['bound_per_s'] / result['limit']['pin_per_s']:.2f} of "
+              f"pin, of which term has {statistics.median(over_bound(result, 'term')):.2f}")
     yield ("p50 of a hit, one at a time / pin's", 1.2,
            [single["by_kind"]["term"]["hit_us"]["p50"] / single["by_kind"]["pin"]["hit_us"]["p50"]], True)
     yield from hits_at_the_same_pace(region, single["by_kind"]["term"])
