@@ -84,13 +84,13 @@ class CompletionWaiter {
     }
   }
 
-  // Of many threads that wait one goes on for long: see "Who waits gives way".
+  // Of many threads that wait only some go on for long: see "Who waits gives way".
   template <typename Poll>
   bool SpinOn(Poll& poll) {
-    const bool alone = core_.BeginSpinning();
+    const bool longer = core_.BeginSpinning();
     const std::chrono::nanoseconds left = spin_ - kSpinAlone;
-    const bool found = Spin(poll, alone ? left : std::min<std::chrono::nanoseconds>(left, kSpinAmongMany), true);
-    if (alone) {
+    const bool found = Spin(poll, longer ? left : std::min<std::chrono::nanoseconds>(left, kSpinAmongMany), true);
+    if (longer) {
       core_.EndSpinning();
     }
     return found;
@@ -129,7 +129,7 @@ class CompletionWaiter {
   int vain_spins_ = 0;
   static constexpr std::chrono::microseconds kMaxSpin{200};       // a write of 1 MiB to memory takes about 100
   static constexpr std::chrono::microseconds kSpinAlone{5};       // an answer from memory, by a server that is awake
-  static constexpr std::chrono::microseconds kSpinAmongMany{50};  // the answers to all of them
+  static constexpr std::chrono::microseconds kSpinAmongMany{50};  // when others wait as well
 };
 
 }  // namespace termfs::tlib::client
