@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 from cases_posix import read_file, refuses, write_file
-from volume import Mount, Volume, alone, check, ended, eventually, need, run
+from volume import Mount, Volume, alone, check, ended, eventually, need, run, umount
 
 
 def end(mount):
@@ -91,13 +91,6 @@ def case_ended_mount_is_unmounted_where_it_is(site):
     check([read_file(m / way)[:4] for way in ("rename", "move")] == [b"abcd"] * 2, "what was mapped")
 
 
-def umount(site, path):
-    """What it says."""
-    done = subprocess.run([site.termfs, "umount", path], capture_output=True, text=True, timeout=300, check=False)
-    check(done.returncode == 0, f"umount {path}: {done.returncode}: {done.stderr}")
-    return done.stderr
-
-
 # Keeps the mount on $1, but none of others.
 HOLD = """
 grep -F ' - fuse.termfs ' /proc/self/mountinfo | cut -d ' ' -f 5 | grep -vxF "$1" | while read -r place; do
@@ -119,7 +112,7 @@ def case_umount_says_where_it_is_mounted_still(site):
     volume.mounts.remove(m)
     run("mount", "--bind", m.path, other)
     try:
-        said = umount(site, m.path)
+        said = umount(site.termfs, m.path)
         check(f"mounted on {other} and goes on" in said, said)
         check(read_file(os.path.join(other, "f")) == b"x", "it goes on there")
     finally:
@@ -129,7 +122,7 @@ def case_umount_says_where_it_is_mounted_still(site):
     volume.mounts.remove(m)
     holder = site.start("unshare", "--mount", "--propagation", "private", "sh", "-c", HOLD, "sh", m.path)
     check(holder.stdout.readline() == "held\n", "another mount namespace")
-    said = umount(site, m.path)
+    said = umount(site.termfs, m.path)
     check(f"mounted on {m.path} in the mount namespace of process {holder.pid} and goes on" in said, said)
     check(not ended(m.pid), "it goes on there")
     holder.kill()
@@ -149,7 +142,7 @@ def case_umount_of_another_pid_namespace(site):
     check(apart.stdout.readline() == "mounted\n", "a mount in another PID namespace")
     pid = int(Mount(path, 0).describe()["pid"])
     check(pid < 100, f"its own number there: {pid}")
-    said = umount(site, path)
+    said = umount(site.termfs, path)
     check("its process is in another PID namespace" in said, said)
     eventually(lambda: not volume.status()["sessions"], "its process ends")
     apart.kill()

@@ -45,6 +45,14 @@ def run(*command, code=0, seconds=300, **options):
     return done.stdout
 
 
+def umount(termfs, path):
+    """What it says."""
+    done = subprocess.run([termfs, "umount", path], capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"umount {path}: {done.returncode}: {done.stderr.strip()}; used by {users_of(path)}")
+    return done.stderr
+
+
 def free_port(family, address):
     with socket.socket(family, socket.SOCK_STREAM) as one:
         one.bind((address, 0))
@@ -224,11 +232,8 @@ class Volume:
 
     def umount(self, mount):
         self.mounts.remove(mount)
-        try:
-            run(self.site.termfs, "umount", mount.path)
-        except AssertionError as error:
-            raise AssertionError(f"{error}; used by {users_of(mount.path)}") from None
-        check(ended(mount.pid), "umount returned before the mount's process had ended")
+        said = umount(self.site.termfs, mount.path)
+        check(ended(mount.pid), f"umount returned before the mount's process had ended: {said or 'it said nothing'}")
         os.rmdir(mount.path)
 
     def status(self):
