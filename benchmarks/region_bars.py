@@ -9,6 +9,7 @@ import os
 import statistics
 import subprocess
 
+import counting
 import paper_numbers
 
 DEADLINE = 900  # seconds of one call
@@ -131,7 +132,19 @@ def moved(region):
     back = next((second for second, rate in enumerate(rates[at:], 1) if rate >= 0.9 * usual), after)
     hot_half = region.gib * 2**30 / 4096 * result["settings"]["dram_ratio"] / 2
     allowed = max(3, 1.5 * hot_half / max(result["limit"]["ssd_read_turns"]))
+    print_what_counting_allows(result["settings"], usual, sum(rates[:at]), allowed)
     yield f"moved hot set, seconds to 90% of the rate / {allowed:.1f} s", 1.0, [back / allowed], True
+
+
+def print_what_counting_allows(settings, usual, before, allowed):
+    """Where the SSD limits the rate, 90% of it take 1 / 0.9 of the misses. How soon can those be few enough?"""
+    pages, share, theta = settings["region_bytes"] // 4096, settings["dram_ratio"], settings["theta"]
+    had = counting.counted_misses(pages, share, theta, before / pages)
+    then = counting.counted_misses(pages, share, theta, allowed * usual / pages)
+    needed = counting.accesses_until(had / 0.9, pages, share, theta)
+    print(f"moved hot set: who counts perfectly misses {had:.2f} times what the oracle does before the move and, from the "
+          f"move on at the usual rate, {then:.2f} times after {allowed:.1f} s; "
+          f"{had / 0.9:.2f} times take {needed:.0f} accesses of a page, {needed * pages / usual:.1f} s")
 
 
 GROUPS = (reads, writes, uniform, told, busy_server, moved)

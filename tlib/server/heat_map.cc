@@ -13,30 +13,35 @@ namespace {
 // The weight moves between these; heats are up to 2^32 times as large, well within a float's range of 2^127.
 constexpr float kLowestWeight = 0x1.0p-60F;
 constexpr float kHighestWeight = 0x1.0p+60F;
-constexpr uint64_t kPagesPerStep = 16384;  // of those that are cut off
+constexpr uint64_t kPagesPerStep = 16384;  // cells that are walked over while others wait
+constexpr uint64_t kPagesPerAge = 65536;   // cells that are brought into the turn at least
 constexpr int kTurnOctaves = 120;          // a power of two, so that only exponents change
 constexpr double kSweepOctaves = 100;      // in which all cells are brought into a turn: before the next one begins
 constexpr uint32_t kExponentShift = 23;
 constexpr uint32_t kTurnStep = uint32_t{kTurnOctaves} << kExponentShift;  // off a float's bits
-constexpr uint32_t kLeastKept = kTurnStep + (1U << kExponentShift);       // what is smaller is nothing after it
+constexpr uint32_t kNoLimit = UINT32_MAX;
 
 }  // namespace
 
-HeatMap::HeatMap(uint64_t pages, uint64_t max_pages) : pages_(pages), heats_(max_pages), weight_(kLowestWeight) {
+HeatMap::HeatMap(uint64_t pages, uint64_t max_pages)
+    : pages_(pages), heats_(max_pages), weight_(kLowestWeight), swept_(pages) {
   buckets_[0].store(pages, std::memory_order_relaxed);
 }
 
 HeatMap::Scale HeatMap::scale() const {
-  const float signed_weight = weight_.load(std::memory_order_relaxed);
+  const float signed_weight =
+      weight_.load(std::memory_order_acquire);  // of the same turn as the rate, or of the former
   return {.weight = std::abs(signed_weight), .turn = std::signbit(signed_weight) ? kTurnBit : 0};
 }
 
-uint32_t HeatMap::BitsIn(uint32_t turn, uint32_t cell) {
+uint32_t HeatMap::Convert(Rate rate, uint32_t bits) {
+  const uint32_t least = rate.less == 0 ? 0 : rate.less + (1U << kExponentShift);  // what is smaller would be denormal
+  return bits < least ? 0 : std::min(bits - rate.less, rate.most);
+}
+
+uint32_t HeatMap::BitsIn(uint32_t turn, uint32_t cell) const {
   const uint32_t bits = cell & ~kTurnBit;
-  if ((cell & kTurnBit) == turn) {
-    return bits;
-  }
-  return bits < kLeastKept ? 0 : bits - kTurnStep;
+  return (cell & kTurnBit) == turn ? bits : Convert(rate_.load(std::memory_order_relaxed), bits);
 }
 
 void HeatMap::Resize(uint64_t pages) {
@@ -92,13 +97,33 @@ float HeatMap::Heat(PageIndex page) const {
 }
 
 void HeatMap::Age(double factor) {
-  TERMFS_CHECK(factor > 0 && factor <= 1);
+  {
+    WriterLock lock(range_mutex_);
+    Shrink(factor);
+  }
+  const double share = -std::log2(factor) / kSweepOctaves * static_cast<double>(pages());
+  const uint64_t count = std::max(kPagesPerAge, static_cast<uint64_t>(std::ceil(share)));
+  for (uint64_t at = 0; at < count; at += kPagesPerStep) {
+    WriterLock lock(range_mutex_);
+    Sweep(kPagesPerStep);
+  }
+}
+
+void HeatMap::Forget(double factor, float most) {
   WriterLock lock(range_mutex_);
+  Shrink(factor);
+  if (swept_ >= pages()) {
+    const float weight = scale().weight;
+    BeginTurn({.less = 0, .most = std::bit_cast<uint32_t>(most * weight)}, weight);
+  }
+}
+
+void HeatMap::Shrink(double factor) {
+  TERMFS_CHECK(factor > 0 && factor <= 1);
   weight_.store(static_cast<float>(weight_.load(std::memory_order_relaxed) / factor), std::memory_order_relaxed);
-  Sweep(static_cast<uint64_t>(std::ceil(-std::log2(factor) / kSweepOctaves * static_cast<double>(pages()))));
-  if (scale().weight > kHighestWeight) {
+  if (const float weight = scale().weight; weight > kHighestWeight) {
     Sweep(pages());
-    BeginTurn();
+    BeginTurn({.less = kTurnStep, .most = kNoLimit}, std::ldexp(weight, -kTurnOctaves));
   }
 }
 
@@ -113,21 +138,18 @@ void HeatMap::Sweep(uint64_t pages) {
   }
 }
 
-void HeatMap::BeginTurn() {
-  constexpr size_t kStep = kTurnStep >> kBucketShift;
-  constexpr size_t kKept = kLeastKept >> kBucketShift;
-  uint64_t nothing = 0;
-  for (size_t bucket = 0; bucket < kBuckets; bucket++) {  // downwards, so each is taken before it is overwritten
-    const uint64_t pages = buckets_[bucket].exchange(0, std::memory_order_relaxed);
-    if (bucket < kKept) {
-      nothing += pages;
-    } else {
-      buckets_[bucket - kStep].store(pages, std::memory_order_relaxed);
-    }
+void HeatMap::BeginTurn(Rate rate, float weight) {
+  std::array<uint64_t, kBuckets> pages{};
+  for (size_t bucket = 0; bucket < kBuckets; bucket++) {
+    const auto bits = static_cast<uint32_t>(bucket) << kBucketShift;
+    pages[BucketOf(Convert(rate, bits))] += buckets_[bucket].load(std::memory_order_relaxed);
   }
-  buckets_[0].store(nothing, std::memory_order_relaxed);
+  for (size_t bucket = 0; bucket < kBuckets; bucket++) {
+    buckets_[bucket].store(pages[bucket], std::memory_order_relaxed);
+  }
+  rate_.store(rate, std::memory_order_relaxed);
   // The other sign: from now on every cell is of the turn before.
-  weight_.store(-std::ldexp(weight_.load(std::memory_order_relaxed), -kTurnOctaves), std::memory_order_relaxed);
+  weight_.store(std::signbit(weight_.load(std::memory_order_relaxed)) ? weight : -weight, std::memory_order_release);
   swept_ = 0;
 }
 

@@ -5,9 +5,9 @@
 // logarithmic buckets is kept along, so that the heat of the D-th hottest page is known without sorting.
 //
 // The weight grows through a float's range in a turn of about a hundred half-lives and then begins anew, 2^kTurnOctaves
-// lower. The cell of a page says in which of two turns, this one or the one before, it was stored: what an earlier turn
-// stored counts 2^-kTurnOctaves of that. So that two are enough, a turn's calls of Age bring every cell into it, each
-// its share of them.
+// lower; another turn begins where heats are to be forgotten beyond some number of accesses. The cell of a page says in
+// which of two turns, this one or the one before, it was stored: what the turn before stored counts 2^-kTurnOctaves of
+// that, or so many accesses at most. So that two are enough, each call of Age brings some cells into the turn.
 //
 // Thread-safety: any thread. Heats and buckets are atomic, each by itself: while others add, Threshold and Dispersion
 //                are of no single moment.
@@ -43,6 +43,9 @@ class HeatMap {
   void Prefetch(PageIndex page) const { __builtin_prefetch(&heats_[page.value]); }
   // All heats shrink to `factor` (0 < factor <= 1) of what they were.
   void Age(double factor) EXCLUDES(range_mutex_);
+  // The same, and to at most `most` accesses. As Age while cells are still to be brought into this turn: it takes one
+  // call of Age for each 65536 pages.
+  void Forget(double factor, float most) EXCLUDES(range_mutex_);
   // A heat that at most `count` pages exceed, to a precision of an eighth of an octave; 0 when fewer pages have any.
   float Threshold(uint64_t count) const;
   // Variance of the heats over their mean: about 1 or less when nothing but chance tells the pages apart.
@@ -57,21 +60,31 @@ class HeatMap {
     float weight;
     uint32_t turn;  // 0 or kTurnBit
   };
+  // What the bits of the turn before count in this one: so many less, and so many at most.
+  struct Rate {
+    uint32_t less;
+    uint32_t most;
+  };
   static constexpr uint32_t kTurnBit = uint32_t{1} << 31;
 
   Scale scale() const;
+  // In this turn.
+  static uint32_t Convert(Rate rate, uint32_t bits);
   // The bits of the float that `cell` is in turn `turn`.
-  static uint32_t BitsIn(uint32_t turn, uint32_t cell);
+  uint32_t BitsIn(uint32_t turn, uint32_t cell) const;
   static size_t BucketOf(uint32_t bits) { return bits >> kBucketShift; }
+  void Shrink(double factor) REQUIRES(range_mutex_);
   // Brings the next `pages` cells into this turn.
   void Sweep(uint64_t pages) REQUIRES(range_mutex_);
-  void BeginTurn() REQUIRES(range_mutex_);
+  // REQUIRES: all cells are in this turn. `weight`: the next one's.
+  void BeginTurn(Rate rate, float weight) REQUIRES(range_mutex_);
 
   std::atomic<uint64_t> pages_;                     // changes with range_mutex_ held
   const SparseArray<std::atomic<uint32_t>> heats_;  // cells: bits of floats >= 0, in units of 1 / weight, and kTurnBit
   std::array<std::atomic<uint64_t>, kBuckets> buckets_{};  // of this turn's bits
   std::atomic<float> weight_;                              // its sign is the turn
-  uint64_t swept_ GUARDED_BY(range_mutex_) = 0;            // cells from the first one on that are in this turn
+  std::atomic<Rate> rate_{};                               // stored before the weight of a turn
+  uint64_t swept_ GUARDED_BY(range_mutex_);                // cells from the first one on that are in this turn
   SharedMutex range_mutex_;  // shared: adding with the current weight; exclusive: changing weight_
 };
 

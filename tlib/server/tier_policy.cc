@@ -10,9 +10,10 @@ namespace termfs::tlib::server {
 namespace {
 
 constexpr double kHalfLife = 48;  // accesses per page of the region
-// When something has shifted, what was counted before counts so much less at once: enough for what is missed twice to
-// take its place, too little for one scan to.
+// When something has shifted, what was counted before counts so much less at once, and no more than one access: enough
+// for what is missed twice to take its place, too little for one scan to.
 constexpr double kOnceShifted = 0.0625;
+constexpr float kMostOnceShifted = 1;
 constexpr uint32_t kSample = 16;    // frames that are looked at for a victim
 constexpr int kSecondChances = 64;  // frames that may be passed over
 // How many deviations hotter a page must be to replace another: half of one where heats differ anyhow, since a wrong
@@ -197,7 +198,7 @@ void TierPolicy::EndPeriod() {
   const uint64_t misses = misses_.exchange(0, std::memory_order_relaxed);
   Age(hits + misses + writes_.exchange(0, std::memory_order_relaxed));
   if (JudgeMisses(hits, misses)) {
-    heat_.Age(kOnceShifted);
+    heat_.Forget(kOnceShifted, kMostOnceShifted);
   }
 }
 

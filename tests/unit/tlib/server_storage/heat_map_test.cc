@@ -25,6 +25,11 @@ class HeatOracle {
       heat *= factor;
     }
   }
+  void Forget(double factor, double most) {
+    for (double& heat : heats_) {
+      heat = std::min(heat * factor, most);
+    }
+  }
   double Heat(uint64_t page) const { return heats_[page]; }
   uint64_t HotterThan(double heat) const {
     return static_cast<uint64_t>(std::count_if(heats_.begin(), heats_.end(), [&](double h) { return h > heat; }));
@@ -44,7 +49,8 @@ void AddSome(HeatMap& map, HeatOracle& oracle, Random& random) {
   }
 }
 
-TEST(HeatMap, Age_OverManyTurns_KeepsHeatsAndThreshold) {
+// Each 37th round forgets.
+TEST(HeatMap, AgeAndForget_OverManyTurns_KeepHeatsAndThreshold) {
   constexpr uint64_t kPages = 3000;
   HeatMap map(kPages, kPages);
   HeatOracle oracle(kPages);
@@ -63,7 +69,29 @@ TEST(HeatMap, Age_OverManyTurns_KeepsHeatsAndThreshold) {
     }
     map.Age(std::exp2(kAge));
     oracle.Age(std::exp2(kAge));
+    if (round % 37 == 0) {
+      map.Forget(0.5, 3);
+      oracle.Forget(0.5, 3);
+    }
   }
+}
+
+TEST(HeatMap, Forget_BeforeTheLastIsOver_Shrinks) {
+  constexpr uint64_t kPages = 3 * 65536;
+  HeatMap map(kPages, kPages);
+  map.Add({5}, 100);
+  map.Forget(0.5, 20);
+  EXPECT_FLOAT_EQ(map.Heat({5}), 20);
+  map.Forget(0.5, 1);  // the cells are still to be converted
+  EXPECT_FLOAT_EQ(map.Heat({5}), 10);
+  for (uint64_t swept = 0; swept < kPages; swept += 65536) {
+    map.Age(1);
+  }
+  EXPECT_FLOAT_EQ(map.Heat({5}), 10);
+  map.Forget(0.5, 1);
+  EXPECT_FLOAT_EQ(map.Heat({5}), 1);
+  EXPECT_FLOAT_EQ(map.Threshold(1), 0);
+  EXPECT_NEAR(map.Threshold(0), 1, 0.13);
 }
 
 TEST(HeatMap, Age_PageOfTwoTurnsAgo_IsNotTakenForOneOfThisTurn) {

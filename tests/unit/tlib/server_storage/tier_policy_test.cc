@@ -141,7 +141,8 @@ class Judged {
  public:
   Judged() : policy_(1 << 20, FrameChoice::kHeat) {
     policy_.SetBudget(kFrames);
-    policy_.Access({0}, 1000, AccessKind::kWrite);
+    policy_.Access({0}, 10, AccessKind::kWrite);
+    policy_.Access({1}, 1000, AccessKind::kWrite);
   }
   // So many of 1000 reads miss.
   void Misses(uint64_t client, uint32_t misses, uint32_t thousands = 1) {
@@ -162,7 +163,7 @@ class Judged {
 
  private:
   TierPolicy policy_;
-  float heat_ = 1000;
+  float heat_ = 10;
 };
 
 constexpr uint32_t kSettles = 20;
@@ -202,6 +203,14 @@ TEST(TierPolicy, Heat_AShift_IsForgottenOnce) {
   judged.Periods(kSettles, 60);
   judged.Periods(3, 300);  // and another
   EXPECT_NEAR(judged.Kept(), 0.0625, 0.01);
+}
+
+TEST(TierPolicy, Heat_AShift_LeavesNoPageMoreThanOneAccess) {
+  Judged judged;
+  judged.Periods(kSettles, 60);
+  EXPECT_NEAR(judged.policy().heat({1}), 1000, 1);
+  judged.Periods(3, 300);
+  EXPECT_NEAR(judged.policy().heat({1}), 1, 0.01);
 }
 
 TEST(TierPolicy, Heat_ASmallerTier_IsNoShift) {
