@@ -41,14 +41,3 @@ def counted_misses(pages, share, theta, accesses):
     hits = sum(count * probability * (part + chance * equal)
                for (count, probability), part, equal in zip(groups, more, alike))
     return (1 - hits) / oracle
-
-
-def accesses_until(misses, pages, share, theta):
-    """How often each page has to be accessed on average until counting misses no more than that."""
-    low, high = 0.0, 1.0
-    while counted_misses(pages, share, theta, high) > misses:
-        low, high = high, 2 * high
-    while high - low > 0.01 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if counted_misses(pages, share, theta, middle) > misses else (low, middle)
-    return high

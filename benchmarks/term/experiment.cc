@@ -251,7 +251,8 @@ class Experiment {
     load_.Begin(point_);
     const Consumption before = ConsumedBy(kind);
     const double seconds = std::min(kMostMissSeconds, settings_.seconds);
-    const double rate = load_.Run({.kind = kind, .begin = 0, .seconds = seconds, .write_share = 0, .uniform = true});
+    const double rate = load_.Run(
+        {.kind = kind, .begin = 0, .seconds = seconds, .write_share = settings_.write_share, .uniform = true});
     const Consumption after = ConsumedBy(kind);
     double accesses = 0;
     for (const Tally* tally : load_.tallies(kind)) {
@@ -325,9 +326,7 @@ class Experiment {
       }
     }
     const double misses = 1 - limit.oracle_hits;
-    const double reads = 1 - settings_.write_share;
-    // For a write the miss's cost is not known alone: only reads pay for misses here, which makes the bound higher.
-    const double cost = limit.hit_us + misses * reads * std::max(0.0, limit.miss_us - limit.hit_us);
+    const double cost = limit.hit_us + misses * std::max(0.0, limit.miss_us - limit.hit_us);
     limit.processor_bound = cost > 0 ? limit.cpus * 1e6 / cost : 0;
     std::vector<double> ssd_bounds;
     std::vector<double> bounds;

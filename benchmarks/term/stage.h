@@ -45,7 +45,8 @@ class Stage {
     double cpu_us = 0;  // of client and server, for one
   };
   Misses& MissesOf(const Settings& settings) {
-    return misses_[{settings.pattern.access_bytes, settings.threads, settings.depth, settings.ssd_iops}];
+    return misses_[{settings.pattern.access_bytes, settings.write_share, settings.threads, settings.depth,
+                    settings.ssd_iops}];
   }
 
  private:
@@ -64,7 +65,7 @@ class Stage {
   uint64_t written_bytes_ = 0;
   uint64_t seed_ = 0;
   std::map<std::tuple<uint32_t, bool, uint64_t>, std::vector<SsdRate>> ssd_rates_;  // by bytes, writes, SSD's limit
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint64_t>, Misses> misses_;
+  std::map<std::tuple<uint32_t, double, uint32_t, uint32_t, uint64_t>, Misses> misses_;
 };
 
 }  // namespace termfs::benchmarks::term

@@ -41,11 +41,6 @@ class CountingTest(unittest.TestCase):
         self.assertAlmostEqual(counting.counted_misses(1000, 0.5, 0, 0), 1)
         self.assertGreater(counting.counted_misses(1000, 0.5, 0.99, 0), 5)
 
-    def test_until(self):
-        needed = counting.accesses_until(1.2, 1 << 20, 0.5, 0.99)
-        self.assertLessEqual(counting.counted_misses(1 << 20, 0.5, 0.99, needed), 1.2)
-        self.assertGreater(counting.counted_misses(1 << 20, 0.5, 0.99, 0.95 * needed), 1.2)
-
 
 if __name__ == "__main__":
     unittest.main()
