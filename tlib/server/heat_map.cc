@@ -29,8 +29,8 @@ HeatMap::HeatMap(uint64_t pages, uint64_t max_pages)
 }
 
 HeatMap::Scale HeatMap::scale() const {
-  const float signed_weight =
-      weight_.load(std::memory_order_acquire);  // of the same turn as the rate, or of the former
+  // Pairs with BeginTurn: whoever sees a turn sees its rate.
+  const float signed_weight = weight_.load(std::memory_order_acquire);
   return {.weight = std::abs(signed_weight), .turn = std::signbit(signed_weight) ? kTurnBit : 0};
 }
 
