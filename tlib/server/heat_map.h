@@ -61,7 +61,7 @@ class HeatMap {
     uint32_t turn;  // 0 or kTurnBit
   };
   // What the bits of the turn before count in this one: so many less, and so many at most.
-  struct Rate {
+  struct alignas(8) Rate {  // so that clang, too, loads both at once
     uint32_t less;
     uint32_t most;
   };
