@@ -92,7 +92,7 @@ pages. All else of it goes with the tier's size.
 | what | every | costs |
 | --- | --- | --- |
 | promoter: threshold, hit ratio, `TierPolicy::EndPeriod` | sample period | 2048 buckets of a histogram |
-| ageing, `HeatMap::Age` | sample period | 65536 heats while a turn is new, or a hundredth of all for each time that they halve: less than once as a rule, four times when the hot set has shifted |
+| ageing, `HeatMap::Age` | sample period | 65536 heats while a turn is new, or a hundredth of all for each time that they halve, less than once as a rule; otherwise none |
 | promoter, `Promoter::Sweep` | sample period | 65536 pages in a second, others each time; 8192 loads in a second at most |
 | access counts, `HeatReader` | half a sample period, at most 125 ms; as clients tell | what the client has read since, 131072 pages at most |
 | cleaner, `Cleaner::Round` | 500 ms | what is dirty and old; a queue, no search |

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 
@@ -15,11 +16,9 @@ constexpr float kLowestWeight = 0x1.0p-60F;
 constexpr float kHighestWeight = 0x1.0p+60F;
 constexpr uint64_t kPagesPerStep = 16384;  // cells that are walked over while others wait
 constexpr uint64_t kPagesPerAge = 65536;   // cells that are brought into the turn at least
-constexpr int kTurnOctaves = 120;          // a power of two, so that only exponents change
 constexpr double kSweepOctaves = 100;      // in which all cells are brought into a turn: before the next one begins
 constexpr uint32_t kExponentShift = 23;
-constexpr uint32_t kTurnStep = uint32_t{kTurnOctaves} << kExponentShift;  // off a float's bits
-constexpr uint32_t kNoLimit = UINT32_MAX;
+constexpr float kNoLimit = std::numeric_limits<float>::infinity();
 
 }  // namespace
 
@@ -105,6 +104,9 @@ void HeatMap::Age(double factor) {
   const uint64_t count = std::max(kPagesPerAge, static_cast<uint64_t>(std::ceil(share)));
   for (uint64_t at = 0; at < count; at += kPagesPerStep) {
     WriterLock lock(range_mutex_);
+    if (swept_ >= pages()) {
+      return;
+    }
     Sweep(kPagesPerStep);
   }
 }
@@ -113,17 +115,16 @@ void HeatMap::Forget(double factor, float most) {
   WriterLock lock(range_mutex_);
   Shrink(factor);
   if (swept_ >= pages()) {
-    const float weight = scale().weight;
-    BeginTurn({.less = 0, .most = std::bit_cast<uint32_t>(most * weight)}, weight);
+    BeginTurn(most);
   }
 }
 
 void HeatMap::Shrink(double factor) {
   TERMFS_CHECK(factor > 0 && factor <= 1);
   weight_.store(static_cast<float>(weight_.load(std::memory_order_relaxed) / factor), std::memory_order_relaxed);
-  if (const float weight = scale().weight; weight > kHighestWeight) {
+  if (scale().weight > kHighestWeight) {
     Sweep(pages());
-    BeginTurn({.less = kTurnStep, .most = kNoLimit}, std::ldexp(weight, -kTurnOctaves));
+    BeginTurn(kNoLimit);
   }
 }
 
@@ -138,7 +139,12 @@ void HeatMap::Sweep(uint64_t pages) {
   }
 }
 
-void HeatMap::BeginTurn(Rate rate, float weight) {
+void HeatMap::BeginTurn(float most) {
+  // By a power of two, so that only exponents change.
+  const int octaves = std::ilogb(scale().weight) - std::ilogb(kLowestWeight);
+  const float weight = std::ldexp(scale().weight, -octaves);
+  const Rate rate{.less = static_cast<uint32_t>(octaves) << kExponentShift,
+                  .most = std::bit_cast<uint32_t>(most * weight)};
   std::array<uint64_t, kBuckets> pages{};
   for (size_t bucket = 0; bucket < kBuckets; bucket++) {
     const auto bits = static_cast<uint32_t>(bucket) << kBucketShift;

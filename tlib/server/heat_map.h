@@ -4,10 +4,11 @@
 // with a weight that grows, so what was counted earlier counts less by comparison. A histogram of heats over
 // logarithmic buckets is kept along, so that the heat of the D-th hottest page is known without sorting.
 //
-// The weight grows through a float's range in a turn of about a hundred half-lives and then begins anew, 2^kTurnOctaves
-// lower; another turn begins where heats are to be forgotten beyond some number of accesses. The cell of a page says in
-// which of two turns, this one or the one before, it was stored: what the turn before stored counts 2^-kTurnOctaves of
-// that, or so many accesses at most. So that two are enough, each call of Age brings some cells into the turn.
+// The weight grows through a float's range in a turn of about a hundred half-lives and then begins anew at the lowest;
+// it also does where heats are to be forgotten beyond some number of accesses. The cell of a page says in which of two
+// turns, this one or the one before, it was stored: what the turn before stored counts as many octaves less as the
+// weight went down, and so many accesses at most. So that two are enough, each call of Age brings some cells into the
+// turn.
 //
 // Thread-safety: any thread. Heats and buckets are atomic, each by itself: while others add, Threshold and Dispersion
 //                are of no single moment.
@@ -76,8 +77,8 @@ class HeatMap {
   void Shrink(double factor) REQUIRES(range_mutex_);
   // Brings the next `pages` cells into this turn.
   void Sweep(uint64_t pages) REQUIRES(range_mutex_);
-  // REQUIRES: all cells are in this turn. `weight`: the next one's.
-  void BeginTurn(Rate rate, float weight) REQUIRES(range_mutex_);
+  // Heats are at most `most` then. REQUIRES: all cells are in this turn.
+  void BeginTurn(float most) REQUIRES(range_mutex_);
 
   std::atomic<uint64_t> pages_;                     // changes with range_mutex_ held
   const SparseArray<std::atomic<uint32_t>> heats_;  // cells: bits of floats >= 0, in units of 1 / weight, and kTurnBit
