@@ -30,6 +30,9 @@ Result<std::optional<Bytes>> FrontEndReads::Begin(const Request& request, size_t
   if (request.caches && !file_system_.MayCachePages(file)) {
     return Status::Error(EAGAIN, "the server is to know first");
   }
+  if (request.caches) {
+    file_system_.BeginCachedRead(file, request.what.offset, request.what.size);
+  }
   const auto begun = file_system_.BeginRead(*lane_, {.file = file,
                                                      .offset = request.what.offset,
                                                      .size = request.what.size,
@@ -38,16 +41,20 @@ Result<std::optional<Bytes>> FrontEndReads::Begin(const Request& request, size_t
   if (!begun.ok()) {
     return ForApplication(begun.status());
   }
-  received_[place] = request.received;
+  requests_[place] = request;
   if (begun->has_value()) {
-    Count(place);
+    NoteRead(place, **begun);
   }
   return *begun;
 }
 
-void FrontEndReads::Count(size_t place) {
+void FrontEndReads::NoteRead(size_t place, Bytes bytes) {
+  const Request& request = requests_[place];
+  if (request.caches) {
+    file_system_.EndCachedRead(FileOf(request.what.handle), request.what.offset, request.what.size, bytes);
+  }
   carried_.Add();
-  latency_.Record(static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - received_[place]).count()));
+  latency_.Record(static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - request.received).count()));
 }
 
 void FrontEndReads::Poll(std::vector<Done>& done) {
@@ -58,7 +65,7 @@ void FrontEndReads::Poll(std::vector<Done>& done) {
   }
   for (const fs::client::ReadDone& read : ended_) {
     if (read.data.ok()) {
-      Count(static_cast<size_t>(read.token));
+      NoteRead(static_cast<size_t>(read.token), *read.data);
     }
     done.push_back({.place = static_cast<size_t>(read.token),
                     .data = read.data.ok() ? read.data : Result<Bytes>(ForApplication(read.data.status()))});

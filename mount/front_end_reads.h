@@ -31,8 +31,8 @@ class FrontEndReads final : public FuseReads {
   void Drop() override { file_system_.DropReads(*lane_); }
 
  private:
-  // One that is read.
-  void Count(size_t place);
+  // One is read, and about to be answered.
+  void NoteRead(size_t place, std::span<const std::byte> bytes);
   FrontEndReads(fs::client::FileSystem& file_system, Histogram& latency, Counter& carried,
                 std::unique_ptr<fs::client::Lane> lane)
       : file_system_(file_system), latency_(latency), carried_(carried), lane_(std::move(lane)) {}
@@ -41,7 +41,7 @@ class FrontEndReads final : public FuseReads {
   Histogram& latency_;
   Counter& carried_;
   const std::unique_ptr<fs::client::Lane> lane_;
-  std::array<std::chrono::steady_clock::time_point, kMost> received_{};
+  std::array<Request, kMost> requests_{};  // by place
   std::vector<fs::client::ReadDone> ended_;
 };
 

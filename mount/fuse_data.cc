@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/page.h"
 #include "mount/convert.h"
 #include "mount/errno.h"
 #include "mount/front_end.h"
@@ -25,15 +26,6 @@ Status SyncAsAsked(fs::client::FileSystem& file_system, const fuse_file_info* in
   return file_system.Sync(FrontEnd::lane(), FileOf(info), (info->flags & O_SYNC) != O_SYNC);
 }
 
-// What a reader on this mount has made the kernel keep between its own look, before it sent the write, and the write.
-// Another thread serves meanwhile: the pages may be locked by reads that are still to be received.
-Status DropWritten(FrontEnd& front, fuse_ino_t ino, uint64_t offset) {
-  FuseServer::Wait wait;
-  RETURN_IF_ERROR(wait.Prepare());
-  front.cache().InvalidateInode(ino, offset, 0);  // to the end: an append may have gone elsewhere
-  return Status::Ok();
-}
-
 }  // namespace
 
 // What a killed program leaves to be closed must find a thread also when all of them wait.
@@ -46,21 +38,28 @@ void FrontEndThread::Begin() {
 }
 
 Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arguments) {
-  if (FuseServer::request().caches) {
-    if (const Status known = front_.file_system().CachePages(*lane_, FileOf(arguments.handle)); !known.ok()) {
+  fs::client::FileSystem& file_system = front_.file_system();
+  fs::client::OpenFile* const file = FileOf(arguments.handle);
+  const size_t size = std::min(arguments.size, kMaxIo);
+  const bool caches = FuseServer::request().caches;
+  if (caches) {
+    file_system.BeginCachedRead(file, arguments.offset, size);
+    if (const Status known = file_system.CachePages(*lane_, file); !known.ok()) {
       return Status::Error(LoggedErrno(known), "read");
     }
   }
-  Result<std::span<const std::byte>> data =
-      front_.file_system().Read(*lane_, FileOf(arguments.handle), arguments.offset, std::min(arguments.size, kMaxIo));
+  Result<std::span<const std::byte>> data = file_system.Read(*lane_, file, arguments.offset, size);
   if (!data.ok()) {
     return Status::Error(LoggedErrno(data.status()), "read");
+  }
+  if (caches) {
+    file_system.EndCachedRead(file, arguments.offset, size, *data);
   }
   front_.read_latency().Record(NanosecondsSinceReceived());
   return data;
 }
 
-void OnWrite(fuse_req_t request, fuse_ino_t ino, const char* data, size_t size, off_t offset, fuse_file_info* info) {
+void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_t offset, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
   const std::span<const std::byte> bytes = FuseServer::Written(data, size);
   const RequestFacts& facts = FuseServer::request();
@@ -71,11 +70,6 @@ void OnWrite(fuse_req_t request, fuse_ino_t ino, const char* data, size_t size, 
       {.clears_privileges = facts.clears_privileges, .append = append, .cached = facts.caches});
   if (status.ok()) {
     status = SyncAsAsked(front.file_system(), info);
-  }
-  if (!facts.caches && front.file_system().AnyKeepsPages(FileOf(info))) {
-    if (const Status dropped = DropWritten(front, ino, static_cast<uint64_t>(offset)); !dropped.ok()) {
-      LOG_WARNING("pages of inode {} may be old: {}", ino, dropped.ToDebugString());
-    }
   }
   if (!status.ok()) {
     return Reply(request, status);
@@ -106,18 +100,43 @@ void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_
   Reply(request, status.ok() ? front.KeepFile(FileOf(info)) : status);
 }
 
-void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, fuse_ino_t, off_t target_offset,
+// The kernel drops the pages that a copy has touched, with what was stored to other bytes of them meanwhile. So of a
+// file that may be mapped only whole pages are copied, or what no bytes of the file surround; the kernel copies the
+// rest by reading and writing. How many bytes; EOPNOTSUPP: none.
+Result<uint64_t> ToCopyByPages(fs::client::FileSystem& file_system, fuse_ino_t target, const fuse_file_info* info,
+                               uint64_t offset, uint64_t length) {
+  if (!file_system.MayBeMapped(FileOf(info))) {
+    return length;
+  }
+  ASSIGN_OR_RETURN(const fs::Attributes file, file_system.GetAttributes(FrontEnd::lane(), target));
+  const uint64_t first = RoundDownToPage(offset);
+  const uint64_t end = offset + length;
+  if (first != offset && first < file.size) {
+    return Status::Error(EOPNOTSUPP, "a copy into a part of a page that may be mapped");
+  }
+  const uint64_t whole = end >= file.size ? end : RoundDownToPage(end);
+  return whole > offset ? Result<uint64_t>(whole - offset)
+                        : Status::Error(EOPNOTSUPP, "a copy into a part of a page that may be mapped");
+}
+
+void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, fuse_ino_t target, off_t target_offset,
             fuse_file_info* target_info, size_t length, int flags) {
   if (flags != 0 || offset < 0 || target_offset < 0) {
     return Reply(request, Status::Error(EINVAL, "copy of a range"));
   }
   FrontEnd& front = FrontEnd::Of(request);
+  const Result<uint64_t> pages =
+      ToCopyByPages(front.file_system(), target, target_info, static_cast<uint64_t>(target_offset),
+                    MostToCopy(FuseServer::request(), length));
+  if (!pages.ok()) {
+    return Reply(request, pages.status());
+  }
   const Result<uint64_t> copied =
       front.file_system().Copy(FrontEnd::lane(), {.from = FileOf(info),
                                                   .from_offset = static_cast<uint64_t>(offset),
                                                   .to = FileOf(target_info),
                                                   .to_offset = static_cast<uint64_t>(target_offset),
-                                                  .length = MostToCopy(FuseServer::request(), length),
+                                                  .length = *pages,
                                                   // The kernel does not say for this one; root may keep the bits.
                                                   .clears_privileges = fuse_req_ctx(request)->uid != 0,
                                                   .append = false});  // the kernel knows, also after a fcntl

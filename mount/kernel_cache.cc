@@ -119,11 +119,11 @@ void KernelCacheNotifier::Detach() {
   }
 }
 
-void KernelCacheNotifier::InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) {
+bool KernelCacheNotifier::InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) {
   const auto begin = steady_clock::now();
   MutexLock lock(mutex_);
   if (session_ == nullptr) {
-    return;
+    return true;
   }
   const uint64_t number = ++pages_.queued;
   pages_.items.push_back({ino, offset, length});
@@ -132,10 +132,11 @@ void KernelCacheNotifier::InvalidateInode(uint64_t ino, uint64_t offset, uint64_
     const auto deadline = std::min(begin, pages_.since) + kPatience;
     if (steady_clock::now() >= deadline) {
       LOG_WARNING("the kernel has not yet dropped its pages of inode {}; going on without", ino);
-      return;  // stays queued
+      return false;  // stays queued
     }
     changed_.WaitUntil(mutex_, deadline);
   }
+  return true;
 }
 
 void KernelCacheNotifier::InvalidateAttributes(uint64_t ino, steady_clock::time_point recalled) {

@@ -64,7 +64,7 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   // Nothing uses the session any more when this returns. The mount must still answer, or have been ended.
   void Detach() EXCLUDES(mutex_);
 
-  void InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) override EXCLUDES(mutex_);
+  bool InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) override EXCLUDES(mutex_);
   void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point recalled) override EXCLUDES(mutex_);
   [[nodiscard]] bool InvalidateEntry(uint64_t parent, std::string_view name) override EXCLUDES(mutex_);
   void ServerLost() override EXCLUDES(mutex_);

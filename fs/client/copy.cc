@@ -3,7 +3,7 @@
 // A copy is requests of bounded length, each carried out once, one after the other.
 #include <fcntl.h>
 
-#include "fs/client/volume_client.h"
+#include "fs/client/page_change.h"
 #include "fs/proto/codec.h"
 
 namespace termfs::fs::client {
@@ -21,6 +21,8 @@ Result<uint64_t> VolumeClient::Copy(Lane& lane, const FileCopy& copy) {
   if (copy.append.value_or((copy.to->flags & O_APPEND) != 0)) {
     return Status::Error(EBADF, "a copy to a file that appends");
   }
+  PageChange change(*this, lane, copy.to);
+  RETURN_IF_ERROR(change.Begin(copy.to_offset, copy.length));
   uint64_t length = copy.length;
   uint64_t done = 0;
   for (int requests = 0; requests < kMostRequests && done < length; ++requests) {

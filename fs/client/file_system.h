@@ -48,8 +48,8 @@ namespace termfs::fs::client {
 class KernelCache {
  public:
   virtual ~KernelCache() = default;
-  // length 0: to the end. Drops cached pages and attributes.
-  virtual void InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) = 0;
+  // length 0: to the end. Drops cached pages and attributes. False: not in time, it may have some still.
+  virtual bool InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) = 0;
   // `recalled`: when it was; what was about to be given later is not given.
   virtual void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point recalled) = 0;
   // Whether the name is there or not. Calls of this and of InvalidateAttributes come on another thread than those of
@@ -147,7 +147,8 @@ struct WriteFlags {
   bool clears_privileges = false;
   // Whether the bytes go to the end of the file, wherever that is; absent: as the file was opened.
   std::optional<bool> append = std::nullopt;
-  // The kernel keeps the bytes in its page cache: as after CachePages.
+  // The kernel writes back pages of its cache, as it got them by a Read after CachePages but for stores through
+  // mappings: only these are written, and none behind the end of the file.
   bool cached = false;
 };
 
@@ -254,13 +255,20 @@ class FileSystem {
   virtual Result<std::span<const std::byte>> Read(Lane& lane, OpenFile* file, uint64_t offset, size_t size) = 0;
   // Of a handle that Open returned. Never more than kNone without a KernelCache.
   virtual PageUse pages(const OpenFile* file) const = 0;
-  // Any handle of this client of the same file has another PageUse than kNone.
-  virtual bool AnyKeepsPages(const OpenFile* file) const = 0;
   // Before each Read whose bytes the kernel keeps in its page cache: the KernelCache is told before others change any
   // of the file. Asks the server only where it does not know.
   virtual Status CachePages(Lane& lane, OpenFile* file) = 0;
   // CachePages would not ask the server now.
   virtual bool MayCachePages(const OpenFile* file) const = 0;
+  // Around each Read whose bytes the kernel keeps: before it, and right before the kernel gets `bytes` for that range.
+  virtual void BeginCachedRead(const OpenFile* file, uint64_t offset, size_t size) {
+    static_cast<void>(file), static_cast<void>(offset), static_cast<void>(size);
+  }
+  virtual void EndCachedRead(const OpenFile* file, uint64_t offset, size_t size, std::span<const std::byte> bytes) {
+    static_cast<void>(file), static_cast<void>(offset), static_cast<void>(size), static_cast<void>(bytes);
+  }
+  // Some handle of this client can be mapped to store to the file.
+  virtual bool MayBeMapped(const OpenFile* file) const = 0;
   // The KernelCache is dropping pages of the file, for somebody who waits to change it.
   virtual bool DropsPages(const OpenFile* file) const = 0;
   // Until it has, but not for ever. Before a reader goes on who holds no lock of a page: those who begin to read while

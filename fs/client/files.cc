@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <linux/falloc.h>
 #include <sys/stat.h>
 
 #include "base/log.h"
-#include "fs/client/volume_client.h"
+#include "fs/client/page_change.h"
 #include "fs/proto/codec.h"
 
 namespace termfs::fs::client {
@@ -417,6 +418,10 @@ Result<uint64_t> VolumeClient::Seek(Lane& lane, OpenFile* file, uint64_t offset,
 
 Status VolumeClient::Allocate(Lane& lane, OpenFile* file, int mode, uint64_t offset, uint64_t length) {
   RETURN_IF_ERROR(CheckUsable(file));
+  PageChange change(*this, lane, file);
+  if ((mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0) {
+    RETURN_IF_ERROR(change.Begin(offset, length));
+  }
   wire::AllocateT body;
   body.ino = file->ino;
   body.mode = mode;

@@ -128,6 +128,11 @@ uint64_t InodeCache::version() const {
   return version_;
 }
 
+uint64_t InodeCache::known_size() const {
+  SpinHold hold(lock_);
+  return version_ != 0 ? size_ : 0;
+}
+
 std::shared_ptr<InodeCache> InodeCacheTable::Take(uint64_t ino) {
   MutexLock lock(mutex_);
   Entry& entry = entries_[ino];

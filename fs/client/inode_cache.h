@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "fs/client/store_merge.h"
 #include "fs/client/write_history.h"
 #include "fs/proto/data.h"
 
@@ -114,8 +115,9 @@ class InodeCache {
       : writes_(std::move(writes)) {}
   WriteHistory& writes() { return *writes_; }
   PageLease& pages() { return pages_; }
-  // Handles of which the kernel keeps pages.
-  std::atomic<uint32_t>& keeping() { return keeping_; }
+  // Handles through which the kernel may map the file to store to it.
+  std::atomic<uint32_t>& mappable() { return mappable_; }
+  StoreMerge& stores() { return stores_; }
   DroppingOpens& dropping_opens() { return dropping_opens_; }
   // Grows with every change that this client makes or is told of.
   std::atomic<uint64_t>& news() { return news_; }
@@ -164,6 +166,8 @@ class InodeCache {
   bool lost() const { return lost_.load(std::memory_order_relaxed); }
   // Of the map, 0 for none.
   uint64_t version() const EXCLUDES(lock_);
+  // By the map, 0 for none.
+  uint64_t known_size() const EXCLUDES(lock_);
 
  private:
   friend class InodeCacheTable;
@@ -171,7 +175,8 @@ class InodeCache {
 
   const std::shared_ptr<WriteHistory> writes_;
   PageLease pages_;
-  std::atomic<uint32_t> keeping_{0};
+  std::atomic<uint32_t> mappable_{0};
+  StoreMerge stores_;
   DroppingOpens dropping_opens_;
   std::atomic<uint64_t> news_{0};
   mutable SpinLock lock_;

@@ -96,13 +96,13 @@ bool VolumeClient::TryOneSided(Lane& lane, OpenFile* file, uint64_t offset, size
 }
 
 Result<std::span<const std::byte>> VolumeClient::ReadByServer(Lane& lane, OpenFile* file, uint64_t offset, size_t size,
-                                                              size_t at) {
+                                                              size_t at, bool counts_as_access) {
   RETURN_IF_ERROR(CheckUsable(file));
   server_reads_.Add();
   const ReadBody body{.ino = file->ino,
                       .offset = offset,
                       .length = static_cast<uint32_t>(size),
-                      .flags = CountsAsAccess(*file) ? 0 : uint32_t{kReadKeepsAccessTime}};
+                      .flags = counts_as_access && CountsAsAccess(*file) ? 0 : uint32_t{kReadKeepsAccessTime}};
   const std::span<std::byte> out = lane.buffer().subspan(at, size);
   ASSIGN_OR_RETURN(const CallReply reply,
                    link_->Call(Of(lane), {.opcode = kFsRead, .body = AsBytes(body), .in = {}, .out = out}, false));
@@ -114,6 +114,11 @@ Result<std::span<const std::byte>> VolumeClient::ReadByServer(Lane& lane, OpenFi
   ASSIGN_OR_RETURN(const Map map, DecodeMap(rest, link_->max_pages()));
   file->cache->Install(map, Of(lane).generation());
   return std::span<const std::byte>(lane.buffer().subspan(at, head.length));  // it may have become another
+}
+
+Result<std::span<const std::byte>> VolumeClient::ReadOwn(Lane& lane, OpenFile* file, uint64_t offset, size_t size) {
+  Result<std::span<const std::byte>> done = std::span<const std::byte>{};
+  return TryOneSided(lane, file, offset, size, done) ? done : ReadByServer(lane, file, offset, size, 0, false);
 }
 
 Result<std::optional<std::span<const std::byte>>> VolumeClient::BeginRead(Lane& lane, const FileRead& read) {

@@ -116,6 +116,7 @@ class VolumeLane final : public Lane {
   std::span<std::byte> places() override { return channel_->buffer().subspan(buffer_bytes_, place_bytes_); }
   Interruption& interruption() override { return *interruption_; }
   void TellOfWaits(ServerWait* wait) override { wait_ = wait; }
+  ServerWait* wait() const { return wait_; }  // null: none
   uint64_t generation() const { return generation_; }
   bool by_map() const { return by_map_; }  // see FileSystem::OpenLaneByMap
   // Counts one more; how many there were before.

@@ -44,7 +44,9 @@ bool GivenUp(const Status& status);
 class OpenFile {
  public:
   OpenFile(uint64_t inode, int open_flags, std::shared_ptr<InodeCache> inode_cache)
-      : ino(inode), flags(open_flags), cache(std::move(inode_cache)), told(cache->writes().Told()) {}
+      : ino(inode), flags(open_flags), cache(std::move(inode_cache)), told(cache->writes().Told()) {
+    cache->mappable() += MayMap() ? 1 : 0;
+  }
   // One that the kernel caches. `dropping`: the number of the open among those at which it drops what it has, or 0.
   // `shares`: with others.
   OpenFile(const SharedOpens::Open& open, PageUse use, uint64_t dropping, bool shares)
@@ -54,10 +56,8 @@ class OpenFile {
         cache(open->cache),
         shared(shares ? open : nullptr),
         dropping_open(dropping),
-        told(cache->writes().Told()) {
-    cache->keeping() += 1;
-  }
-  ~OpenFile() { cache->keeping() -= pages != PageUse::kNone ? 1 : 0; }
+        told(cache->writes().Told()) {}
+  ~OpenFile() { cache->mappable() -= MayMap() ? 1 : 0; }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
   const uint64_t ino;
@@ -85,6 +85,9 @@ class OpenFile {
   }
 
  private:
+  // Linux maps a file to store to it only through a handle that may read, too.
+  bool MayMap() const { return (flags & O_ACCMODE) == O_RDWR; }
+
   static inline std::atomic<uint64_t> next_number_{1};
   Mutex mutex_;
   std::set<uint64_t> record_owners_ GUARDED_BY(mutex_);
@@ -134,11 +137,17 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<uint64_t> Copy(Lane& lane, const FileCopy& copy) override;
   Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
   PageUse pages(const OpenFile* file) const override { return file->pages; }
-  bool AnyKeepsPages(const OpenFile* file) const override { return file->cache->keeping() > 0; }
   Status CachePages(Lane& lane, OpenFile* file) override;
   bool MayCachePages(const OpenFile* file) const override {
     return kernel_cache_ == nullptr || file->cache->pages().held();
   }
+  void BeginCachedRead(const OpenFile* file, uint64_t offset, size_t size) override {
+    file->cache->stores().Reading(offset, size);
+  }
+  void EndCachedRead(const OpenFile* file, uint64_t offset, size_t size, std::span<const std::byte> bytes) override {
+    file->cache->stores().HasRead(offset, size, bytes);
+  }
+  bool MayBeMapped(const OpenFile* file) const override { return file->cache->mappable() > 0; }
   bool DropsPages(const OpenFile* file) const override { return file->cache->pages().dropping(); }
   void AwaitDropped(const OpenFile* file) override EXCLUDES(dropping_mutex_);
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
@@ -215,7 +224,9 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   bool TryOneSided(Lane& lane, OpenFile* file, uint64_t offset, size_t size, Result<std::span<const std::byte>>& done);
   // Into buffer(), from `at` on.
   Result<std::span<const std::byte>> ReadByServer(Lane& lane, OpenFile* file, uint64_t offset, size_t size,
-                                                  size_t at = 0);
+                                                  size_t at = 0, bool counts_as_access = true);
+  // As Read, for this client itself: not counted, and no access.
+  Result<std::span<const std::byte>> ReadOwn(Lane& lane, OpenFile* file, uint64_t offset, size_t size);
 
   using Bytes = std::span<const std::byte>;
   // Counts a read that has ended. `begin`: the clock's start: it is not timed.
@@ -238,6 +249,9 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   // What was posted and not answered, in the session that is being resumed.
   Status ResendFirst(tlib::client::Channel& channel);
   Status ResendOne(tlib::client::Channel& channel, const FirstWrites::Unanswered& write);
+  class PageChange;  // page_change.h
+  // What was stored through a mapping, of pages that the kernel writes back.
+  Status WriteStored(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, uint32_t flags);
   Status WriteChunk(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data, uint32_t flags);
   struct CopiedPart {
     uint64_t bytes = 0;

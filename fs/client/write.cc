@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "fs/client/page_change.h"
 #include "fs/client/volume_client.h"
 #include "fs/proto/codec.h"
 
@@ -15,6 +16,8 @@ namespace termfs::fs::client {
 using std::chrono::steady_clock;
 
 namespace {
+
+constexpr std::chrono::seconds kWriteBackPatience{60};  // for a change to read what it is about to replace
 
 // Takes over the map that a write's reply brings.
 Status InstallFrom(std::span<const std::byte> reply, uint64_t region_pages, InodeCache& cache, uint64_t generation) {
@@ -39,16 +42,38 @@ Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::spa
   const VolumeLane::Hold hold(Of(lane));  // `data` may lie in its buffer
   if (how.cached) {
     RETURN_IF_ERROR(CachePages(lane, file));
-  }
-  const bool posted = PostFirst(lane, file, offset, data, how);
-  for (size_t done = 0; done < data.size() && !posted;) {
-    const size_t length = std::min(data.size() - done, size_t{options_.max_io_bytes});
-    RETURN_IF_ERROR(WriteChunk(lane, file, offset + done, data.subspan(done, length), flags));
-    done += length;
+    RETURN_IF_ERROR(WriteStored(lane, file, offset, data, flags));
+  } else {
+    PageChange change(*this, lane, file);
+    RETURN_IF_ERROR(change.BeginWrite(offset, data, append));
+    const bool posted = PostFirst(lane, file, offset, data, how);
+    for (size_t done = 0; done < data.size() && !posted;) {
+      const size_t length = std::min(data.size() - done, size_t{options_.max_io_bytes});
+      RETURN_IF_ERROR(WriteChunk(lane, file, offset + done, data.subspan(done, length), flags));
+      done += length;
+    }
   }
   writes_.Add();
   write_bytes_.Add(data.size());
   write_time_.Record(static_cast<uint64_t>(Nanoseconds(steady_clock::now() - begin).count()));
+  return Status::Ok();
+}
+
+Status VolumeClient::WriteStored(Lane& lane, OpenFile* file, uint64_t offset, std::span<const std::byte> data,
+                                 uint32_t flags) {
+  StoreMerge::WriteBack back;
+  ASSIGN_OR_RETURN(const auto pieces,
+                   back.Begin(file->cache->stores(), offset, data, steady_clock::now() + kWriteBackPatience));
+  std::vector<std::byte> aside;
+  if (pieces.size() > 1) {  // each is moved to where the server reads it
+    aside.assign(data.begin(), data.end());
+  }
+  for (const StoreMerge::Piece& piece : pieces) {
+    const auto bytes = pieces.size() > 1
+                           ? std::span<const std::byte>(aside).subspan(piece.offset - offset, piece.bytes.size())
+                           : piece.bytes;
+    RETURN_IF_ERROR(WriteChunk(lane, file, piece.offset, bytes, flags | kWriteBack));
+  }
   return Status::Ok();
 }
 

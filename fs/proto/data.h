@@ -53,6 +53,7 @@ enum WriteFlag : uint32_t {
   kWriteClearsPrivileges = 2,  // the writer may not keep the file's set-id bits
   kWriteFirst = 4,             // a posted first write: at 0, no longer than kMaxFirstWrite, with a mark
   kWriteForgoesFirst = 8,      // FirstWrite::kForgone
+  kWriteBack = 16,             // stores through a mapping: nothing is written behind the end of the file
 };
 
 struct WriteBody {

@@ -236,6 +236,7 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> WriteFirst(const Request& request, const WriteBody& body);
   Result<Bytes> WriteOpen(const Request& request, Inode& inode, const WriteBody& body, WriteWork work);
   Status WriteInGate(const Request& request, Inode& inode, WriteWork& work);
+  static bool CutToSize(Inode& inode, WriteWork& work);
   bool OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length);
   // The set-id bits, if that is wanted. `cleared` is set when there were any.
   Status ClearPrivileges(const Request& request, Inode& inode, bool wanted, bool& cleared);

@@ -9,6 +9,7 @@ struct FileService::WriteWork {
   uint64_t offset = 0;
   uint32_t length = 0;
   bool append = false;
+  bool back = false;  // see kWriteBack
   bool clears_privileges = false;
   bool cleared = false;
   uint64_t end() const { return offset + length; }
@@ -19,7 +20,9 @@ struct FileService::WriteWork {
 Result<Bytes> FileService::Write(const Request& request) {
   ASSIGN_OR_RETURN(const WriteBody body, DecodeFixed<WriteBody>(request.call.body()));
   if (body.length == 0 || body.length != request.call.in().length || body.length > tlib::kMaxTransfer ||
-      (body.flags & ~uint32_t{kWriteAppend | kWriteClearsPrivileges | kWriteFirst | kWriteForgoesFirst}) != 0) {
+      (body.flags & ~uint32_t{kWriteAppend | kWriteClearsPrivileges | kWriteFirst | kWriteForgoesFirst | kWriteBack}) !=
+          0 ||
+      ((body.flags & kWriteAppend) != 0 && (body.flags & kWriteBack) != 0)) {
     return Status::Error(EINVAL, "bad write request");
   }
   if ((body.flags & kWriteFirst) != 0) {
@@ -31,6 +34,7 @@ Result<Bytes> FileService::Write(const Request& request) {
   WriteWork work{.offset = body.offset,
                  .length = body.length,
                  .append = (body.flags & kWriteAppend) != 0,
+                 .back = (body.flags & kWriteBack) != 0,
                  .clears_privileges = (body.flags & kWriteClearsPrivileges) != 0};
   if (!work.append && (body.offset > kMaxFileBytes || body.length > kMaxFileBytes - body.offset)) {
     return Status::Error(EFBIG, "beyond the largest file");
@@ -103,6 +107,9 @@ Status FileService::WriteInGate(const Request& request, Inode& inode, WriteWork&
     }
   }
   ASSIGN_OR_RETURN(const GateHold hold, EnterToChange(request, inode, GateMode::kExclusive));
+  if (work.back && !CutToSize(inode, work)) {
+    return Status::Ok();  // the file was cut off while the page was on its way
+  }
   Status grown = Grow(request, inode, work);
   if (grown.ok()) {
     grown = ClearPrivileges(request, inode, work.clears_privileges, work.cleared);
@@ -111,6 +118,16 @@ Status FileService::WriteInGate(const Request& request, Inode& inode, WriteWork&
     coherence_.RevokeOwn(inode, request.session.id);
   }
   return grown;
+}
+
+// Whether anything is left. A store through a mapping does not make a file longer.
+bool FileService::CutToSize(Inode& inode, WriteWork& work) {
+  MutexLock lock(inode.mutex);
+  if (work.offset >= inode.size) {
+    return false;
+  }
+  work.length = static_cast<uint32_t>(std::min<uint64_t>(work.length, inode.size - work.offset));
+  return true;
 }
 
 bool FileService::OnlyReplaces(Inode& inode, uint64_t offset, uint64_t length) {

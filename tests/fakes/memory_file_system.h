@@ -102,7 +102,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   Result<uint64_t> Copy(Lane& lane, const fs::client::FileCopy& copy) override;
   Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
   fs::client::PageUse pages(const OpenFile*) const override { return fs::client::PageUse::kNone; }
-  bool AnyKeepsPages(const OpenFile*) const override { return false; }
+  bool MayBeMapped(const OpenFile*) const override { return false; }
   Status CachePages(Lane&, OpenFile*) override { return Status::Ok(); }
   bool MayCachePages(const OpenFile*) const override { return true; }
   bool DropsPages(const OpenFile*) const override { return false; }

@@ -155,7 +155,7 @@ TEST_F(AccessTimes, Link_ByItsFirstReading) {
 TEST_F(AccessTimes, Copy_CountsForItsSourceAndEveryKernelHearsOfIt) {
   class Told final : public client::KernelCache {
    public:
-    void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
+    bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return true; }
     void InvalidateAttributes(uint64_t of, std::chrono::steady_clock::time_point) override { last = of; }
     [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
     void ServerLost() override {}

@@ -29,7 +29,7 @@ constexpr server::CoherenceTimeouts kLong{.lease = seconds(50), .drift = seconds
 // A kernel; while it is stopped, its client does not get beyond telling it that the server is lost.
 class Kernel final : public client::KernelCache {
  public:
-  void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
+  bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return true; }
   void InvalidateAttributes(uint64_t ino, steady_clock::time_point) override {
     MutexLock lock(mutex_);
     dropped_.insert(ino);

@@ -28,7 +28,7 @@ namespace {
 // What a kernel is told.
 class Told final : public client::KernelCache {
  public:
-  void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
+  bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return true; }
   void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point) override {
     MutexLock lock(mutex_);
     inodes_.insert(ino);
@@ -292,7 +292,7 @@ TEST(Grants, Keep_NothingAfterARecallThatOvertookTheReply) {
 TEST(Grants, Keep_IsNotedBeforeTheLookForRecalls) {
   class Recalling final : public client::KernelCache {
    public:
-    void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
+    bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return true; }
     void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
     [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
     void ServerLost() override {}
@@ -446,7 +446,10 @@ namespace {
 // what Lane::keep says at the moment it takes them.
 class Kernel final : public client::KernelCache {
  public:
-  void InvalidateInode(uint64_t ino, uint64_t, uint64_t) override { Drop(ino); }
+  bool InvalidateInode(uint64_t ino, uint64_t, uint64_t) override {
+    Drop(ino);
+    return true;
+  }
   void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point) override { Drop(ino); }
   [[nodiscard]] bool InvalidateEntry(uint64_t parent, std::string_view name) override {
     Drop(parent, name);

@@ -33,9 +33,10 @@ std::unique_ptr<TestVolume> MakeRealVolume(uint64_t capacity_bytes);
 
 class RecordingCache final : public client::KernelCache {
  public:
-  void InvalidateInode(uint64_t ino, uint64_t, uint64_t) override {
+  bool InvalidateInode(uint64_t ino, uint64_t, uint64_t) override {
     last_ino = ino;
     ++calls;
+    return true;
   }
   void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
   [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
@@ -46,7 +47,7 @@ class RecordingCache final : public client::KernelCache {
 // Drops nothing.
 class SilentCache final : public client::KernelCache {
  public:
-  void InvalidateInode(uint64_t, uint64_t, uint64_t) override {}
+  bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return true; }
   void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
   [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
   void ServerLost() override {}
