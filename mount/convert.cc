@@ -84,6 +84,7 @@ void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made) {
   if (!made.ok()) {
     return Reply(request, made.status());
   }
+  front.cache().sizes().Forget(made->ino);
   const bool special = IsSpecial(made->mode);
   if (special) {
     front.Hold(FrontEnd::lane(), made->ino);

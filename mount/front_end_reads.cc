@@ -19,10 +19,11 @@ Status ForApplication(const Status& status) {
 
 }  // namespace
 
-Result<std::unique_ptr<FuseReads>> FrontEndReads::Create(fs::client::FileSystem& file_system, Histogram& latency,
+Result<std::unique_ptr<FuseReads>> FrontEndReads::Create(fs::client::FileSystem& file_system,
+                                                         KernelCacheNotifier& cache, Histogram& latency,
                                                          Counter& carried) {
   ASSIGN_OR_RETURN(auto lane, file_system.OpenLaneByMap(kMost * kLargest));
-  return std::unique_ptr<FuseReads>(new FrontEndReads(file_system, latency, carried, std::move(lane)));
+  return std::unique_ptr<FuseReads>(new FrontEndReads(file_system, cache, latency, carried, std::move(lane)));
 }
 
 Result<std::optional<Bytes>> FrontEndReads::Begin(const Request& request, size_t place) {
@@ -52,6 +53,7 @@ void FrontEndReads::NoteRead(size_t place, Bytes bytes) {
   const Request& request = requests_[place];
   if (request.caches) {
     file_system_.EndCachedRead(FileOf(request.what.handle), request.what.offset, request.what.size, bytes);
+    cache_.sizes().HasRead(request.what.ino, steady_clock::now());
   }
   carried_.Add();
   latency_.Record(static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - request.received).count()));

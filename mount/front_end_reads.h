@@ -4,7 +4,7 @@
 // absent pages, a map or the right to have the kernel keep pages, is for a thread of the request's own.
 //
 // Thread-safety and errors: as FuseReads.
-// Ownership:     its lane; the file system and the metrics outlive it.
+// Ownership:     its lane; the file system, the notifier and the metrics outlive it.
 #pragma once
 
 #include <array>
@@ -15,14 +15,15 @@
 #include "base/metrics.h"
 #include "fs/client/file_system.h"
 #include "mount/fuse_reads.h"
+#include "mount/kernel_cache.h"
 
 namespace termfs::mount {
 
 class FrontEndReads final : public FuseReads {
  public:
   // `latency`: as FrontEnd's read_latency. `carried` counts the reads.
-  static Result<std::unique_ptr<FuseReads>> Create(fs::client::FileSystem& file_system, Histogram& latency,
-                                                   Counter& carried);
+  static Result<std::unique_ptr<FuseReads>> Create(fs::client::FileSystem& file_system, KernelCacheNotifier& cache,
+                                                   Histogram& latency, Counter& carried);
 
   Result<std::optional<std::span<const std::byte>>> Begin(const Request& request, size_t place) override;
   void Poll(std::vector<Done>& done) override;
@@ -33,11 +34,12 @@ class FrontEndReads final : public FuseReads {
  private:
   // One is read, and about to be answered.
   void NoteRead(size_t place, std::span<const std::byte> bytes);
-  FrontEndReads(fs::client::FileSystem& file_system, Histogram& latency, Counter& carried,
+  FrontEndReads(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, Histogram& latency, Counter& carried,
                 std::unique_ptr<fs::client::Lane> lane)
-      : file_system_(file_system), latency_(latency), carried_(carried), lane_(std::move(lane)) {}
+      : file_system_(file_system), cache_(cache), latency_(latency), carried_(carried), lane_(std::move(lane)) {}
 
   fs::client::FileSystem& file_system_;
+  KernelCacheNotifier& cache_;
   Histogram& latency_;
   Counter& carried_;
   const std::unique_ptr<fs::client::Lane> lane_;

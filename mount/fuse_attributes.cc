@@ -4,6 +4,7 @@
 #include <sys/sysmacros.h>
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "base/page.h"
@@ -15,14 +16,21 @@
 namespace termfs::mount {
 namespace {
 
+constexpr int kMostRounds = 16;     // of asking for attributes of a file that others change all the time
 constexpr int kMostGroups = 65536;  // that Linux lets a thread be in
 
-void ReplyAttributes(fuse_req_t request, const Result<fs::Attributes>& attributes) {
+void ReplyAttributes(fuse_req_t request, const Result<fs::Attributes>& attributes, const fuse_file_info* info) {
   if (!attributes.ok()) {
     return Reply(request, attributes.status());
   }
   const struct stat st = ToStat(*attributes);
-  fuse_reply_attr(request, &st, FrontEnd::Of(request).Keep(&*attributes).attributes);
+  const double keep = FrontEnd::Keep(&*attributes).attributes;
+  if (keep == 0 && info != nullptr) {
+    FrontEnd::Of(request).cache().sizes().Unsure(attributes->ino, std::chrono::steady_clock::now());
+  } else if (info == nullptr) {
+    FrontEnd::Of(request).cache().sizes().Forget(attributes->ino);
+  }
+  fuse_reply_attr(request, &st, keep);
 }
 
 fs::client::SetAttributes ToSetAttributes(const struct stat& attributes, int which) {
@@ -108,7 +116,7 @@ Result<bool> ClearsByNothing(fuse_req_t request, fuse_ino_t ino) {
 
 // A read by the page cache begins with a look at the attributes.
 void LetPagesGo(FrontEnd& front, const fuse_file_info* info) {
-  if (info == nullptr || !front.file_system().DropsPages(FileOf(info))) [[likely]] {
+  if (!front.file_system().DropsPages(FileOf(info))) [[likely]] {
     return;
   }
   // Another thread serves meanwhile: the pages may be locked by reads that are still to be received.
@@ -118,16 +126,41 @@ void LetPagesGo(FrontEnd& front, const fuse_file_info* info) {
   }
 }
 
+// By a handle: most of the time for a read by the page cache, which goes by the size that the kernel has afterwards.
+Result<fs::Attributes> AttributesFor(FrontEnd& front, fuse_ino_t ino, const fuse_file_info* info) {
+  fs::client::FileSystem& file_system = front.file_system();
+  KernelCacheNotifier& cache = front.cache();
+  const bool reads = info != nullptr && file_system.pages(FileOf(info)) != fs::client::PageUse::kNone;
+  if (reads) {
+    LetPagesGo(front, info);
+  }
+  for (int round = 0;; ++round) {
+    const uint64_t notifications = reads ? cache.sizes().notifications(ino) : 0;
+    Result<fs::Attributes> attributes = file_system.GetAttributes(FrontEnd::lane(), ino);
+    if (!reads || !attributes.ok()) {
+      return attributes;
+    }
+    const auto next = cache.sizes().Show(ino, attributes->size, notifications, std::chrono::steady_clock::now());
+    if (next == ReaderSizes::Next::kStore) {
+      FuseServer::Wait wait;
+      if (wait.Prepare().ok()) {
+        cache.StoreSize(ino, attributes->size);
+      }
+    }
+    if (next != ReaderSizes::Next::kAskAgain || round == kMostRounds) {
+      return attributes;
+    }
+  }
+}
+
 void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
-  LetPagesGo(FrontEnd::Of(request), info);
-  ReplyAttributes(request, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
+  ReplyAttributes(request, AttributesFor(FrontEnd::Of(request), ino, info), info);
 }
 
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
 void OnStatx(fuse_req_t request, fuse_ino_t ino, int, int, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
-  LetPagesGo(front, info);
-  const Result<fs::Attributes> attributes = front.file_system().GetAttributes(FrontEnd::lane(), ino);
+  const Result<fs::Attributes> attributes = AttributesFor(front, ino, info);
   if (!attributes.ok()) {
     return Reply(request, attributes.status());
   }
@@ -164,7 +197,7 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
       !kept.ok()) {
     return Reply(request, kept);
   }
-  ReplyAttributes(request, now);
+  ReplyAttributes(request, now, nullptr);
 }
 
 void OnStatFs(fuse_req_t request, fuse_ino_t ino) {

@@ -54,12 +54,13 @@ Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arg
   }
   if (caches) {
     file_system.EndCachedRead(file, arguments.offset, size, *data);
+    front_.cache().sizes().HasRead(arguments.ino, std::chrono::steady_clock::now());
   }
   front_.read_latency().Record(NanosecondsSinceReceived());
   return data;
 }
 
-void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_t offset, fuse_file_info* info) {
+void OnWrite(fuse_req_t request, fuse_ino_t ino, const char* data, size_t size, off_t offset, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
   const std::span<const std::byte> bytes = FuseServer::Written(data, size);
   const RequestFacts& facts = FuseServer::request();
@@ -71,6 +72,7 @@ void OnWrite(fuse_req_t request, fuse_ino_t, const char* data, size_t size, off_
   if (status.ok()) {
     status = SyncAsAsked(front.file_system(), info);
   }
+  front.cache().sizes().Forget(ino);
   if (!status.ok()) {
     return Reply(request, status);
   }

@@ -143,7 +143,7 @@ std::optional<ReadArguments> ReadOf(std::span<const std::byte> request) {
   if (header.opcode != FUSE_READ || !Argument(request, in)) {
     return std::nullopt;
   }
-  return ReadArguments{.handle = in.fh, .offset = in.offset, .size = in.size};
+  return ReadArguments{.ino = header.nodeid, .handle = in.fh, .offset = in.offset, .size = in.size};
 }
 
 bool IsRead(const RequestFacts& request) { return request.opcode == FUSE_READ; }

@@ -41,6 +41,7 @@ std::optional<size_t> OperationBytes(uint32_t opcode);
 
 // What a READ asks for.
 struct ReadArguments {
+  uint64_t ino = 0;
   uint64_t handle = 0;  // that the reply to OPEN gave
   uint64_t offset = 0;
   size_t size = 0;

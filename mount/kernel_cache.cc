@@ -3,6 +3,7 @@
 
 #include <linux/fuse.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -57,6 +58,26 @@ int ExpireEntry(fuse_session* session, uint64_t parent, const std::string& name)
   return writev(fuse_session_fd(session), parts.data(), parts.size()) < 0 ? -errno : 0;
 }
 
+// Memory that nobody can read.
+void* Unreadable() {
+  static void* const page = mmap(nullptr, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return page;
+}
+
+// The file has at least `size` bytes (not 0), whatever replies say that are on their way: the kernel takes over the
+// size that a notification with its last byte implies before it looks at the byte, which it is not given. So none of
+// its pages has other bytes than before, whatever has changed since the size was asked for.
+int NotifySize(fuse_session* session, uint64_t ino, uint64_t size) {
+  struct {
+    fuse_out_header header;
+    fuse_notify_store_out body;
+  } message{.header = {.len = sizeof(message) + 1, .error = FUSE_NOTIFY_STORE, .unique = 0},
+            .body = {.nodeid = ino, .offset = size - 1, .size = 1, .padding = 0}};
+  const std::array<iovec, 2> parts = {
+      {{.iov_base = &message, .iov_len = sizeof(message)}, {.iov_base = Unreadable(), .iov_len = 1}}};
+  return writev(fuse_session_fd(session), parts.data(), parts.size()) < 0 ? -errno : 0;
+}
+
 }  // namespace
 
 class KernelCacheNotifier::Use {
@@ -81,8 +102,9 @@ class KernelCacheNotifier::Use {
 };
 
 KernelCacheNotifier::KernelCacheNotifier()
-    : pages_thread_([this] { Run(&KernelCacheNotifier::pages_, "termfs-notify", &NotifyPages); }),
-      entries_thread_([this] { Run(&KernelCacheNotifier::entries_, "termfs-entries", &NotifyEntry); }) {}
+    : pages_thread_([this] { Run(&KernelCacheNotifier::pages_, "termfs-notify", &KernelCacheNotifier::NotifyPages); }),
+      entries_thread_(
+          [this] { Run(&KernelCacheNotifier::entries_, "termfs-entries", &KernelCacheNotifier::NotifyEntry); }) {}
 
 KernelCacheNotifier::~KernelCacheNotifier() {
   {
@@ -156,6 +178,25 @@ void KernelCacheNotifier::InvalidateAttributes(uint64_t ino, steady_clock::time_
     if (NotifyAttributes(use.session(), ino) != -ENOENT) {
       return;
     }
+  }
+}
+
+void KernelCacheNotifier::BeginNotification(uint64_t ino) {
+  while (true) {
+    const auto now = steady_clock::now();
+    const auto until = sizes_.BeginNotification(ino, now);
+    if (until <= now) {
+      return;
+    }
+    std::this_thread::sleep_for(std::min<steady_clock::duration>(until - now, kLookAgain));
+  }
+}
+
+void KernelCacheNotifier::StoreSize(uint64_t ino, uint64_t size) {
+  const Use use(*this);
+  const int error = use.session() != nullptr ? NotifySize(use.session(), ino, size) : 0;
+  if (error != -EFAULT && !Expected(error)) {
+    LOG_WARNING("the kernel did not take over the size of inode {}: {}", ino, std::strerror(-error));
   }
 }
 
@@ -307,7 +348,7 @@ KernelCacheNotifier::Change::~Change() {
 
 template <typename Item>
 void KernelCacheNotifier::Run(Line<Item> KernelCacheNotifier::*lines, const char* name,
-                              void (*notify)(fuse_session*, const Item&)) {
+                              void (KernelCacheNotifier::*notify)(fuse_session*, const Item&)) {
   pthread_setname_np(pthread_self(), name);
   while (true) {
     Item next{};
@@ -327,7 +368,7 @@ void KernelCacheNotifier::Run(Line<Item> KernelCacheNotifier::*lines, const char
     {
       const Use use(*this);
       if (use.session() != nullptr) {
-        notify(use.session(), next);
+        (this->*notify)(use.session(), next);
       }
     }
     MutexLock lock(mutex_);
@@ -341,6 +382,7 @@ void KernelCacheNotifier::NotifyPages(fuse_session* session, const Pages& pages)
   constexpr uint64_t kLast = std::numeric_limits<int64_t>::max();
   const uint64_t offset = std::min(pages.offset, kLast);
   const uint64_t length = std::min(pages.length, kLast - offset);  // 0: to the end, as in the kernel
+  BeginNotification(pages.ino);
   const int error =
       fuse_lowlevel_notify_inval_inode(session, pages.ino, static_cast<off_t>(offset), static_cast<off_t>(length));
   if (!Expected(error)) {
@@ -349,6 +391,7 @@ void KernelCacheNotifier::NotifyPages(fuse_session* session, const Pages& pages)
 }
 
 int KernelCacheNotifier::NotifyAttributes(fuse_session* session, uint64_t ino) {
+  BeginNotification(ino);
   const int error = fuse_lowlevel_notify_inval_inode(session, ino, -1, 0);  // negative: no pages
   if (!Expected(error)) {
     LOG_WARNING("the kernel did not drop the attributes of inode {}: {}", ino, std::strerror(-error));

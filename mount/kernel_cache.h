@@ -7,6 +7,7 @@
 //               their own; who asks waits for the outcome, but not for ever: a request in flight may itself be waiting
 //               for this revocation.
 //   attributes  wait for nothing: on the caller's thread.
+//   sizes       before a reader's question for attributes is answered: see reader_sizes.h.
 //   entries     take the lock of the directory, which the kernel holds during requests that change it: on a second
 //               thread. Who asks waits until that is done, or until this mount is seen changing the directory itself:
 //               then all entries of the mount are made void by a new epoch, which waits for nothing. But a kernel
@@ -35,6 +36,7 @@
 #include "base/mutex.h"
 #include "fs/client/file_system.h"
 #include "mount/moved_names.h"
+#include "mount/reader_sizes.h"
 
 namespace termfs::mount {
 
@@ -69,6 +71,10 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   [[nodiscard]] bool InvalidateEntry(uint64_t parent, std::string_view name) override EXCLUDES(mutex_);
   void ServerLost() override EXCLUDES(mutex_);
   [[nodiscard]] bool AboutToGive(uint64_t ino, Nanoseconds entry) override;
+
+  ReaderSizes& sizes() { return sizes_; }
+  // As ReaderSizes says. Waits for a page that is being read: another thread is to serve meanwhile.
+  void StoreSize(uint64_t ino, uint64_t size) EXCLUDES(mutex_);
 
   // The kernel understands epochs, so it may be given entries for longer than the moment.
   void HasEpochs() { epochs_.store(true, std::memory_order_relaxed); }
@@ -109,15 +115,18 @@ class KernelCacheNotifier : public fs::client::KernelCache {
     // When the thread began with what it does now.
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::time_point::max();
   };
+  // Waits until the kernel may be notified of the inode.
+  void BeginNotification(uint64_t ino);
+
   // A call into the kernel, which Detach waits for. Null: there is no kernel to notify.
   class Use;
 
   template <typename Item>
-  void Run(Line<Item> KernelCacheNotifier::*lines, const char* name, void (*notify)(fuse_session*, const Item&))
-      EXCLUDES(mutex_);
-  static void NotifyPages(fuse_session* session, const Pages& pages);
-  static void NotifyEntry(fuse_session* session, const Entry& entry);
-  static int NotifyAttributes(fuse_session* session, uint64_t ino);
+  void Run(Line<Item> KernelCacheNotifier::*lines, const char* name,
+           void (KernelCacheNotifier::*notify)(fuse_session*, const Item&)) EXCLUDES(mutex_);
+  void NotifyPages(fuse_session* session, const Pages& pages);
+  void NotifyEntry(fuse_session* session, const Entry& entry);
+  int NotifyAttributes(fuse_session* session, uint64_t ino);
   // Makes all entries void, if that harms nothing.
   bool NewEpoch() EXCLUDES(mutex_);
   bool has_epochs() const { return epochs_.load(std::memory_order_relaxed); }
@@ -141,6 +150,7 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   // clock.
   std::array<std::atomic<int64_t>, 4096> given_{};
   std::atomic<int64_t> entries_until_{0};
+  ReaderSizes sizes_;
 
   Mutex mutex_;
   CondVar changed_;

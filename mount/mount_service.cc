@@ -172,7 +172,7 @@ Status StartServing(FuseServer& server, FrontEnd& front, const MountRequest& req
     return server.Start(make_thread);
   }
   return server.Start(make_thread, [&front] {
-    return FrontEndReads::Create(front.file_system(), front.read_latency(), front.carried_reads());
+    return FrontEndReads::Create(front.file_system(), front.cache(), front.read_latency(), front.carried_reads());
   });
 }
 

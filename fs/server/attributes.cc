@@ -94,6 +94,9 @@ Result<Bytes> FileService::GetAttributes(const Request& request) {
   Granting granting(coherence_.grants(), request.session);
   if (!IsChanging(body.ino)) {
     granting.Attributes(body.ino);
+  } else if (granting.caches() && HasOpen(body.ino, request.session)) {
+    // It is granted nothing, but told when the change is done: its kernel is not to take over a late reply then.
+    coherence_.grants().AddAlways(GrantKey::Attributes(body.ino), request.session.id);
   }
   // See "What is in memory needs no thread".
   auto attributes = names_.GetAttrInMemory(body.ino);

@@ -135,10 +135,13 @@ void Coherence::DropPages(Inode& inode, const std::vector<PageHolder>& holders) 
     if (holder.pages) {
       return DropPagesOf(inode, session, holder.attributes);
     }
-    // Attributes alone: a kernel that is asked to drop pages waits for those that are being read.
+    // Attributes alone: a kernel that is asked to drop pages waits for those that are being read. But its mount may
+    // wait for a read, too, before it tells the kernel; so who reads there gets a lease meanwhile, as in DropPagesOf.
     Recalled recalled{.message = {}, .grants = holder.attributes};
     recalled.message.inodes.push_back(inode.ino);
-    RecallOne(session, recalled);
+    uint64_t number = 0;
+    RecallOne(session, recalled, [&](uint64_t ticket) { AddDrop(inode, session, number = ticket); });
+    EndDrop(inode, session, number);
     return Status::Ok();
   });
   if (!done.ok()) {
@@ -153,29 +156,32 @@ void Coherence::DropPages(Inode& inode, const std::vector<PageHolder>& holders) 
   }
 }
 
+void Coherence::AddDrop(Inode& inode, uint64_t session, uint64_t ticket) {
+  MutexLock lock(inode.mutex);
+  if (const auto opener = inode.opens.find(session); opener != inode.opens.end()) {
+    opener->second.drops.push_back(ticket);
+    inode.change_entered.NotifyAll();
+  }
+}
+
+void Coherence::EndDrop(Inode& inode, uint64_t session, uint64_t ticket) {
+  MutexLock lock(inode.mutex);
+  if (const auto opener = inode.opens.find(session); opener != inode.opens.end()) {
+    std::erase(opener->second.drops, ticket);
+  }
+}
+
 Status Coherence::DropPagesOf(Inode& inode, uint64_t session, const std::vector<GrantTable::Holder>& attributes) {
   invalidations_.Add();
   uint64_t number = 0;
   const auto encode = [&](uint64_t ticket) {
-    number = ticket;
-    {
-      MutexLock lock(inode.mutex);
-      if (const auto opener = inode.opens.find(session); opener != inode.opens.end()) {
-        opener->second.drops.push_back(ticket);
-        inode.change_entered.NotifyAll();
-      }
-    }
+    AddDrop(inode, session, number = ticket);
     const InvalidateBody body{.ticket = ticket, .ino = inode.ino};
     const auto bytes = AsBytes(body);
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   };
   const Reply answer = CallAndWait(session, kFsInvalidate, encode, timeouts_.invalidate);
-  {
-    MutexLock lock(inode.mutex);
-    if (const auto opener = inode.opens.find(session); opener != inode.opens.end()) {
-      std::erase(opener->second.drops, number);
-    }
-  }
+  EndDrop(inode, session, number);
   Status gone = answer != Reply::kNone ? Status::Ok() : Expel(session, "its kernel did not drop cached pages in time");
   if (answer != Reply::kDone) {
     AwaitEndOf(session, attributes);

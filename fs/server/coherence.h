@@ -134,7 +134,11 @@ class Coherence final : public Newborns::Sessions {
     wire::RecallT message;
     std::vector<GrantTable::Holder> grants;
   };
-  void RecallOne(uint64_t session, Recalled& recalled);
+  // `begin` (may be null) hears of the ticket before the session does.
+  void RecallOne(uint64_t session, Recalled& recalled, const std::function<void(uint64_t)>& begin = nullptr);
+  // The session's kernel is being told to give something up, by that ticket; so who reads there waits for no change.
+  static void AddDrop(Inode& inode, uint64_t session, uint64_t ticket);
+  static void EndDrop(Inode& inode, uint64_t session, uint64_t ticket);
   // Calls the session with a message that holds a ticket, and waits until it has acknowledged that.
   Reply CallAndWait(uint64_t session, Opcode opcode, const std::function<std::vector<std::byte>(uint64_t)>& encode,
                     std::chrono::milliseconds timeout);

@@ -141,4 +141,13 @@ bool FileService::IsChanging(uint64_t ino) {
   return inode->gate.busy() || !inode->waiting_changes.empty();
 }
 
+bool FileService::HasOpen(uint64_t ino, const Session& session) {
+  const InodeRef inode = inodes_.Find(ino);
+  if (!inode) {
+    return false;
+  }
+  MutexLock lock(inode->mutex);
+  return inode->opens.contains(session.id);
+}
+
 }  // namespace termfs::fs::server

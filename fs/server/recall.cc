@@ -87,9 +87,12 @@ void Coherence::CountAllAsHolders(uint64_t ino) {
   }
 }
 
-void Coherence::RecallOne(uint64_t session, Recalled& recalled) {
+void Coherence::RecallOne(uint64_t session, Recalled& recalled, const std::function<void(uint64_t)>& begin) {
   recalls_.Add();
-  const auto encode = [&recalled](uint64_t ticket) {
+  const auto encode = [&](uint64_t ticket) {
+    if (begin) {
+      begin(ticket);
+    }
     recalled.message.ticket = ticket;
     return Encode<wire::Recall>(recalled.message);
   };

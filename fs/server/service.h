@@ -346,6 +346,7 @@ class FileService final : public tlib::server::Service {
   // contents or the size enters so, and calls Coherence::DropPages afterwards.
   Result<GateHold> EnterToChange(const Request& request, Inode& inode, GateMode mode);
   bool IsChanging(uint64_t ino);
+  bool HasOpen(uint64_t ino, const Session& session);
   // Attributes change behind the back of every kernel. From any thread.
   void RecallLater(uint64_t ino);
 

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReaderSizes: what has to be done so that a reader through the kernel's page cache goes by a size that is no older
+// than its read. The kernel drops a reply that brings attributes if anything else was said of the inode since it asked,
+// and reads on with the size that it had. See "The size that a reader is shown" in docs/design_notes.md.
+//
+//   a greater size   is stored in the kernel before the reply is sent (kStore); nothing can overtake that
+//   a smaller one    cannot be stored. The kernel finds it by the short read that follows, which it drops as well if it
+//                    is notified meanwhile: so notifications of the inode wait for that read, for at most kSettling
+//
+// Only for inodes that the kernel was lately notified of: of others it drops nothing.
+//
+// Thread-safety: any thread. Time is the caller's: steady.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <unordered_map>
+
+#include "base/mutex.h"
+
+namespace termfs::mount {
+
+class ReaderSizes {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  // How long a request or a reply may be on its way between the kernel and here.
+  static constexpr std::chrono::seconds kOnTheWay{15};
+  static constexpr std::chrono::milliseconds kSettling{100};
+  // From the answer of a read until the kernel has taken it over.
+  static constexpr std::chrono::milliseconds kTakesOver{2};
+  static constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
+
+  // The kernel may drop replies about the inode from now on.
+  void Unsure(uint64_t ino, TimePoint now);
+
+  // Until when a notification of the inode is to wait; else it is counted, and may be sent.
+  TimePoint BeginNotification(uint64_t ino, TimePoint now);
+  // How many there were. Asked before the server is asked for the attributes that Show is called with.
+  uint64_t notifications(uint64_t ino);
+
+  enum class Next : uint8_t {
+    kAnswer,
+    kStore,     // the size in the kernel, and answer then
+    kAskAgain,  // the server: the inode was notified meanwhile
+  };
+  // A reader's question is about to be answered with `size`.
+  Next Show(uint64_t ino, uint64_t size, uint64_t notifications, TimePoint now);
+  // A read of the inode for the page cache is about to be answered.
+  void HasRead(uint64_t ino, TimePoint now);
+  // The kernel may have heard of another size otherwise.
+  void Forget(uint64_t ino);
+
+ private:
+  struct Shown {
+    uint64_t notifications = 0;
+    TimePoint last{};    // that replies may be dropped since
+    uint64_t least = 0;  // the kernel believes in no smaller size, since so many notifications
+    uint64_t least_since = 0;
+    uint64_t most = kUnknown;      // nor in a greater
+    uint64_t settling = kUnknown;  // to what, if it is
+    TimePoint settles{};
+  };
+  struct Place {
+    Mutex mutex;
+    std::unordered_map<uint64_t, Shown> shown GUARDED_BY(mutex);
+    TimePoint swept GUARDED_BY(mutex){};
+  };
+  Place& PlaceOf(uint64_t ino) { return places_[ino % places_.size()]; }
+  Shown& Find(Place& place, uint64_t ino, TimePoint now) REQUIRES(place.mutex);
+  // Whether the size is to be stored.
+  static bool Decide(Shown& shown, uint64_t size, TimePoint now);
+
+  std::array<Place, 64> places_;
+  std::atomic<bool> any_{false};  // has ever been notified of: relaxed, a hint
+};
+
+}  // namespace termfs::mount
