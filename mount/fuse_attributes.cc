@@ -4,8 +4,10 @@
 #include <sys/sysmacros.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/page.h"
 #include "mount/convert.h"
 #include "mount/errno.h"
@@ -17,12 +19,20 @@ namespace {
 
 constexpr int kMostGroups = 65536;  // that Linux lets a thread be in
 
-void ReplyAttributes(fuse_req_t request, const Result<fs::Attributes>& attributes) {
-  if (!attributes.ok()) {
-    return Reply(request, attributes.status());
+// Of an inode that the kernel knows, with the time for which it may keep them.
+struct Known {
+  Result<fs::Attributes> attributes;
+  double keep = 0;
+};
+Known Ask(FrontEnd& front, fuse_ino_t ino) {
+  Known known{.attributes = front.file_system().GetAttributes(FrontEnd::lane(), ino)};
+  if (known.attributes.ok()) {
+    front.directories().Seen(*known.attributes);
+    known.keep = FrontEnd::Keep(&*known.attributes).attributes;
+  } else if (const auto removed = front.Removed(ino, known.attributes.status())) {
+    known.attributes = *removed;
   }
-  const struct stat st = ToStat(*attributes);
-  fuse_reply_attr(request, &st, FrontEnd::Of(request).Keep(&*attributes).attributes);
+  return known;
 }
 
 fs::client::SetAttributes ToSetAttributes(const struct stat& attributes, int which) {
@@ -120,21 +130,39 @@ void LetPagesGo(FrontEnd& front, const fuse_file_info* info) {
 
 void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
   LetPagesGo(FrontEnd::Of(request), info);
-  ReplyAttributes(request, FrontEnd::Of(request).file_system().GetAttributes(FrontEnd::lane(), ino));
+  const Known known = Ask(FrontEnd::Of(request), ino);
+  if (!known.attributes.ok()) {
+    return Reply(request, known.attributes.status());
+  }
+  const struct stat st = ToStat(*known.attributes);
+  fuse_reply_attr(request, &st, known.keep);
 }
 
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
 void OnStatx(fuse_req_t request, fuse_ino_t ino, int, int, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
   LetPagesGo(front, info);
-  const Result<fs::Attributes> attributes = front.file_system().GetAttributes(FrontEnd::lane(), ino);
-  if (!attributes.ok()) {
-    return Reply(request, attributes.status());
+  const Known known = Ask(front, ino);
+  if (!known.attributes.ok()) {
+    return Reply(request, known.attributes.status());
   }
-  struct statx sx = ToStatx(*attributes);
-  fuse_reply_statx(request, 0, &sx, front.Keep(&*attributes).attributes);
+  struct statx sx = ToStatx(*known.attributes);
+  fuse_reply_statx(request, 0, &sx, known.keep);
 }
 #endif
+
+// The server has refused to set them; what a removed directory has is set here.
+void ReplyNotSet(fuse_req_t request, fuse_ino_t ino, const fs::client::SetAttributes& set, const Status& status) {
+  KnownDirectories& directories = FrontEnd::Of(request).directories();
+  const auto removed = status.code() == ESTALE
+                           ? directories.SetRemoved(ino, set, Clock::System().RealTime().count())
+                           : std::nullopt;
+  if (!removed) {
+    return Reply(request, status);
+  }
+  const struct stat st = ToStat(*removed);
+  fuse_reply_attr(request, &st, 0);
+}
 
 void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int which, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
@@ -145,14 +173,14 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
   if (which == 0) {
     const auto clears = ClearsByNothing(request, ino);
     if (!clears.ok()) {
-      return Reply(request, clears.status());
+      return ReplyNotSet(request, ino, set, clears.status());
     }
     set.clears_privileges = *clears;
   }
   if (set.clears_privileges && (which == 0 || set.uid.has_value() || set.gid.has_value())) {
     const auto loses = LosesGroupId(request, ino);
     if (!loses.ok()) {
-      return Reply(request, loses.status());
+      return ReplyNotSet(request, ino, set, loses.status());
     }
     set.clears_group_id = *loses;
   }
@@ -164,7 +192,12 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
       !kept.ok()) {
     return Reply(request, kept);
   }
-  ReplyAttributes(request, now);
+  if (!now.ok()) {
+    return ReplyNotSet(request, ino, set, now.status());
+  }
+  front.directories().Seen(*now);
+  const struct stat st = ToStat(*now);
+  fuse_reply_attr(request, &st, FrontEnd::Keep(&*now).attributes);
 }
 
 void OnStatFs(fuse_req_t request, fuse_ino_t ino) {

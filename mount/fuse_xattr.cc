@@ -86,6 +86,9 @@ void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t siz
     return Reply(request, admitted);
   }
   const auto value = front.file_system().GetXattr(FrontEnd::lane(), ino, name);
+  if (front.Removed(ino, value.status())) {
+    return Reply(request, Status::Error(ENODATA, "the directory has been removed"));
+  }
   if (!value.ok()) {
     return Reply(request, value.status());
   }
@@ -93,7 +96,11 @@ void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t siz
 }
 
 void OnListXattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
-  const auto names = FrontEnd::Of(request).file_system().ListXattr(FrontEnd::lane(), ino);
+  FrontEnd& front = FrontEnd::Of(request);
+  const auto names = front.file_system().ListXattr(FrontEnd::lane(), ino);
+  if (front.Removed(ino, names.status())) {
+    return ReplyValue(request, "", 0, size);
+  }
   if (!names.ok()) {
     return Reply(request, names.status());
   }
