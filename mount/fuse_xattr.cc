@@ -73,6 +73,9 @@ void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value), size);
   FrontEnd& front = FrontEnd::Of(request);
   status = front.file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags, *loses);
+  if (front.Removed(ino, status)) {
+    status = Status::Error(ENOENT, "the directory has been removed");
+  }
   Reply(request, status.ok() ? front.KeepAttributes(ino) : status);
 }
 
@@ -120,6 +123,9 @@ void OnRemoveXattr(fuse_req_t request, fuse_ino_t ino, const char* name) {
   Status status = Admit(request, name);
   if (status.ok()) {
     status = front.file_system().RemoveXattr(FrontEnd::lane(), ino, name);
+  }
+  if (front.Removed(ino, status)) {
+    status = Status::Error(ENODATA, "the directory has been removed");
   }
   if (status.ok()) {
     status = front.KeepAttributes(ino);
