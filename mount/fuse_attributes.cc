@@ -154,9 +154,8 @@ void OnStatx(fuse_req_t request, fuse_ino_t ino, int, int, fuse_file_info* info)
 // The server has refused to set them; what a removed directory has is set here.
 void ReplyNotSet(fuse_req_t request, fuse_ino_t ino, const fs::client::SetAttributes& set, const Status& status) {
   KnownDirectories& directories = FrontEnd::Of(request).directories();
-  const auto removed = status.code() == ESTALE
-                           ? directories.SetRemoved(ino, set, Clock::System().RealTime().count())
-                           : std::nullopt;
+  const auto removed =
+      status.code() == ESTALE ? directories.SetRemoved(ino, set, Clock::System().RealTime().count()) : std::nullopt;
   if (!removed) {
     return Reply(request, status);
   }

@@ -379,13 +379,13 @@ void FileService::AfterRemoval(const Removed& removed, Nanoseconds now) {
         coherence_.grants().AddAlways(GrantKey::Attributes(removed.ino), session);
       }
     }
-    if (!inode->opens.empty()) {
+    in_grace = inode->graces > 0;
+    if (!inode->opens.empty() && !in_grace) {
       return;  // its last closer gives it to the reclaimer
     }
-    in_grace = inode->graces > 0;
   }
   if (in_grace) {
-    reclaimer_.NoteGrace();  // whose end gives it to the reclaimer
+    reclaimer_.NoteGrace();  // whose end gives it to the reclaimer, or the last closer if that is later
     return;
   }
   reclaimer_.AddOrphan(removed.ino);

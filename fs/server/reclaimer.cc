@@ -229,7 +229,7 @@ void Reclaimer::DoWork() {
     MutexLock lock(mutex_);
     all.swap(work_);
   }
-  if (!all.empty()) {  // what waits for its grace to end is in nobody's way
+  if (!all.empty()) {  // what waits for its grace to end is not in the way
     EndGraces();
     ReleaseOrphans();
   }
@@ -289,8 +289,7 @@ void Reclaimer::EndGraces() {
     MutexLock lock(mutex_);
     all = std::exchange(needs_space_, false);
   }
-  const std::vector<uint64_t> ended =
-      all ? replaced_.TakeAll() : replaced_.TakeEnded(std::chrono::steady_clock::now());
+  const std::vector<uint64_t> ended = all ? replaced_.TakeAll() : replaced_.TakeEnded(std::chrono::steady_clock::now());
   const auto next = replaced_.NextEnd();
   MutexLock lock(mutex_);
   orphans_.insert(ended.begin(), ended.end());

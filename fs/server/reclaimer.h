@@ -89,7 +89,7 @@ class Reclaimer {
   // A flush has failed: what memory holds may not be what the SSD does, until it has been flushed again.
   void Unsettle() EXCLUDES(mutex_);
 
-  // There are files that nobody has open or by name, whose space and quota a pass gives back; or replaced ones.
+  // There are files without a name that are not open, whose space and quota a pass gives back; or replaced ones.
   bool HasOrphans() EXCLUDES(mutex_);
   // Returns when a pass that began after the call has freed what could be freed, or at the deadline. No grace lasts
   // longer than that.
@@ -152,7 +152,7 @@ class Reclaimer {
   // A pass is due then. More is waited for: a pass for each of many removals would cost more than the removals.
   std::optional<std::chrono::steady_clock::time_point> gathering_until_ GUARDED_BY(mutex_);
   std::optional<std::chrono::steady_clock::time_point> next_grace_ GUARDED_BY(mutex_);  // when graces are looked at
-  bool needs_space_ GUARDED_BY(mutex_) = false;  // the next pass ends all graces
+  bool needs_space_ GUARDED_BY(mutex_) = false;                                         // the next pass ends all graces
   Inodes orphans_ GUARDED_BY(mutex_);
   bool releasing_ GUARDED_BY(mutex_) = false;  // those that were in orphans_
   Inodes truncations_ GUARDED_BY(mutex_);

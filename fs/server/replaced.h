@@ -4,8 +4,8 @@
 // has looked the name up before the rename asks for the inode by its number after it, and must find it: the name has
 // been there all the time. See "A replaced name is always there".
 //
-// An inode that loses its last name within its grace is an orphan of the store that anybody may open by its number,
-// until the grace ends. A grace ends early when there are too many of them, or when the space is needed.
+// An inode that loses its last name within its grace is an orphan of the store that every session may open by its
+// number, until the grace ends. A grace ends early when there are too many of them, or when the space is needed.
 //
 //   BeginGrace --Add--> in its grace --TakeEnded, TakeAll--> over: an orphan is to be released
 //        +-----------CancelGrace, when the transaction has failed-----> as before
@@ -29,7 +29,7 @@ class ReplacedInodes {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // What the orphans have that nobody had open when they lost their names: it is free as soon as it is needed.
+  // What the orphans have that were not open when they lost their names: it is free as soon as it is needed.
   struct Use {
     uint64_t pages = 0;
     uint64_t inodes = 0;
@@ -41,7 +41,7 @@ class ReplacedInodes {
 
   bool enabled() const { return grace_.count() > 0; }
 
-  // Before the transaction that takes the name: from now on whoever opens the inode finds it.
+  // Before the transaction that takes the name: from now on an open by its number finds it.
   static void BeginGrace(Inode& inode);
   // The transaction has failed, or took another inode's name.
   static void CancelGrace(Inode& inode);
@@ -73,8 +73,8 @@ class ReplacedInodes {
   const std::chrono::milliseconds grace_;
   const size_t max_inodes_;
   const uint64_t max_pages_;
-  mutable Mutex mutex_;  // before an inode's
-  std::deque<Grace> graces_ GUARDED_BY(mutex_);  // by their ends
+  mutable Mutex mutex_;                             // before an inode's
+  std::deque<Grace> graces_ GUARDED_BY(mutex_);     // by their ends
   std::vector<uint64_t> ended_ GUARDED_BY(mutex_);  // early
   Use use_ GUARDED_BY(mutex_);
   std::unordered_map<metadata::ProjectNumber, Use> use_of_ GUARDED_BY(mutex_);  // of those in quota trees

@@ -151,7 +151,7 @@ def inodes_in_use(path):
 
 
 def case_replaced_space(site):
-    """The space of a replaced file is free at once for df and for whoever needs it, and so is its quota."""
+    """The space of a replaced file is free at once, for df and for new files, and so is its quota."""
     volume = site.volume("64M")
     a, b = volume.mount(), volume.mount()
     free, inodes = os.statvfs(a.path).f_bfree, inodes_in_use(a.path)
@@ -238,7 +238,7 @@ def check_removed(pair, parent):
 
 
 def case_removed_working_directory(site):
-    """As on ext4, whoever removes it, also after the server was killed; its name may be another directory's by then."""
+    """As on ext4, whichever mount removes it, also after the server was killed; its name may be another directory's by then."""
     for pair, volume, a, b in pairs(site):
         write_file(a / "keep", b"")
         for restarts in (False, True):

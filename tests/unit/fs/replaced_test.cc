@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rename replaces can be asked for by its number for a while: by who looked its name up before. It is in nobody's
-// way meanwhile.
+// What rename replaces can be asked for by its number for a while: by kernels that looked its name up before. Its space
+// and its quota are free meanwhile.
 #include "fs/server/replaced.h"
 
 #include <fcntl.h>
@@ -86,7 +86,7 @@ TEST_F(ReplacedInodesTest, Add_OfMorePagesThanThereMayBe_EndsTheFirst_AndNeverTh
   EXPECT_EQ(replaced.use().pages, 50u);
 }
 
-TEST_F(ReplacedInodesTest, Use_CountsWhatNobodyHasOpen_ByItsTree) {
+TEST_F(ReplacedInodesTest, Use_CountsWhatIsNotOpen_ByItsTree) {
   ReplacedInodes replaced(kGrace, 10, 100);
   const InodeRef open = inodes.Get(6);
   {
@@ -107,11 +107,10 @@ TEST_F(ReplacedInodesTest, Use_CountsWhatNobodyHasOpen_ByItsTree) {
   open->opens.clear();
 }
 
-constexpr uint64_t kCapacity = uint64_t{16} << 20;
-
 // Files named "old", of 5 bytes, and "new"; the grace does not end by itself.
 class ReplacedFileTest : public testing::Test {
  protected:
+  static constexpr uint64_t kCapacity = uint64_t{16} << 20;
   static constexpr milliseconds kLong{600'000};
 
   ReplacedFileTest() { Begin(kLong); }
@@ -242,7 +241,7 @@ TEST_F(ReplacedFileTest, OpenWhenItsGraceEnds_StaysUntilTheLastClose) {
   EXPECT_TRUE(Eventually([&] { return OpenCode(old) == ESTALE && NoOrphans(); }));
 }
 
-TEST_F(ReplacedFileTest, ItsSpace_IsFree_AndIsGivenToWhoeverNeedsIt) {
+TEST_F(ReplacedFileTest, ItsSpace_IsFree_AndIsGivenToAWrite) {
   Put("old", std::string(kCapacity / 2 + kCapacity / 4, 'x'));
   const uint64_t old = Replace();
   EXPECT_GT(mount->FreeBytes(), kCapacity - (1 << 20)) << "df shows it at once";
@@ -261,7 +260,7 @@ TEST_F(ReplacedFileTest, ItsSpace_IsGivenToAPreallocation) {
   mount->Close(file);
 }
 
-TEST_F(ReplacedFileTest, ItsQuota_IsFree_AndIsGivenToWhoeverNeedsIt) {
+TEST_F(ReplacedFileTest, ItsQuota_IsFree_AndIsGivenToANewFile) {
   const uint64_t tree = mount->fs->MakeDirectory(*mount->lane, {0, 0}, kRootInode, "d", 0755)->ino;
   wire::QuotaChangeT limits;
   limits.sets_bytes = limits.sets_inodes = true;
@@ -270,8 +269,7 @@ TEST_F(ReplacedFileTest, ItsQuota_IsFree_AndIsGivenToWhoeverNeedsIt) {
   ASSERT_TRUE(mount->fs->SetXattr(*mount->lane, tree, kQuotaXattr, Encode<wire::QuotaChange>(limits), 0, false).ok());
   Put("old", std::string(700'000, 'x'), tree);
   Replace("old", tree);
-  const auto quota =
-      Decode<wire::Quota>(mount->fs->GetXattr(*mount->lane, tree, kQuotaXattr).value()).value();
+  const auto quota = Decode<wire::Quota>(mount->fs->GetXattr(*mount->lane, tree, kQuotaXattr).value()).value();
   EXPECT_EQ(quota.used_inodes, 2u) << "the directory and the new file";
   EXPECT_EQ(quota.used_bytes, 4096u);
   const auto space = mount->fs->StatFs(*mount->lane, tree);
@@ -305,9 +303,8 @@ TEST_F(ReplacedFileTest, WhatWentElsewhereMeanwhile_HasNoGrace) {
   Put("new", "newer");
   volume.Restart();  // so that both surely are closed
   Mount other(volume);
-  volume.store().BeforeNextCommit([&] {
-    EXPECT_TRUE(other.fs->Rename(*other.lane, kRootInode, "old", kRootInode, "elsewhere", 0).ok());
-  });
+  volume.store().BeforeNextCommit(
+      [&] { EXPECT_TRUE(other.fs->Rename(*other.lane, kRootInode, "old", kRootInode, "elsewhere", 0).ok()); });
   ASSERT_TRUE(mount->fs->Rename(*mount->lane, kRootInode, "new", kRootInode, "old", 0).ok());
   ASSERT_TRUE(mount->Remove("elsewhere").ok());
   EXPECT_EQ(OpenCode(ino), ESTALE);
