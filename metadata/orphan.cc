@@ -85,6 +85,8 @@ Result<Removed> DropLink(Operation& op, InodeRecord& inode, const MayBeOpen& ope
     }
   }
   removed.orphaned = true;
+  removed.pages = a.blocks;
+  removed.project = inode.project;
   RETURN_IF_ERROR(op.transaction().Put(OrphanKey(a.ino), EncodeBytes("")));
   return removed;
 }

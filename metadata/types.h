@@ -127,6 +127,9 @@ struct DirectoryEntryPlus {
 // attempts; the answer has to hold until the transaction has ended.
 using MayBeOpen = std::function<bool(InodeNumber)>;
 
+// A quota tree: a directory and what was made below it. Named by the directory's number; 0: none.
+using ProjectNumber = InodeNumber;
+
 // The inode behind a name that was removed or replaced.
 struct Removed {
   InodeNumber ino = 0;  // 0: no inode lost a name
@@ -135,6 +138,8 @@ struct Removed {
   bool freed_pages = false;  // some or all that it had are pending-free
   // The inode stays as an orphan: ReleaseOrphan it when nobody has it open (at once, if so now).
   bool orphaned = false;
+  uint64_t pages = 0;         // that such an orphan has
+  ProjectNumber project = 0;  // the quota tree that it counts to, 0: none
 };
 
 struct Renamed {
@@ -172,9 +177,6 @@ struct Receipt {
   int64_t inodes = 0;   // that the slot's changes made, less those that they removed; all since its first
   friend bool operator==(const Receipt&, const Receipt&) = default;
 };
-
-// A quota tree: a directory and what was made below it. Named by the directory's number; 0: none.
-using ProjectNumber = InodeNumber;
 
 // 0: no limit. Bytes are those of allocated pages.
 struct QuotaLimits {

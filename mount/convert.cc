@@ -86,12 +86,15 @@ void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made) {
   }
   front.cache().sizes().Forget(made->ino);
   const bool special = IsSpecial(made->mode);
+  const bool directory = S_ISDIR(made->mode);
   if (special) {
     front.Hold(FrontEnd::lane(), made->ino);
+  } else if (directory) {
+    front.directories().LookedUp(*made);
   }
   // Not kept for a special file: a request has passed since the keep was looked at.
   const fuse_entry_param entry = ToEntry(*made, special ? fs::client::Keep{} : keep);
-  if (fuse_reply_entry(request, &entry) != 0 && special) {
+  if (fuse_reply_entry(request, &entry) != 0 && (special || directory)) {
     front.Forget(FrontEnd::lane(), made->ino, 1);  // the caller was interrupted
   }
 }

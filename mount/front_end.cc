@@ -20,6 +20,9 @@ void FrontEnd::RememberOpen(fs::client::OpenFile* file) {
 }
 
 void FrontEnd::Release(fs::client::Lane& lane, fs::client::OpenFile* file) {
+  if (file == nullptr) {  // a directory that had been removed when it was opened
+    return;
+  }
   {
     MutexLock lock(mutex_);
     open_.erase(file);
@@ -66,6 +69,7 @@ void FrontEnd::Hold(fs::client::Lane& lane, uint64_t ino) {
 }
 
 void FrontEnd::Forget(fs::client::Lane& lane, uint64_t ino, uint64_t count) {
+  directories_.Forget(ino, count);
   fs::client::OpenFile* file = nullptr;
   {
     MutexLock lock(mutex_);
@@ -81,6 +85,14 @@ void FrontEnd::Forget(fs::client::Lane& lane, uint64_t ino, uint64_t count) {
     held_.erase(held);
   }
   file_system_.Release(lane, file);
+}
+
+// ESTALE may have other reasons; then the kernel walks the path once more.
+Status FrontEnd::InDirectory(uint64_t directory, Status status) {
+  if (status.code() == ESTALE && file_system_.GetAttributes(lane(), directory).status().code() == ESTALE) {
+    return Status::Error(ENOENT, "the directory has been removed");
+  }
+  return status;
 }
 
 Status FrontEnd::ClearPrivileges(uint64_t ino) {

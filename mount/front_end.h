@@ -3,7 +3,8 @@
 // FrontEnd: a FileSystem behind FUSE callbacks. The node id of an inode is its number, so there is no table of inodes;
 // what is kept is the set of open files, to release those the kernel does not when a busy mount goes away, and the
 // special files (fifos, sockets, devices) that the kernel knows: it opens those by itself, so they are held open from
-// the first look-up to the FORGET of the last.
+// the first look-up to the FORGET of the last. Of directories that it knows the attributes are kept, for when they have
+// been removed.
 //
 // Thread-safety: the callbacks run on FuseServer's threads, each with a FrontEndThread (its lane) of its own.
 // Ownership:     the file system outlives the front end; lanes belong to the threads.
@@ -23,6 +24,7 @@
 #include "fs/client/file_system.h"
 #include "mount/fuse_server.h"
 #include "mount/kernel_cache.h"
+#include "mount/known_directories.h"
 #include "mount/mount_config.h"
 
 namespace termfs::mount {
@@ -86,6 +88,22 @@ class FrontEnd {
   // The kernel gives back `count` look-ups of an inode of any type.
   void Forget(fs::client::Lane& lane, uint64_t ino, uint64_t count) EXCLUDES(mutex_);
 
+  KnownDirectories& directories() { return directories_; }
+  // What the server has answered about `ino` says that there is no such inode, which is a directory that has been
+  // removed: its attributes.
+  std::optional<fs::Attributes> Removed(uint64_t ino, const Status& answer) const {
+    return answer.code() == ESTALE ? directories_.Removed(ino) : std::nullopt;
+  }
+  // What was done in a directory that has been removed: ENOENT; else the result.
+  Status InDirectory(uint64_t directory, Status status);
+  template <typename T>
+  Result<T> InDirectory(uint64_t directory, Result<T> result) {
+    if (result.status().code() != ESTALE) [[likely]] {
+      return result;
+    }
+    return InDirectory(directory, result.status());
+  }
+
   // Clears set-user-id and set-group-id bits of `ino` the way Linux does when its contents change: the latter only
   // where the group may execute. The kernel, which does not get the attributes of a reply, drops those that it has.
   Status ClearPrivileges(uint64_t ino);
@@ -103,7 +121,7 @@ class FrontEnd {
   template <typename Done>
   Done WithName(uint64_t directory, Done done) {
     Status kept = done.ok() ? KeepName(directory) : Status::Ok();
-    return kept.ok() ? std::move(done) : Done(std::move(kept));
+    return kept.ok() ? InDirectory(directory, std::move(done)) : Done(std::move(kept));
   }
 
   // What `termfs stats` and `termfs umount` ask the mount itself, as lines "name value": pid, address, transport,
@@ -134,6 +152,7 @@ class FrontEnd {
   Counter& carried_reads_ = metrics_.counter("fuse_carried_reads_total");
   Histogram& read_latency_ = metrics_.histogram("fuse_read");
   Histogram& write_latency_ = metrics_.histogram("fuse_write");
+  KnownDirectories directories_;
   mutable Mutex mutex_;
   std::unordered_set<fs::client::OpenFile*> open_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Held> held_ GUARDED_BY(mutex_);  // special files, by inode

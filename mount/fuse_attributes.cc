@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/page.h"
 #include "mount/convert.h"
 #include "mount/errno.h"
@@ -19,18 +21,20 @@ namespace {
 constexpr int kMostRounds = 16;     // of asking for attributes of a file that others change all the time
 constexpr int kMostGroups = 65536;  // that Linux lets a thread be in
 
-void ReplyAttributes(fuse_req_t request, const Result<fs::Attributes>& attributes, const fuse_file_info* info) {
-  if (!attributes.ok()) {
-    return Reply(request, attributes.status());
+// Of an inode that the kernel knows, with the time for which it may keep them.
+struct Known {
+  Result<fs::Attributes> attributes;
+  double keep = 0;
+};
+Known Ask(FrontEnd& front, fuse_ino_t ino) {
+  Known known{.attributes = front.file_system().GetAttributes(FrontEnd::lane(), ino)};
+  if (known.attributes.ok()) {
+    front.directories().Seen(*known.attributes);
+    known.keep = FrontEnd::Keep(&*known.attributes).attributes;
+  } else if (const auto removed = front.Removed(ino, known.attributes.status())) {
+    known.attributes = *removed;
   }
-  const struct stat st = ToStat(*attributes);
-  const double keep = FrontEnd::Keep(&*attributes).attributes;
-  if (keep == 0 && info != nullptr) {
-    FrontEnd::Of(request).cache().sizes().Unsure(attributes->ino, std::chrono::steady_clock::now());
-  } else if (info == nullptr) {
-    FrontEnd::Of(request).cache().sizes().Forget(attributes->ino);
-  }
-  fuse_reply_attr(request, &st, keep);
+  return known;
 }
 
 fs::client::SetAttributes ToSetAttributes(const struct stat& attributes, int which) {
@@ -126,48 +130,77 @@ void LetPagesGo(FrontEnd& front, const fuse_file_info* info) {
   }
 }
 
-// By a handle: most of the time for a read by the page cache, which goes by the size that the kernel has afterwards.
-Result<fs::Attributes> AttributesFor(FrontEnd& front, fuse_ino_t ino, const fuse_file_info* info) {
-  fs::client::FileSystem& file_system = front.file_system();
+// By a handle that the kernel caches: most of the time for a read, which goes by the size that the kernel has
+// afterwards.
+Known AskForReader(FrontEnd& front, fuse_ino_t ino) {
   KernelCacheNotifier& cache = front.cache();
-  const bool reads = info != nullptr && file_system.pages(FileOf(info)) != fs::client::PageUse::kNone;
-  if (reads) {
-    LetPagesGo(front, info);
-  }
   for (int round = 0;; ++round) {
-    const uint64_t notifications = reads ? cache.sizes().notifications(ino) : 0;
-    Result<fs::Attributes> attributes = file_system.GetAttributes(FrontEnd::lane(), ino);
-    if (!reads || !attributes.ok()) {
-      return attributes;
+    const uint64_t notifications = cache.sizes().notifications(ino);
+    Known known = Ask(front, ino);
+    if (!known.attributes.ok()) {
+      return known;
     }
-    const auto next = cache.sizes().Show(ino, attributes->size, notifications, std::chrono::steady_clock::now());
+    const uint64_t size = known.attributes->size;
+    const auto next = cache.sizes().Show(ino, size, notifications, std::chrono::steady_clock::now());
     if (next == ReaderSizes::Next::kStore) {
       FuseServer::Wait wait;
       if (wait.Prepare().ok()) {
-        cache.StoreSize(ino, attributes->size);
+        cache.StoreSize(ino, size);
       }
+      known.keep = FrontEnd::Keep(&*known.attributes).attributes;
+    }
+    if (known.keep == 0) {
+      cache.sizes().Unsure(ino, std::chrono::steady_clock::now());
     }
     if (next != ReaderSizes::Next::kAskAgain || round == kMostRounds) {
-      return attributes;
+      return known;
     }
   }
 }
 
+Known AskFor(FrontEnd& front, fuse_ino_t ino, const fuse_file_info* info) {
+  if (info != nullptr) {
+    LetPagesGo(front, info);
+    if (front.file_system().pages(FileOf(info)) != fs::client::PageUse::kNone) {
+      return AskForReader(front, ino);
+    }
+  }
+  front.cache().sizes().Forget(ino);
+  return Ask(front, ino);
+}
+
 void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
-  ReplyAttributes(request, AttributesFor(FrontEnd::Of(request), ino, info), info);
+  const Known known = AskFor(FrontEnd::Of(request), ino, info);
+  if (!known.attributes.ok()) {
+    return Reply(request, known.attributes.status());
+  }
+  const struct stat st = ToStat(*known.attributes);
+  fuse_reply_attr(request, &st, known.keep);
 }
 
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
 void OnStatx(fuse_req_t request, fuse_ino_t ino, int, int, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
-  const Result<fs::Attributes> attributes = AttributesFor(front, ino, info);
-  if (!attributes.ok()) {
-    return Reply(request, attributes.status());
+  const Known known = AskFor(front, ino, info);
+  if (!known.attributes.ok()) {
+    return Reply(request, known.attributes.status());
   }
-  struct statx sx = ToStatx(*attributes);
-  fuse_reply_statx(request, 0, &sx, front.Keep(&*attributes).attributes);
+  struct statx sx = ToStatx(*known.attributes);
+  fuse_reply_statx(request, 0, &sx, known.keep);
 }
 #endif
+
+// The server has refused to set them; what a removed directory has is set here.
+void ReplyNotSet(fuse_req_t request, fuse_ino_t ino, const fs::client::SetAttributes& set, const Status& status) {
+  KnownDirectories& directories = FrontEnd::Of(request).directories();
+  const auto removed =
+      status.code() == ESTALE ? directories.SetRemoved(ino, set, Clock::System().RealTime().count()) : std::nullopt;
+  if (!removed) {
+    return Reply(request, status);
+  }
+  const struct stat st = ToStat(*removed);
+  fuse_reply_attr(request, &st, 0);
+}
 
 void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int which, fuse_file_info* info) {
   FrontEnd& front = FrontEnd::Of(request);
@@ -178,14 +211,14 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
   if (which == 0) {
     const auto clears = ClearsByNothing(request, ino);
     if (!clears.ok()) {
-      return Reply(request, clears.status());
+      return ReplyNotSet(request, ino, set, clears.status());
     }
     set.clears_privileges = *clears;
   }
   if (set.clears_privileges && (which == 0 || set.uid.has_value() || set.gid.has_value())) {
     const auto loses = LosesGroupId(request, ino);
     if (!loses.ok()) {
-      return Reply(request, loses.status());
+      return ReplyNotSet(request, ino, set, loses.status());
     }
     set.clears_group_id = *loses;
   }
@@ -197,7 +230,13 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
       !kept.ok()) {
     return Reply(request, kept);
   }
-  ReplyAttributes(request, now, nullptr);
+  if (!now.ok()) {
+    return ReplyNotSet(request, ino, set, now.status());
+  }
+  front.directories().Seen(*now);
+  front.cache().sizes().Forget(ino);
+  const struct stat st = ToStat(*now);
+  fuse_reply_attr(request, &st, FrontEnd::Keep(&*now).attributes);
 }
 
 void OnStatFs(fuse_req_t request, fuse_ino_t ino) {

@@ -9,7 +9,8 @@
 namespace termfs::mount {
 
 void OnLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  ReplyEntry(request, FrontEnd::Of(request).file_system().Lookup(FrontEnd::lane(), parent, name));
+  FrontEnd& front = FrontEnd::Of(request);
+  ReplyEntry(request, front.InDirectory(parent, front.file_system().Lookup(FrontEnd::lane(), parent, name)));
 }
 
 void OnForget(fuse_req_t request, fuse_ino_t ino, uint64_t count) {

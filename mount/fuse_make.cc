@@ -11,7 +11,7 @@ void OnCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
   const KernelCacheNotifier::Change change(front.cache(), parent);
   const auto made = front.file_system().Create(FrontEnd::lane(), CallerOf(request), parent, name, mode, info->flags);
   if (!made.ok()) {
-    return Reply(request, made.status());
+    return Reply(request, front.InDirectory(parent, made.status()));
   }
   const auto& [attributes, file] = *made;
   front.RememberOpen(file);
@@ -31,7 +31,7 @@ void OnMakeUnnamed(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file
   FrontEnd& front = FrontEnd::Of(request);
   const auto made = front.file_system().CreateUnnamed(FrontEnd::lane(), CallerOf(request), parent, mode, info->flags);
   if (!made.ok()) {
-    return Reply(request, made.status());
+    return Reply(request, front.InDirectory(parent, made.status()));
   }
   const auto& [attributes, file] = *made;
   front.RememberOpen(file);

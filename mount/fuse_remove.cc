@@ -25,8 +25,8 @@ void OnRename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_
   const KernelCacheNotifier::Change change(front.cache(), parent);
   const KernelCacheNotifier::Change other_change(front.cache(), new_parent);
   front.cache().Moves({parent, name}, {new_parent, new_name}, (flags & RENAME_EXCHANGE) != 0);
-  Reply(request, front.WithName(new_parent, front.file_system().Rename(FrontEnd::lane(), parent, name, new_parent,
-                                                                       new_name, flags)));
+  Status renamed = front.file_system().Rename(FrontEnd::lane(), parent, name, new_parent, new_name, flags);
+  Reply(request, front.WithName(new_parent, front.InDirectory(parent, std::move(renamed))));
 }
 
 }  // namespace termfs::mount

@@ -73,6 +73,9 @@ void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value), size);
   FrontEnd& front = FrontEnd::Of(request);
   status = front.file_system().SetXattr(FrontEnd::lane(), ino, name, bytes, flags, *loses);
+  if (front.Removed(ino, status)) {
+    status = Status::Error(ENOENT, "the directory has been removed");
+  }
   Reply(request, status.ok() ? front.KeepAttributes(ino) : status);
 }
 
@@ -86,6 +89,9 @@ void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t siz
     return Reply(request, admitted);
   }
   const auto value = front.file_system().GetXattr(FrontEnd::lane(), ino, name);
+  if (front.Removed(ino, value.status())) {
+    return Reply(request, Status::Error(ENODATA, "the directory has been removed"));
+  }
   if (!value.ok()) {
     return Reply(request, value.status());
   }
@@ -93,7 +99,11 @@ void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t siz
 }
 
 void OnListXattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
-  const auto names = FrontEnd::Of(request).file_system().ListXattr(FrontEnd::lane(), ino);
+  FrontEnd& front = FrontEnd::Of(request);
+  const auto names = front.file_system().ListXattr(FrontEnd::lane(), ino);
+  if (front.Removed(ino, names.status())) {
+    return ReplyValue(request, "", 0, size);
+  }
   if (!names.ok()) {
     return Reply(request, names.status());
   }
@@ -113,6 +123,9 @@ void OnRemoveXattr(fuse_req_t request, fuse_ino_t ino, const char* name) {
   Status status = Admit(request, name);
   if (status.ok()) {
     status = front.file_system().RemoveXattr(FrontEnd::lane(), ino, name);
+  }
+  if (front.Removed(ino, status)) {
+    status = Status::Error(ENODATA, "the directory has been removed");
   }
   if (status.ok()) {
     status = front.KeepAttributes(ino);

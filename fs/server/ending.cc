@@ -7,6 +7,9 @@ namespace termfs::fs::server {
 
 bool Ending::MayBeOpen(uint64_t ino) {
   TakeBack();  // of an attempt before
+  if (BeginGrace(ino)) {
+    return true;
+  }
   InodeRef inode = inodes_.Get(ino);
   if (!inode->gate.TryEnter(GateMode::kExclusive)) {
     return true;
@@ -25,9 +28,28 @@ bool Ending::MayBeOpen(uint64_t ino) {
   return true;
 }
 
+bool Ending::BeginGrace(uint64_t ino) {
+  if (!replaced_.enabled()) {
+    return false;
+  }
+  InodeRef inode = by_ == By::kReplacement ? inodes_.Get(ino) : inodes_.Find(ino);
+  const bool begins = inode && [&] {
+    MutexLock lock(inode->mutex);
+    return by_ == By::kReplacement || inode->graces > 0;
+  }();
+  if (begins) {
+    ReplacedInodes::BeginGrace(*inode);
+    grace_ = std::move(inode);
+  }
+  return begins;
+}
+
 void Ending::Committed(metadata::Removed& removed) {
   if (!removed.last_link) {
     TakeBack();  // an attempt before would have taken one
+  }
+  if (grace_) {
+    replaced_.Add(std::move(grace_), &removed, std::chrono::steady_clock::now());
   }
   if (!inode_) {
     return;
@@ -49,6 +71,9 @@ void Ending::Committed(metadata::Removed& removed) {
 }
 
 void Ending::TakeBack() {
+  if (const InodeRef begun = std::move(grace_)) {
+    ReplacedInodes::CancelGrace(*begun);
+  }
   if (!inode_) {
     return;
   }

@@ -93,7 +93,7 @@ Status FileService::FillHoles(const Request& request, Inode& inode, uint64_t pag
     needed += hole.pages;
   }
   const metadata::SpaceUse use = names_.StatFs();
-  const bool may_fit = needed <= use.free_pages + use.pending_pages;
+  const bool may_fit = needed <= use.free_pages + use.pending_pages + replaced_.use().pages;
   if (may_fit && needed > use.free_pages) {
     // Some of what is pending may lie where nothing is given out any more.
     reclaimer_.WaitForSpace(std::chrono::steady_clock::now() + options_.space_timeout);

@@ -149,7 +149,7 @@ Result<metadata::Attributes> FileService::LoadOpened(const Request& request, Ino
     return Status::Error(EINVAL, "not a regular file");
   }
   MutexLock lock(inode.mutex);
-  if (attributes->nlink == 0 && (!inode.loaded || inode.releasing)) {
+  if (attributes->nlink == 0 && ((!inode.loaded && inode.graces == 0) || inode.releasing)) {
     return Status::Error(ESTALE, "the file has been removed");
   }
   if (!inode.loaded) {
@@ -178,7 +178,7 @@ Result<metadata::Attributes> FileService::LoadHeld(const Request& request, metad
     return Status::Error(EINVAL, "a regular file is opened to be read or written");
   }
   MutexLock lock(inode.mutex);
-  if (attributes.nlink == 0 && (!inode.held || inode.releasing)) {
+  if (attributes.nlink == 0 && ((!inode.held && inode.graces == 0) || inode.releasing)) {
     return Status::Error(ESTALE, "it has been removed");
   }
   inode.held = true;
@@ -317,6 +317,7 @@ Result<Bytes> FileService::Release(const Request& request) {
 Status FileService::CloseOne(const Request& request, Inode& inode) {
   bool last;
   bool unlinked;
+  bool in_grace;
   bool owes;
   LockTable::Tickets granted;
   {
@@ -329,6 +330,7 @@ Status FileService::CloseOne(const Request& request, Inode& inode) {
     }
     last = inode.opens.empty();
     unlinked = inode.unlinked;
+    in_grace = inode.graces > 0;
     owes = inode.times_dirty || inode.ahead_noted;
     if (last && unlinked) {
       inode.times_dirty = inode.ahead_noted = false;
@@ -339,7 +341,9 @@ Status FileService::CloseOne(const Request& request, Inode& inode) {
     return Status::Ok();
   }
   if (unlinked) {
-    reclaimer_.AddOrphan(inode.ino);
+    if (!in_grace) {  // else it is given to the reclaimer when that ends
+      reclaimer_.AddOrphan(inode.ino);
+    }
     return Status::Ok();
   }
   if (!owes) {

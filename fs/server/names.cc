@@ -286,7 +286,7 @@ Result<Bytes> FileService::Unlink(const Request& request) {
   const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
   const Nanoseconds now = Now();
   ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&]() -> Result<Removed> {
-    Ending ending(names_, inodes_, clients_);
+    Ending ending(names_, inodes_, clients_, replaced_, Ending::By::kRemoval);
     ASSIGN_OR_RETURN(Removed gone, names_.Unlink(body.parent, body.name, ending.may_be_open(), now, request.stamp));
     ending.Committed(gone);
     return gone;
@@ -303,7 +303,7 @@ Result<Bytes> FileService::RemoveDirectory(const Request& request) {
   const NameLocks::Hold changing(name_locks_, {GrantKey::Entry(body.parent, body.name)});
   const Nanoseconds now = Now();
   ASSIGN_OR_RETURN(const Removed removed, request.Blocking([&]() -> Result<Removed> {
-    Ending ending(names_, inodes_, clients_);
+    Ending ending(names_, inodes_, clients_, replaced_, Ending::By::kRemoval);
     ASSIGN_OR_RETURN(Removed gone, names_.Rmdir(body.parent, body.name, ending.may_be_open(), now, request.stamp));
     ending.Committed(gone);
     return gone;
@@ -341,7 +341,7 @@ Result<Bytes> FileService::Rename(const Request& request) {
   }
   const Nanoseconds now = Now();
   ASSIGN_OR_RETURN(const auto renamed, request.Blocking([&]() -> Result<metadata::Renamed> {
-    Ending ending(names_, inodes_, clients_);
+    Ending ending(names_, inodes_, clients_, replaced_, Ending::By::kReplacement);
     ASSIGN_OR_RETURN(auto done, names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode,
                                               ending.may_be_open(), now, request.stamp));
     ending.Committed(done.replaced);
@@ -355,6 +355,7 @@ Result<Bytes> FileService::Rename(const Request& request) {
   NoteChanged(renamed.ino, now);
   NoteChanged(renamed.exchanged, now);
   AfterRemoval(renamed.replaced, now);
+  AfterReplacement(renamed);
   coherence_.Recall(request.session.id,
                     {renamed.ino, renamed.replaced.ino, renamed.exchanged, body.parent, body.new_parent},
                     {{body.parent, body.name}, {body.new_parent, body.new_name}});
@@ -369,6 +370,7 @@ void FileService::AfterRemoval(const Removed& removed, Nanoseconds now) {
   if (!removed.orphaned) {
     return;
   }
+  bool in_grace = false;
   if (const InodeRef inode = inodes_.Find(removed.ino)) {
     MutexLock lock(inode->mutex);
     inode->unlinked = true;
@@ -377,11 +379,35 @@ void FileService::AfterRemoval(const Removed& removed, Nanoseconds now) {
         coherence_.grants().AddAlways(GrantKey::Attributes(removed.ino), session);
       }
     }
-    if (!inode->opens.empty()) {
+    in_grace = inode->graces > 0;
+    if (!inode->opens.empty() && !in_grace) {
       return;  // its last closer gives it to the reclaimer
     }
   }
+  if (in_grace) {
+    reclaimer_.NoteGrace();  // whose end gives it to the reclaimer, or the last closer if that is later
+    return;
+  }
   reclaimer_.AddOrphan(removed.ino);
+}
+
+void FileService::AfterReplacement(const metadata::Renamed& renamed) {
+  if (!replaced_.enabled()) {
+    return;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  const auto keep = [&](uint64_t ino) {
+    InodeRef inode = inodes_.Get(ino);
+    ReplacedInodes::BeginGrace(*inode);
+    replaced_.Add(std::move(inode), nullptr, now);
+    reclaimer_.NoteGrace();
+  };
+  if (renamed.exchanged != 0) {
+    keep(renamed.ino);
+    keep(renamed.exchanged);
+  } else if (renamed.replaced.ino != 0 && !renamed.replaced.last_link) {
+    keep(renamed.replaced.ino);
+  }
 }
 
 void FileService::NoteChanged(uint64_t ino, Nanoseconds ctime) {

@@ -42,12 +42,20 @@ Result<std::string> FileService::GetQuota(const Request& request, uint64_t ino) 
   body.root = quota->project;
   body.bytes = quota->limits.bytes;
   body.inodes = quota->limits.inodes;
-  body.used_bytes = quota->pages << kPageBits;
-  body.used_inodes = quota->inodes;
+  const metadata::Quota used = WithoutReplaced(*quota);
+  body.used_bytes = used.pages << kPageBits;
+  body.used_inodes = used.inodes;
   body.counting = quota->counting;
   body.failure = quota->counting ? reclaimer_.CountFailure(quota->project).substr(0, kMaxFailure) : "";
   const std::vector<std::byte> bytes = Encode<wire::Quota>(body);
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+metadata::Quota FileService::WithoutReplaced(metadata::Quota quota) const {
+  const ReplacedInodes::Use replaced = replaced_.UseOf(quota.project);
+  quota.pages -= std::min(quota.pages, replaced.pages);
+  quota.inodes -= std::min(quota.inodes, replaced.inodes);
+  return quota;
 }
 
 FileSystemStatus FileService::WithinQuota(const Request& request, uint64_t ino, const FileSystemStatus& space) {
@@ -57,8 +65,9 @@ FileSystemStatus FileService::WithinQuota(const Request& request, uint64_t ino, 
     return left;
   }
   const metadata::QuotaLimits& limits = (*quota)->limits;
-  const uint64_t used_bytes = (*quota)->pages << kPageBits;
-  const uint64_t used_inodes = (*quota)->inodes;
+  const metadata::Quota used = WithoutReplaced(**quota);
+  const uint64_t used_bytes = used.pages << kPageBits;
+  const uint64_t used_inodes = used.inodes;
   if (limits.bytes != 0) {
     left.capacity_bytes = std::min(space.capacity_bytes, std::max(limits.bytes, used_bytes));
     left.free_bytes = std::min(space.free_bytes, limits.bytes - std::min(limits.bytes, used_bytes));

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPeriod{1000};
 constexpr std::chrono::milliseconds kGather{20};
+constexpr std::chrono::milliseconds kGraceStep{100};  // graces that end within it end together
 constexpr size_t kBatch = 256;
 constexpr uint64_t kPagesPerStep = 65536;  // flushed or freed, before it is looked whether anything else is to be done
 constexpr std::chrono::milliseconds kCountTurn{50};  // of a pass, for what may take minutes
@@ -42,6 +43,11 @@ void Reclaimer::Stop() {
 Status Reclaimer::Finish() {
   CloseInodes();
   WriteDirtyTimes();
+  {
+    MutexLock lock(mutex_);
+    needs_space_ = true;
+  }
+  EndGraces();
   ReleaseOrphans();
   return names_.Sync();
 }
@@ -60,6 +66,19 @@ void Reclaimer::AddOrphan(uint64_t ino) {
 void Reclaimer::ForgetOrphan(uint64_t ino) {
   MutexLock lock(mutex_);
   orphans_.erase(ino);
+}
+
+void Reclaimer::NoteGrace() {
+  const auto end = replaced_.NextEnd();
+  const bool ended_early = replaced_.AnyEndedEarly();
+  MutexLock lock(mutex_);
+  if (ended_early) {
+    PassSoon();
+  }
+  if (end && !next_grace_) {
+    next_grace_ = *end + kGraceStep;
+    wake_.NotifyAll();
+  }
 }
 
 void Reclaimer::NoteFreed() {
@@ -117,13 +136,13 @@ void Reclaimer::Kick() {
 
 bool Reclaimer::HasOrphans() {
   MutexLock lock(mutex_);
-  return !orphans_.empty() || releasing_;
+  return !orphans_.empty() || releasing_ || !replaced_.empty();
 }
 
 void Reclaimer::WaitForSpace(Deadline deadline) {
   MutexLock lock(mutex_);
   const uint64_t wanted = passes_begun_ + 1;
-  kicked_ = true;
+  kicked_ = needs_space_ = true;
   wake_.NotifyAll();
   while (passes_ended_ < wanted && !stopping_ && std::chrono::steady_clock::now() < deadline) {
     pass_ended_.WaitUntil(mutex_, deadline);
@@ -169,7 +188,9 @@ void Reclaimer::Loop() {
     MutexLock lock(mutex_);
     passes_ended_ = passes_begun_;
     pass_ended_.NotifyAll();
-    const auto due = [&]() REQUIRES(mutex_) { return std::min(next_tick, gathering_until_.value_or(next_tick)); };
+    const auto due = [&]() REQUIRES(mutex_) {
+      return std::min({next_tick, gathering_until_.value_or(next_tick), next_grace_.value_or(next_tick)});
+    };
     while (!stopping_ && !kicked_ && !settling && std::chrono::steady_clock::now() < due()) {
       wake_.WaitUntil(mutex_, due());
     }
@@ -194,7 +215,7 @@ Status Reclaimer::Run(const std::function<Status()>& what) {
     return Status::Error(ECANCELED, "the server stops");
   }
   work_.push_back(&work);
-  kicked_ = true;
+  kicked_ = needs_space_ = true;
   wake_.NotifyAll();
   while (!work.ended) {
     work_ended_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kPeriod);
@@ -207,6 +228,10 @@ void Reclaimer::DoWork() {
   {
     MutexLock lock(mutex_);
     all.swap(work_);
+  }
+  if (!all.empty()) {  // what waits for its grace to end is not in the way
+    EndGraces();
+    ReleaseOrphans();
   }
   for (Work* work : all) {
     Status result = (*work->what)();
@@ -246,6 +271,7 @@ void Reclaimer::Unsettle() {
 void Reclaimer::Pass() {
   pass_();
   CloseInodes();
+  EndGraces();
   ReleaseOrphans();
   EndTruncations();
   FreePending();
@@ -255,6 +281,22 @@ void Reclaimer::Pass() {
 Reclaimer::Inodes Reclaimer::Take(Inodes Reclaimer::*set) {
   MutexLock lock(mutex_);
   return std::exchange(this->*set, {});
+}
+
+void Reclaimer::EndGraces() {
+  bool all;
+  {
+    MutexLock lock(mutex_);
+    all = std::exchange(needs_space_, false);
+  }
+  const std::vector<uint64_t> ended = all ? replaced_.TakeAll() : replaced_.TakeEnded(std::chrono::steady_clock::now());
+  const auto next = replaced_.NextEnd();
+  MutexLock lock(mutex_);
+  orphans_.insert(ended.begin(), ended.end());
+  next_grace_.reset();
+  if (next) {
+    next_grace_ = *next + kGraceStep;
+  }
 }
 
 void Reclaimer::ReleaseOrphans() {
@@ -293,8 +335,8 @@ Result<bool> Reclaimer::ReleaseOrphan(Inode& inode) {
   {
     MutexLock lock(inode.mutex);
     inode.unlinked = true;
-    if (!inode.opens.empty()) {
-      return true;  // the last closer adds it again
+    if (!inode.opens.empty() || inode.graces > 0) {
+      return true;  // the last closer, or the end of the last grace, adds it again
     }
     // After the look at the openers: who has just lost one is expected since before, and who has come back has opened
     // before it is not expected any more.

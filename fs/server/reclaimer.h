@@ -29,6 +29,7 @@
 #include "base/mutex.h"
 #include "fs/server/clients.h"
 #include "fs/server/inode_table.h"
+#include "fs/server/replaced.h"
 #include "fs/server/task_condition.h"
 #include "metadata/namespace.h"
 #include "tlib/server/server.h"
@@ -38,9 +39,14 @@ namespace termfs::fs::server {
 class Reclaimer {
  public:
   // `freed` is called, on the thread, when an inode has lost blocks, and `pass` with each pass.
-  Reclaimer(metadata::Namespace& names, InodeTable& inodes, Clients& clients, std::function<void(uint64_t ino)> freed,
-            std::function<void()> pass)
-      : names_(names), inodes_(inodes), clients_(clients), freed_(std::move(freed)), pass_(std::move(pass)) {}
+  Reclaimer(metadata::Namespace& names, InodeTable& inodes, Clients& clients, ReplacedInodes& replaced,
+            std::function<void(uint64_t ino)> freed, std::function<void()> pass)
+      : names_(names),
+        inodes_(inodes),
+        clients_(clients),
+        replaced_(replaced),
+        freed_(std::move(freed)),
+        pass_(std::move(pass)) {}
   ~Reclaimer() { Stop(); }
 
   // Begins with the orphans and truncations that an earlier run left.
@@ -59,6 +65,8 @@ class Reclaimer {
   void AddCount(uint64_t dir, std::shared_ptr<const void> until);
   // Why the last step of that failed, which is tried again; "": it did not.
   std::string CountFailure(uint64_t dir) EXCLUDES(mutex_);
+  // A grace has begun (fs/server/replaced.h): the reclaimer sees to its end.
+  void NoteGrace() EXCLUDES(mutex_);
   // There are pages to be made free.
   void NoteFreed();
   // Nobody has it open any more: trims what was allocated ahead, and writes its times.
@@ -81,9 +89,10 @@ class Reclaimer {
   // A flush has failed: what memory holds may not be what the SSD does, until it has been flushed again.
   void Unsettle() EXCLUDES(mutex_);
 
-  // There are files that nobody has open or by name, whose space and quota a pass gives back.
+  // There are files without a name that are not open, whose space and quota a pass gives back; or replaced ones.
   bool HasOrphans() EXCLUDES(mutex_);
-  // Returns when a pass that began after the call has freed what could be freed, or at the deadline.
+  // Returns when a pass that began after the call has freed what could be freed, or at the deadline. No grace lasts
+  // longer than that.
   void WaitForSpace(Deadline deadline);
 
   // Writes the inode's times if they are dirty. REQUIRES: in its gate; where one may block.
@@ -98,6 +107,7 @@ class Reclaimer {
   bool SettleStep() EXCLUDES(mutex_);
   void Pass();
   void ReleaseOrphans();
+  void EndGraces() EXCLUDES(mutex_);
   // False: not now. REQUIRES: exclusive in its gate.
   Result<bool> ReleaseOrphan(Inode& inode);
   void EndTruncations();
@@ -118,6 +128,7 @@ class Reclaimer {
   metadata::Namespace& names_;
   InodeTable& inodes_;
   Clients& clients_;
+  ReplacedInodes& replaced_;
   const std::function<void(uint64_t)> freed_;
   const std::function<void()> pass_;
   tlib::server::Server* server_ = nullptr;
@@ -140,6 +151,8 @@ class Reclaimer {
   bool kicked_ GUARDED_BY(mutex_) = false;
   // A pass is due then. More is waited for: a pass for each of many removals would cost more than the removals.
   std::optional<std::chrono::steady_clock::time_point> gathering_until_ GUARDED_BY(mutex_);
+  std::optional<std::chrono::steady_clock::time_point> next_grace_ GUARDED_BY(mutex_);  // when graces are looked at
+  bool needs_space_ GUARDED_BY(mutex_) = false;                                         // the next pass ends all graces
   Inodes orphans_ GUARDED_BY(mutex_);
   bool releasing_ GUARDED_BY(mutex_) = false;  // those that were in orphans_
   Inodes truncations_ GUARDED_BY(mutex_);

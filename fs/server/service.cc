@@ -23,8 +23,9 @@ FileService::FileService(metadata::Namespace& names, const ServiceOptions& optio
       clients_(names, options.timeouts.lease + options.timeouts.drift),
       coherence_(sessions_, clients_, options.clock, options.timeouts, metrics_, options.start << kVersionBits),
       newborns_(coherence_, options.timeouts.revoke, options.timeouts.lease + options.timeouts.drift),
+      replaced_(options.grace, options.max_replaced, names.superblock().capacity_pages / options.replaced_share),
       reclaimer_(
-          names, inodes_, clients_, [this](uint64_t ino) { RecallLater(ino); },
+          names, inodes_, clients_, replaced_, [this](uint64_t ino) { RecallLater(ino); },
           [this] {
             clients_.Expire(
                 [this](uint64_t client) {
@@ -205,6 +206,7 @@ std::vector<MetricValue> FileService::Metrics() const {
     values.push_back({"fs_lock_waits", locks_.waits()});
   }
   values.push_back({"fs_inodes", use.inodes});
+  values.push_back({"fs_replaced_inodes", replaced_.use().inodes});
   values.push_back({"fs_clients_away", clients_.away()});
   values.push_back({"fs_free_pages", use.free_pages});
   values.push_back({"fs_pending_pages", use.pending_pages});
@@ -214,10 +216,13 @@ std::vector<MetricValue> FileService::Metrics() const {
 FileSystemStatus FileService::Space() const {
   constexpr uint64_t kMaxInodes = uint64_t{1} << 32;  // numbers are never used up; programs want to see some free
   const metadata::SpaceUse use = names_.StatFs();
+  const ReplacedInodes::Use replaced = replaced_.use();  // which end when that is needed
+  const uint64_t inodes = use.inodes - std::min(use.inodes, replaced.inodes);
+  const uint64_t free = std::min(use.total_pages, use.free_pages + use.pending_pages + replaced.pages);
   return {.capacity_bytes = use.total_pages << kPageBits,
-          .free_bytes = (use.free_pages + use.pending_pages) << kPageBits,
-          .inodes_used = use.inodes,
-          .inodes_free = kMaxInodes - std::min(kMaxInodes, use.inodes)};
+          .free_bytes = free << kPageBits,
+          .inodes_used = inodes,
+          .inodes_free = kMaxInodes - std::min(kMaxInodes, inodes)};
 }
 
 // What is free is counted while nothing becomes free.

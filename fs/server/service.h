@@ -45,6 +45,7 @@
 #include "fs/server/name_locks.h"
 #include "fs/server/newborns.h"
 #include "fs/server/reclaimer.h"
+#include "fs/server/replaced.h"
 #include "fs/server/request.h"
 #include "fs/types.h"
 #include "metadata/namespace.h"
@@ -63,6 +64,11 @@ struct ServiceOptions {
   const Clock& clock = Clock::System();
   CoherenceTimeouts timeouts;
   std::chrono::milliseconds space_timeout{20000};  // how long ENOSPC waits for freed space
+  // What rename has replaced can be opened by its number for so long, while there are not more of them, and their data
+  // is not more than this share of the region. See "A replaced name is always there".
+  std::chrono::milliseconds grace{2000};
+  size_t max_replaced = 8192;
+  uint64_t replaced_share = 16;
   size_t max_segments = size_t{1} << 17;  // of what is known of an inode's extents that are kept in memory: 3 MiB
   uint32_t owner_uid = 0;                 // besides root: whose sessions may act for others
   uint64_t start = 0;                     // of the server; greater than those before: a map's version tells its start
@@ -114,6 +120,8 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> ReplyRemoved(const Request& request, uint64_t parent, std::string_view name, uint64_t ino);
   Result<Bytes> Rename(const Request& request);
   void AfterRemoval(const metadata::Removed& removed, Nanoseconds now);
+  // Begins the graces of what has lost a name and has another one.
+  void AfterReplacement(const metadata::Renamed& renamed);
   // `ctime`: what the store has for the inode since the change.
   void NoteChanged(uint64_t ino, Nanoseconds ctime);
   // directories.cc
@@ -317,6 +325,8 @@ class FileService final : public tlib::server::Service {
   // quota.cc
   Status SetQuota(const Request& request, uint64_t ino, std::string_view value);
   Result<std::string> GetQuota(const Request& request, uint64_t ino);
+  // Without what ends as soon as the quota is needed.
+  metadata::Quota WithoutReplaced(metadata::Quota quota) const;
   // What is left of `space` for an inode with a quota.
   FileSystemStatus WithinQuota(const Request& request, uint64_t ino, const FileSystemStatus& space);
   Result<Bytes> RemoveXattr(const Request& request);
@@ -368,6 +378,7 @@ class FileService final : public tlib::server::Service {
   Newborns newborns_;
   std::atomic<uint64_t> claimed_pages_{0};  // sequentially consistent, with newborns_.any()
   std::atomic<uint64_t> no_promises_{0};    // likewise
+  ReplacedInodes replaced_;
   Reclaimer reclaimer_;
   std::atomic<tlib::server::Server*> server_{nullptr};
   uint64_t kept_since_ = 0;  // set before server_

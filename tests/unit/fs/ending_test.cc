@@ -68,6 +68,7 @@ TEST(Ending, Unlink_OfWhatNobodyHasOpen_LeavesNoOrphan) {
     ASSERT_TRUE(mount.Write(file, 0, std::string(kCapacity / 2, 'x')).ok());
     mount.Close(file);
   }
+  volume.SetGrace(std::chrono::milliseconds(0));
   volume.Restart();  // so that it surely is closed
   Mount mount(volume);
   MakeFile(mount, "replaced");
@@ -111,6 +112,8 @@ TEST(Ending, Open_InTheMiddleOfAnUnlinkThatFails_Opens) {
 // The transaction's first attempt would have removed what the second one leaves alone.
 TEST(Ending, Rename_WhoseTargetWentElsewhereMeanwhile_LeavesItAlone) {
   MemoryVolume volume(kCapacity);
+  volume.SetGrace(std::chrono::milliseconds(0));
+  volume.Restart();
   Mount mount(volume);
   Mount third(volume);
   MakeFile(mount, "source");

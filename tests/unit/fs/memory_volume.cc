@@ -28,6 +28,7 @@ void MemoryVolume::Start() {
   options.timeouts = timeouts_;
   options.start = ++starts_;
   options.max_segments = max_segments_;
+  options.grace = grace_;
   service_ = std::make_unique<server::FileService>(*names_, options);
   EXPECT_TRUE(service_->LoadClients().ok());
   tlib_.Serve(*service_, starts_);

@@ -36,6 +36,7 @@ class MemoryVolume final : public TestVolume {
   }
   // From the next Restart on.
   void SetMaxSegments(size_t segments) { max_segments_ = segments; }
+  void SetGrace(std::chrono::milliseconds grace) { grace_ = grace; }
   // So long the server expects them back, whatever they do themselves.
   void SetExpected(uint32_t seconds) { expected_seconds_ = seconds; }
 
@@ -54,6 +55,7 @@ class MemoryVolume final : public TestVolume {
   bool directory_access_times_ = true;
   uint32_t expected_seconds_ = 60;
   size_t max_segments_ = server::ServiceOptions().max_segments;
+  std::chrono::milliseconds grace_ = server::ServiceOptions().grace;
   std::atomic<uint64_t> clients_{0};
 
   const server::CoherenceTimeouts timeouts_;

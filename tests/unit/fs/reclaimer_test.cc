@@ -38,7 +38,8 @@ class ReclaimerTest : public testing::Test {
   MemoryVolume volume{uint64_t{16} << 20};
   InodeTable inodes;
   Clients clients{volume.names(), std::chrono::seconds(1)};
-  Reclaimer reclaimer{volume.names(), inodes, clients, [](uint64_t) {}, [] {}};
+  ReplacedInodes replaced{std::chrono::seconds(1), 100, 100};
+  Reclaimer reclaimer{volume.names(), inodes, clients, replaced, [](uint64_t) {}, [] {}};
 };
 
 }  // namespace

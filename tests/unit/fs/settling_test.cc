@@ -113,7 +113,8 @@ class SettlingTest : public testing::Test {
   InodeTable inodes_;
   Clients clients_{*names_, std::chrono::seconds(1)};
   std::atomic<int> passes_{0};
-  Reclaimer reclaimer_{*names_, inodes_, clients_, [](uint64_t) {}, [this] { ++passes_; }};
+  ReplacedInodes replaced_{std::chrono::seconds(1), 100, 100};
+  Reclaimer reclaimer_{*names_, inodes_, clients_, replaced_, [](uint64_t) {}, [this] { ++passes_; }};
 };
 
 TEST_F(SettlingTest, EachStepIsFollowedByWhatElseThereIsToDo) {
