@@ -103,7 +103,8 @@ class Namespace {
 
   // --- Names (lookup.cc, create.cc, unlink.cc, rename.cc) ---
 
-  // "." and ".." are understood here.
+  // "." is the inode itself, whatever it is, ".." the directory that a directory is in. ESTALE: removed. A kernel that
+  // has forgotten an inode asks so for what a file handle names.
   Result<Attributes> Lookup(InodeNumber parent, std::string_view name);
   // The same by what is in memory, without waiting for anything: EAGAIN when that does not tell.
   Result<Attributes> LookupInMemory(InodeNumber parent, std::string_view name);

@@ -60,7 +60,14 @@ Result<MemoryNode*> MemoryFileSystem::FindDirectory(uint64_t ino) {
 }
 
 Result<MemoryNode*> MemoryFileSystem::FindEntry(uint64_t parent, std::string_view name) {
+  if (name == ".") {
+    ASSIGN_OR_RETURN(MemoryNode * node, Find(parent));
+    return node->attributes.nlink == 0 ? Status::Error(ESTALE, "removed") : Result<MemoryNode*>(node);
+  }
   ASSIGN_OR_RETURN(MemoryNode * directory, FindDirectory(parent));
+  if (name == "..") {
+    return Find(directory->parent);
+  }
   const auto found = directory->cursors.find(std::string(name));
   if (found == directory->cursors.end()) {
     return Status::Error(ENOENT, "entry");

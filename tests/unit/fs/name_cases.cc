@@ -160,6 +160,29 @@ TEST_P(Files, Names_AllTypesAndErrors) {
   a.Close(file);
 }
 
+TEST_P(Files, Lookup_OfAnInodeByItsNumber) {
+  const auto volume = Make();
+  Mount a(*volume);
+  Mount b(*volume);
+  const auto dir = a.fs->MakeDirectory(*a.lane, {0, 0}, kRootInode, "d", 0755);
+  ASSERT_TRUE(dir.ok());
+  OpenFile* const file = a.Create("f");
+  const uint64_t ino = a.InodeOf("f");
+  ASSERT_TRUE(a.fs->Rename(*a.lane, kRootInode, "f", dir->ino, "g", 0).ok());
+  const auto found = b.fs->Lookup(*b.lane, ino, ".");
+  ASSERT_TRUE(found.ok()) << found.status().ToString();
+  EXPECT_EQ(found->ino, ino);
+  EXPECT_EQ(found->generation, a.Stat(ino).generation);
+  EXPECT_EQ(b.lane->keep(&*found).entry, 0) << "\".\" is no name";
+  EXPECT_EQ(b.fs->Lookup(*b.lane, dir->ino, ".")->ino, dir->ino);
+  EXPECT_EQ(b.fs->Lookup(*b.lane, dir->ino, "..")->ino, kRootInode);
+  ASSERT_TRUE(a.fs->Unlink(*a.lane, dir->ino, "g").ok());
+  EXPECT_EQ(b.fs->Lookup(*b.lane, ino, ".").status().code(), ESTALE) << "though it is open";
+  a.Close(file);
+  EXPECT_EQ(b.fs->Lookup(*b.lane, ino, ".").status().code(), ESTALE);
+  EXPECT_EQ(b.fs->Lookup(*b.lane, 4711, ".").status().code(), ESTALE);
+}
+
 TEST_P(Files, Attributes_TimesAndOwners) {
   const auto volume = Make();
   Mount a(*volume);
