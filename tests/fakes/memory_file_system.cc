@@ -304,6 +304,13 @@ Status MemoryFileSystem::Rename(Lane&, uint64_t parent, std::string_view name, u
   return Status::Ok();
 }
 
+Status MemoryFileSystem::RenameLeavingWhiteout(Lane& lane, Caller who, uint64_t parent, std::string_view name,
+                                               uint64_t new_parent, std::string_view new_name, uint32_t flags) {
+  RETURN_IF_ERROR(Rename(lane, parent, name, new_parent, new_name, flags));
+  WriterLock lock(volume_.mutex);
+  return Make(who, parent, name, S_IFCHR).status();
+}
+
 Result<std::vector<fs::DirectoryEntry>> MemoryFileSystem::ReadDirectory(Lane&, uint64_t ino, uint64_t cursor,
                                                                         size_t max_bytes, bool plus) {
   ReaderLock lock(volume_.mutex);

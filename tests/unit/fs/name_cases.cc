@@ -160,6 +160,39 @@ TEST_P(Files, Names_AllTypesAndErrors) {
   a.Close(file);
 }
 
+TEST_P(Files, RenameLeavingWhiteout_IsOneChange) {
+  const auto volume = Make();
+  Mount a(*volume);
+  Mount b(*volume);
+  auto& fs = *a.fs;
+  auto& lane = *a.lane;
+  a.Close(a.Create("f"));
+  a.Close(a.Create("there"));
+  const uint64_t ino = a.InodeOf("f");
+  EXPECT_EQ(fs.RenameLeavingWhiteout(lane, {7, 8}, kRootInode, "f", kRootInode, "there", RENAME_NOREPLACE).code(),
+            EEXIST);
+  EXPECT_EQ(fs.RenameLeavingWhiteout(lane, {7, 8}, kRootInode, "none", kRootInode, "g", 0).code(), ENOENT);
+  EXPECT_EQ(fs.RenameLeavingWhiteout(lane, {7, 8}, kRootInode, "f", kRootInode, "there", RENAME_EXCHANGE).code(),
+            EINVAL);
+  EXPECT_EQ(fs.Rename(lane, kRootInode, "f", kRootInode, "g", RENAME_WHITEOUT).code(), EINVAL) << "whose is it?";
+  ASSERT_TRUE(fs.RenameLeavingWhiteout(lane, {7, 8}, kRootInode, "f", kRootInode, "g", RENAME_NOREPLACE).ok());
+  for (Mount* mount : {&a, &b}) {
+    EXPECT_EQ(mount->InodeOf("g"), ino);
+    const auto whiteout = mount->fs->Lookup(*mount->lane, kRootInode, "f");
+    ASSERT_TRUE(whiteout.ok()) << whiteout.status().ToString();
+    EXPECT_EQ(whiteout->mode, static_cast<uint32_t>(S_IFCHR));
+    EXPECT_EQ(whiteout->rdev, 0u);
+    EXPECT_EQ(whiteout->uid, 7u);
+    EXPECT_EQ(whiteout->gid, 8u);
+    EXPECT_EQ(whiteout->nlink, 1u);
+  }
+  ASSERT_TRUE(fs.RenameLeavingWhiteout(lane, {7, 8}, kRootInode, "g", kRootInode, "there", 0).ok());
+  EXPECT_EQ(b.InodeOf("there"), ino);
+  EXPECT_EQ(b.fs->Lookup(*b.lane, kRootInode, "g")->mode, static_cast<uint32_t>(S_IFCHR));
+  EXPECT_TRUE(fs.Rename(lane, kRootInode, "there", kRootInode, "g", 0).ok()) << "over the whiteout";
+  EXPECT_EQ(b.InodeOf("g"), ino);
+}
+
 TEST_P(Files, Lookup_OfAnInodeByItsNumber) {
   const auto volume = Make();
   Mount a(*volume);
