@@ -5,6 +5,7 @@ import fcntl
 import os
 import select
 import signal
+import struct
 import time
 
 from cases_posix import write_file
@@ -232,3 +233,27 @@ def case_locks_over_a_restart(site):
         check(second.says() == "locked", "the second has it")
         second.end()
         eventually(lambda: volume.metrics()["fs_locks"] == 0, "nothing is locked")
+
+
+def case_locks_are_not_in_proc(site):
+    """The server has the locks of files, the kernel's FUSE keeps none beside it; of directories it does."""
+    m = site.mounted()
+    ofd_set_lock, second_page = 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 4096, 4096, 0)
+    with open(m / "f", "w+b") as file, open(site.scratch + "/plain", "w+b") as plain:
+        directory = os.open(m.path, os.O_RDONLY)
+        for lock in (lambda fd: fcntl.flock(fd, fcntl.LOCK_EX), lambda fd: fcntl.lockf(fd, fcntl.LOCK_EX, 4096),
+                     lambda fd: fcntl.fcntl(fd, ofd_set_lock, second_page)):
+            lock(file)
+            lock(plain)
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        with open("/proc/locks") as locks:
+            shown = locks.read().splitlines()
+
+        def of(fd):
+            st = os.fstat(fd)
+            return [line for line in shown if f" {os.major(st.st_dev):02x}:{os.minor(st.st_dev):02x}:{st.st_ino} " in line]
+
+        check(len(of(plain.fileno())) == 3, f"on ext4: {of(plain.fileno())}")
+        check(of(file.fileno()) == [], f"on the mount: {of(file.fileno())}")
+        check(len(of(directory)) == 1 and "FLOCK" in of(directory)[0], f"of its directory: {of(directory)}")
+        os.close(directory)
