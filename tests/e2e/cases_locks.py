@@ -6,6 +6,8 @@ import os
 import select
 import signal
 import struct
+import subprocess
+import sys
 import time
 
 from cases_posix import write_file
@@ -257,3 +259,64 @@ def case_locks_are_not_in_proc(site):
         check(of(file.fileno()) == [], f"on the mount: {of(file.fileno())}")
         check(len(of(directory)) == 1 and "FLOCK" in of(directory)[0], f"of its directory: {of(directory)}")
         os.close(directory)
+
+
+# Takes and closes, by its argument, the file argv[2]; says that it has been closed, and goes on when it is told to.
+CLOSER = r"""
+import fcntl, os, struct, sys
+how, path = sys.argv[1:]
+for line in sys.stdin:
+    fd = os.open(path, os.O_RDWR)
+    if how == "flock":
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    elif how == "posix":
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+    else:
+        fcntl.fcntl(fd, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+    if how == "dup":
+        kept = os.dup(fd)
+    os.close(fd)
+    print("closed", flush=True)
+"""
+
+
+def is_locked(fd, how):
+    """Whether another has it locked, at this moment."""
+    if how == "flock":
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return False
+    get_lock = fcntl.F_GETLK if how == "posix" else 36
+    found = fcntl.fcntl(fd, get_lock, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+    return struct.unpack("hhqqi4x", found)[0] != fcntl.F_UNLCK
+
+
+def case_locks_are_gone_when_close_returns(site):
+    """Of a file's last descriptor, though the kernel sends the release behind the close; a busy machine may be late."""
+    volume = site.volume()
+    a, b = volume.mount(), volume.mount()
+    write_file(a / "f", b"")
+    rounds = site.size(200, 50)
+    for asker in a, b:
+        fd = os.open(asker / "f", os.O_RDWR)
+        for how in "posix", "ofd", "flock":
+            closer = site.start(sys.executable, "-c", CLOSER, how, a / "f", stdin=subprocess.PIPE)
+            locked = 0
+            for _ in range(rounds):
+                closer.stdin.write("again\n")
+                closer.stdin.flush()
+                check(closer.stdout.readline() == "closed\n", "the closer")
+                locked += is_locked(fd, how)
+            check(locked <= (0 if how == "posix" else rounds // 50), f"{how}: locked after {locked} of {rounds} closes")
+            closer.stdin.close()
+            closer.wait()
+        closer = site.start(sys.executable, "-c", CLOSER, "dup", a / "f", stdin=subprocess.PIPE)
+        closer.stdin.write("once\n")
+        closer.stdin.flush()
+        check(closer.stdout.readline() == "closed\n" and is_locked(fd, "ofd"), "a second descriptor keeps the lock")
+        closer.stdin.close()
+        closer.wait()
+        os.close(fd)
