@@ -95,15 +95,27 @@ Status CheckExtents(CheckState& state) {
 }
 
 Status CheckAhead(CheckState& state) {
-  return ForEachOfType(state.reader, 'A', [&](const KeyValue& pair) {
+  RETURN_IF_ERROR(ForEachOfType(state.reader, 'A', [&](const KeyValue& pair) {
     Decoder key(pair.key);
     key.U8();
     const InodeNumber ino = key.U64();
-    const CheckedInode* const inode = state.Find(ino);
-    if (!key.Finished() || inode == nullptr || inode->type() != FileType::kRegular || !DecodeNumber(pair.value).ok()) {
+    CheckedInode* const inode = state.Find(ino);
+    const Result<uint64_t> end = DecodeNumber(pair.value);
+    if (!key.Finished() || inode == nullptr || inode->type() != FileType::kRegular || !end.ok()) {
       state.Problem("space ahead of inode {}: no such file, or a damaged record", ino);
+      return;
     }
-  });
+    if (inode->ahead_end > *end) {
+      state.Problem("inode {}: space ahead up to file page {}, but listed up to {}", ino, inode->ahead_end, *end);
+    }
+    inode->ahead_end = 0;
+  }));
+  for (const auto& [ino, inode] : state.inodes) {
+    if (inode.ahead_end != 0) {
+      state.Problem("inode {}: its space ahead is not listed", ino);
+    }
+  }
+  return Status::Ok();
 }
 
 Status CheckPendingFree(CheckState& state) {

@@ -27,6 +27,7 @@ struct CheckedInode {
   uint32_t nlink = 0;
   uint64_t size = 0;
   uint64_t blocks = 0;
+  uint64_t ahead_end = 0;
   InodeNumber parent = 0;
   uint64_t trim_page = kNoTrim;
   uint32_t xattr_bytes = 0;

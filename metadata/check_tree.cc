@@ -168,6 +168,7 @@ Status CheckInodes(CheckState& state) {
     inode.nlink = a.nlink;
     inode.size = a.size;
     inode.blocks = a.blocks;
+    inode.ahead_end = a.ahead_end;
     inode.parent = record->parent;
     inode.trim_page = record->trim_page;
     inode.xattr_bytes = record->xattr_bytes;

@@ -3,6 +3,7 @@
 // New names: Create makes an inode for one, Link gives an inode another, LinkUnnamed its first.
 #include "metadata/keys.h"
 #include "metadata/namespace.h"
+#include "metadata/new_inode.h"
 #include "metadata/operation.h"
 #include "metadata/records.h"
 
@@ -28,6 +29,14 @@ Status CheckNewInode(const NewInode& inode) {
   }
   return Status::Error(EINVAL, "not a file type");
 }
+
+// Of an orphan.
+Result<bool> IsNameable(Operation& op, InodeNumber ino) {
+  ASSIGN_OR_RETURN(const auto value, op.transaction().Get(OrphanKey(ino)));
+  return value.has_value() && *value == EncodeBytes(kNameable);
+}
+
+}  // namespace
 
 InodeRecord MakeInode(InodeNumber ino, const NewInode& wanted, const InodeRecord& dir, Caller caller, Nanoseconds now) {
   const Attributes& parent = dir.attributes;
@@ -60,7 +69,6 @@ InodeRecord MakeInode(InodeNumber ino, const NewInode& wanted, const InodeRecord
   return inode;
 }
 
-// The directory's default access control list, or else the caller's umask, limits the mode of what is made in it.
 Status InheritAcl(Operation& op, const InodeRecord& dir, uint32_t umask, InodeRecord& made) {
   Attributes& a = made.attributes;
   if (a.type() == FileType::kSymlink) {
@@ -77,14 +85,6 @@ Status InheritAcl(Operation& op, const InodeRecord& dir, uint32_t umask, InodeRe
   a.mode = acl->Inherit(a.mode);
   return WriteAcl(op, made, kAccessAcl, acl->IsMinimal() ? nullptr : &*acl);
 }
-
-// Of an orphan.
-Result<bool> IsNameable(Operation& op, InodeNumber ino) {
-  ASSIGN_OR_RETURN(const auto value, op.transaction().Get(OrphanKey(ino)));
-  return value.has_value() && *value == EncodeBytes(kNameable);
-}
-
-}  // namespace
 
 Result<Attributes> Namespace::Create(InodeNumber parent, std::string_view name, const NewInode& inode, Caller caller,
                                      Nanoseconds now, const Stamp* stamp) {

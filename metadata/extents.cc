@@ -154,6 +154,7 @@ Result<std::vector<Extent>> Namespace::AllocateExtents(InodeNumber ino, uint64_t
       RETURN_IF_ERROR(WriteDifference(op, ino, old, Merge(extents)));
     }
     if (ahead > 0) {
+      inode->attributes.ahead_end = end;
       RETURN_IF_ERROR(op.transaction().Put(AheadKey(ino), EncodeNumber(end)));
     }
     result = CutAll(extents, file_page, end);

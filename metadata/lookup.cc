@@ -29,9 +29,14 @@ Result<Attributes> Namespace::LookupInMemory(InodeNumber parent, std::string_vie
 }
 
 Result<Attributes> Namespace::LookupBy(Reader& reader, InodeNumber parent, std::string_view name) const {
-  if (name == "." || name == "..") {
+  if (name == ".") {
+    ASSIGN_OR_RETURN(const InodeRecord inode, ReadInode(reader, parent));
+    return inode.attributes.nlink == 0 ? Status::Error(ESTALE, "it has been removed")
+                                       : Result<Attributes>(inode.attributes);
+  }
+  if (name == "..") {
     ASSIGN_OR_RETURN(const InodeNumber up, ParentOf(reader, parent));
-    ASSIGN_OR_RETURN(const InodeRecord dir, ReadInode(reader, name == "." ? parent : up));
+    ASSIGN_OR_RETURN(const InodeRecord dir, ReadInode(reader, up));
     return dir.attributes;
   }
   RETURN_IF_ERROR(CheckName(name));

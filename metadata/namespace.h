@@ -103,7 +103,8 @@ class Namespace {
 
   // --- Names (lookup.cc, create.cc, unlink.cc, rename.cc) ---
 
-  // "." and ".." are understood here.
+  // "." is the inode itself, whatever it is, ".." the directory that a directory is in. ESTALE: removed. A kernel that
+  // has forgotten an inode asks so for what a file handle names.
   Result<Attributes> Lookup(InodeNumber parent, std::string_view name);
   // The same by what is in memory, without waiting for anything: EAGAIN when that does not tell.
   Result<Attributes> LookupInMemory(InodeNumber parent, std::string_view name);
@@ -127,9 +128,11 @@ class Namespace {
                          const Stamp* stamp = nullptr);
   Result<Removed> Rmdir(InodeNumber parent, std::string_view name, const MayBeOpen& open, Nanoseconds now,
                         const Stamp* stamp = nullptr);
+  // `whiteout`: the old name stays, as that of a new whiteout with this owner: a character device 0/0 without
+  // permissions, by which an upper layer of overlayfs says that there is nothing. Not with kExchange: EINVAL.
   Result<Renamed> Rename(InodeNumber old_parent, std::string_view old_name, InodeNumber new_parent,
                          std::string_view new_name, RenameMode mode, const MayBeOpen& open, Nanoseconds now,
-                         const Stamp* stamp = nullptr);
+                         const Stamp* stamp = nullptr, const Caller* whiteout = nullptr);
 
   // --- Directories (readdir.cc) ---
 

@@ -150,9 +150,13 @@ Status Operation::DeleteDentry(InodeRecord& dir, std::string_view name) {
 }
 
 Status Operation::Finish() {
-  for (const auto& [ino, held] : inodes_) {
+  for (auto& [ino, held] : inodes_) {
     if (held.removed) {
       continue;
+    }
+    Attributes& a = held.inode.attributes;
+    if (a.ahead_end <= RoundUpToPage(a.size) >> kPageBits || !HasSpace(held.inode)) {
+      a.ahead_end = 0;
     }
     const std::string bytes = EncodeInode(held.inode);
     if (bytes != held.stored) {

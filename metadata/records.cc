@@ -8,7 +8,10 @@ namespace termfs::metadata {
 namespace {
 
 constexpr uint8_t kValueVersion = 1;
-constexpr uint8_t kInodeOfProject = 2;  // the version of an inode that is in a quota tree
+// The versions of an inode: kValueVersion, or these bits. What a bit stands for follows the fixed fields, in this
+// order.
+constexpr uint8_t kInodeOfProject = 2;  // it is in a quota tree
+constexpr uint8_t kInodeAhead = 4;      // it has space that was allocated ahead
 constexpr uint8_t kClientCaches = 1;    // bits of one byte
 constexpr uint8_t kClientExpelled = 2;
 constexpr std::string_view kMagic = "termfsmd";
@@ -45,6 +48,11 @@ Decoder Open(std::string_view bytes, uint8_t version = kValueVersion) {
     return nothing;
   }
   return decoder;
+}
+
+uint8_t VersionOf(const InodeRecord& inode) {
+  const uint8_t more = (inode.project != 0 ? kInodeOfProject : 0) | (inode.attributes.ahead_end != 0 ? kInodeAhead : 0);
+  return more == 0 ? kValueVersion : more;
 }
 
 uint64_t Count(Nanoseconds time) { return static_cast<uint64_t>(time.count()); }
@@ -107,7 +115,7 @@ Result<Superblock> DecodeSuperblock(std::string_view bytes) {
 
 std::string EncodeInode(const InodeRecord& inode) {
   const Attributes& a = inode.attributes;
-  Encoder encoder(inode.project == 0 ? kValueVersion : kInodeOfProject);
+  Encoder encoder(VersionOf(inode));
   encoder.U32(a.mode)
       .U32(a.nlink)
       .U32(a.uid)
@@ -126,12 +134,17 @@ std::string EncodeInode(const InodeRecord& inode) {
   if (inode.project != 0) {
     encoder.U64(inode.project);
   }
+  if (a.ahead_end != 0) {
+    encoder.U64(a.ahead_end);
+  }
   return encoder.Bytes(inode.symlink_target).Take();
 }
 
 Result<InodeRecord> DecodeInode(InodeNumber ino, std::string_view bytes) {
-  const bool of_project = !bytes.empty() && static_cast<uint8_t>(bytes[0]) == kInodeOfProject;
-  Decoder d = Open(bytes, of_project ? kInodeOfProject : kValueVersion);
+  const uint8_t version = bytes.empty() ? 0 : static_cast<uint8_t>(bytes[0]);
+  const bool of_project = version == kInodeOfProject || version == (kInodeOfProject | kInodeAhead);
+  const bool has_ahead = version == kInodeAhead || version == (kInodeOfProject | kInodeAhead);
+  Decoder d = Open(bytes, of_project || has_ahead ? version : kValueVersion);
   InodeRecord inode;
   Attributes& a = inode.attributes;
   a.ino = ino;
@@ -152,10 +165,11 @@ Result<InodeRecord> DecodeInode(InodeNumber ino, std::string_view bytes) {
   inode.xattr_bytes = d.U32();
   a.no_xattrs.known = inode.xattr_bytes == 0;
   inode.project = of_project ? d.U64() : 0;
+  a.ahead_end = has_ahead ? d.U64() : 0;
   inode.symlink_target = d.Rest();
   const bool symlink = a.type() == FileType::kSymlink;
   if (!d.Finished() || !IsFileType(static_cast<uint8_t>(a.type())) || symlink == inode.symlink_target.empty() ||
-      of_project != (inode.project != 0)) {
+      of_project != (inode.project != 0) || has_ahead != (a.ahead_end != 0)) {
     return Damaged("inode");
   }
   return inode;

@@ -7,6 +7,7 @@
 #include "metadata/content.h"
 #include "metadata/keys.h"
 #include "metadata/namespace.h"
+#include "metadata/new_inode.h"
 #include "metadata/operation.h"
 
 namespace termfs::metadata {
@@ -19,6 +20,11 @@ struct Place {
   std::optional<Dentry> dentry;
 
   bool directory() const { return dentry && dentry->type == FileType::kDirectory; }
+};
+
+struct NewWhiteout {
+  InodeNumber ino = 0;
+  Caller owner;
 };
 
 // EINVAL when `dir` is `ancestor` or below it.
@@ -90,7 +96,19 @@ void Reparent(InodeRecord& moved, InodeRecord& from, InodeRecord& to) {
   }
 }
 
-Result<Removed> Replace(Operation& op, const Place& from, const Place& to, const MayBeOpen& open, Nanoseconds now) {
+// In the old name's place.
+Status LeaveWhiteout(Operation& op, const Place& from, const NewWhiteout& whiteout, Nanoseconds now) {
+  RETURN_IF_ERROR(op.transaction().Grows());
+  const NewInode wanted{.mode = S_IFCHR, .rdev = 0, .symlink_target = {}};
+  InodeRecord record = MakeInode(whiteout.ino, wanted, *from.dir, whiteout.owner, now);
+  RETURN_IF_ERROR(InheritAcl(op, *from.dir, 0, record));
+  RETURN_IF_ERROR(op.ReplaceDentry(*from.dir, from.name, {whiteout.ino, FileType::kCharacter, from.dentry->index}));
+  op.Insert(std::move(record));
+  return Status::Ok();
+}
+
+Result<Removed> Replace(Operation& op, const Place& from, const Place& to, const MayBeOpen& open, Nanoseconds now,
+                        const NewWhiteout* whiteout) {
   RETURN_IF_ERROR(CheckMoves(op, from, to, false));
   ASSIGN_OR_RETURN(InodeRecord* const moved, op.Claim(from.dentry->ino));
   RETURN_IF_ERROR(KeepProject(op, *moved, *from.dir, *to.dir));
@@ -99,7 +117,11 @@ Result<Removed> Replace(Operation& op, const Place& from, const Place& to, const
     ASSIGN_OR_RETURN(victim, op.Claim(to.dentry->ino));
     RETURN_IF_ERROR(CheckReplaces(from, to, *victim));
   }
-  RETURN_IF_ERROR(op.DeleteDentry(*from.dir, from.name));
+  if (whiteout != nullptr) {
+    RETURN_IF_ERROR(LeaveWhiteout(op, from, *whiteout, now));
+  } else {
+    RETURN_IF_ERROR(op.DeleteDentry(*from.dir, from.name));
+  }
   if (victim == nullptr) {
     RETURN_IF_ERROR(op.AddDentry(*to.dir, to.name, {from.dentry->ino, from.dentry->type}));
   } else {
@@ -143,9 +165,17 @@ Status OpenPlaces(Operation& op, InodeNumber old_parent, InodeNumber new_parent,
 
 Result<Renamed> Namespace::Rename(InodeNumber old_parent, std::string_view old_name, InodeNumber new_parent,
                                   std::string_view new_name, RenameMode mode, const MayBeOpen& open, Nanoseconds now,
-                                  const Stamp* stamp) {
+                                  const Stamp* stamp, const Caller* whiteout) {
   RETURN_IF_ERROR(CheckName(old_name));
   RETURN_IF_ERROR(CheckName(new_name));
+  NewWhiteout left;
+  if (whiteout != nullptr) {
+    if (mode == RenameMode::kExchange) {
+      return Status::Error(EINVAL, "an exchange leaves no whiteout");
+    }
+    ASSIGN_OR_RETURN(left.ino, NextInode());
+    left.owner = *whiteout;
+  }
   Renamed result;
   Receipt receipt;
   const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
@@ -166,7 +196,7 @@ Result<Renamed> Namespace::Rename(InodeNumber old_parent, std::string_view old_n
       RETURN_IF_ERROR(Exchange(op, from, to, now));
       result.exchanged = to.dentry->ino;
     } else {
-      ASSIGN_OR_RETURN(result.replaced, Replace(op, from, to, open, now));
+      ASSIGN_OR_RETURN(result.replaced, Replace(op, from, to, open, now, whiteout != nullptr ? &left : nullptr));
     }
     result.ino = from.dentry->ino;
     from.dir->attributes.Modified(now);

@@ -94,6 +94,7 @@ Result<Namespace::Truncated> Namespace::Truncate(InodeNumber ino, uint64_t new_s
     const bool unfinished = inode->trim_page != kNoTrim;
     if (new_size <= a.size) {
       inode->trim_page = std::min(inode->trim_page, RoundUpToPage(new_size) / kPageSize);
+      a.ahead_end = 0;
     }
     ASSIGN_OR_RETURN(const bool done, Trim(op, *inode));
     if (unfinished || !done) {
@@ -142,7 +143,11 @@ Result<bool> Namespace::TrimAhead(InodeNumber ino) {
       ASSIGN_OR_RETURN(const uint64_t done, FreeExtents(op, *inode, begin, end));
       more = done != end;
     }
-    return more ? Status::Ok() : op.transaction().Delete(AheadKey(ino));
+    if (more) {
+      return Status::Ok();
+    }
+    inode->attributes.ahead_end = 0;
+    return op.transaction().Delete(AheadKey(ino));
   });
   if (status.code() == ESTALE) {
     return false;
@@ -153,7 +158,8 @@ Result<bool> Namespace::TrimAhead(InodeNumber ino) {
 
 Status Namespace::ForgetAhead(InodeNumber ino) {
   return Run([&](Operation& op) -> Status {
-    RETURN_IF_ERROR(op.Claim(ino).status());
+    ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
+    inode->attributes.ahead_end = 0;
     return op.transaction().Delete(AheadKey(ino));
   });
 }
@@ -172,7 +178,11 @@ Result<bool> Namespace::PunchExtents(InodeNumber ino, uint64_t file_page, uint64
     }
     ASSIGN_OR_RETURN(const uint64_t done, FreeExtents(op, *inode, file_page, end));
     more = done != end;
-    inode->attributes.Rewritten(now);
+    Attributes& a = inode->attributes;
+    if (file_page <= RoundUpToPage(a.size) / kPageSize && a.ahead_end <= done) {
+      a.ahead_end = 0;
+    }
+    a.Rewritten(now);
     return Status::Ok();
   });
   RETURN_IF_ERROR(status);

@@ -61,7 +61,10 @@ struct Attributes {
   uint32_t gid = 0;
   uint64_t rdev = 0;
   uint64_t size = 0;    // bytes; of a directory: how many entries it has
-  uint64_t blocks = 0;  // pages allocated
+  uint64_t blocks = 0;  // pages allocated, those ahead of growth included
+  // Of a regular file, in file pages: all from the end of the file up to here is space allocated ahead of its growth.
+  // 0, or not beyond the end: there is none.
+  uint64_t ahead_end = 0;
   Nanoseconds atime{0};
   Nanoseconds mtime{0};
   Nanoseconds ctime{0};
@@ -70,6 +73,11 @@ struct Attributes {
 
   FileType type() const { return TypeOfMode(mode); }
   bool is_directory() const { return type() == FileType::kDirectory; }
+  // What was allocated for what was written or asked for.
+  uint64_t BlocksInUse() const {
+    const uint64_t ahead = ahead_end - std::min(ahead_end, RoundUpToPage(size) >> kPageBits);
+    return blocks - std::min(blocks, ahead);
+  }
   // The inode has changed, at `now`. Changes may commit in another order than they looked at the clock; no time goes
   // back by that.
   void Changed(Nanoseconds now) { ctime = std::max(ctime, now); }

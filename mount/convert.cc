@@ -60,7 +60,8 @@ struct stat ToStat(const fs::Attributes& attributes) {
 fuse_entry_param ToEntry(const fs::Attributes& attributes, const fs::client::Keep& keep) {
   fuse_entry_param entry{};
   entry.ino = attributes.ino;
-  entry.generation = attributes.generation;
+  // Of the root the kernel has made up its own before it asked for anything; with another one the root would be stale.
+  entry.generation = attributes.ino == FUSE_ROOT_ID ? 0 : attributes.generation;
   entry.attr = ToStat(attributes);
   entry.attr_timeout = keep.attributes;
   entry.entry_timeout = keep.entry;

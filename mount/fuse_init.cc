@@ -17,6 +17,7 @@ void OnInit(void* userdata, fuse_conn_info* connection) {
   const uint64_t lists = front.acl() ? FUSE_CAP_POSIX_ACL | FUSE_CAP_DONT_MASK : 0;
   const uint64_t wanted = lists | FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS |
                           FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+                          FUSE_CAP_EXPORT_SUPPORT |                      // inode numbers are never used twice
                           FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS |  // between all mounts
                           // Mapped pages are dropped when the size or the times show that the file changed elsewhere.
                           FUSE_CAP_AUTO_INVAL_DATA;

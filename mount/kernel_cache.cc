@@ -153,7 +153,12 @@ bool KernelCacheNotifier::InvalidateInode(uint64_t ino, uint64_t offset, uint64_
   while (pages_.done < number) {
     const auto deadline = std::min(begin, pages_.since) + kPatience;
     if (steady_clock::now() >= deadline) {
-      LOG_WARNING("the kernel has not yet dropped its pages of inode {}; going on without", ino);
+      if (const auto left_out = goes_on_without_.Next()) {  // behind one page that is in use any number may wait
+        LOG_WARNING(
+            "the kernel has not yet dropped its pages of inode {}; going on without ({} more such since the "
+            "last line)",
+            ino, *left_out);
+      }
       return false;  // stays queued
     }
     changed_.WaitUntil(mutex_, deadline);

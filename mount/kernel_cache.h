@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/seldom.h"
 #include "fs/client/file_system.h"
 #include "mount/moved_names.h"
 #include "mount/reader_sizes.h"
@@ -154,6 +155,7 @@ class KernelCacheNotifier : public fs::client::KernelCache {
 
   Mutex mutex_;
   CondVar changed_;
+  Seldom goes_on_without_{std::chrono::seconds(10)};  // said in the log
   Line<Pages> pages_ GUARDED_BY(mutex_);
   Line<Entry> entries_ GUARDED_BY(mutex_);
   std::vector<uint64_t> changing_ GUARDED_BY(mutex_);  // directories, once for each request

@@ -234,6 +234,10 @@ class FileSystem {
   // flags: RENAME_NOREPLACE, RENAME_EXCHANGE of <linux/fs.h>; others are EINVAL.
   virtual Status Rename(Lane& lane, uint64_t parent, std::string_view name, uint64_t new_parent,
                         std::string_view new_name, uint32_t flags) = 0;
+  // Rename, which leaves a whiteout under the old name, owned by the caller: a character device 0/0 without
+  // permissions, as an upper layer of overlayfs has it. flags: 0 or RENAME_NOREPLACE.
+  virtual Status RenameLeavingWhiteout(Lane& lane, Caller who, uint64_t parent, std::string_view name,
+                                       uint64_t new_parent, std::string_view new_name, uint32_t flags) = 0;
 
   // Directories: entries after `cursor` (0: from the start; "." and ".." included), as many as fit `max_bytes` of
   // reply. Empty at the end. `plus`: with attributes.

@@ -11,14 +11,17 @@
 #include "base/log.h"
 #include "fs/client/volume_client.h"
 #include "fs/proto/codec.h"
+#include "fs/proto/lock_closes.h"
 
 namespace termfs::fs::client {
 
 namespace {
 
 constexpr std::chrono::milliseconds kAskAgain{1000};  // should the server's call be lost
-constexpr std::chrono::milliseconds kLater{100};      // between questions whether all have said what they hold
-constexpr size_t kLocksInMessage = 32;                // of about 60 bytes each
+// Between questions whether a close, or all that others may hold, has been heard of; longer each time.
+constexpr std::chrono::milliseconds kFirstLater{1};
+constexpr std::chrono::milliseconds kLater{100};
+constexpr size_t kLocksInMessage = 32;  // of about 60 bytes each
 
 wire::LockT ToWire(const LockKey& key, const LockRange& range, LockType type, uint64_t ticket) {
   wire::LockT body;
@@ -124,6 +127,7 @@ Status VolumeClient::Lock(Lane& lane, OpenFile* file, const FileLock& lock, Lock
   }
   HeldLocks::Asking asking(held_locks_, KeyOf(*file, lock), file->number);
   const bool waits = lock.wait && waiting != nullptr;
+  std::chrono::milliseconds later = kFirstLater;
   for (bool prepared = false;;) {
     const auto state = AskForLock(lane, *file, lock, waits ? waiting->ticket() : 0, asking);
     if (!state.ok() || *state == wire::LockState::Done || *state == wire::LockState::Refused) {
@@ -138,8 +142,9 @@ Status VolumeClient::Lock(Lane& lane, OpenFile* file, const FileLock& lock, Lock
     }
     if (slept.ok()) {
       sleep->Begin();
-      const bool on = waiting->Sleep(lane.interruption(), *state == wire::LockState::Later ? kLater : kAskAgain);
+      const bool on = waiting->Sleep(lane.interruption(), *state == wire::LockState::Later ? later : kAskAgain);
       sleep->End();
+      later = std::min(later * 2, kLater);
       slept = on ? CheckUsable(file) : Status::Error(EINTR, "the wait for a lock was interrupted");
     }
     if (!slept.ok()) {
@@ -214,6 +219,7 @@ Result<std::optional<FileLock>> VolumeClient::TestLock(Lane& lane, OpenFile* fil
   RETURN_IF_ERROR(CheckUsable(file));
   const auto asked = Encode<wire::Lock>(ToWire(KeyOf(*file, lock), RangeOf(lock), lock.type, 0));
   std::unique_ptr<LockWaiting> waiting;
+  std::chrono::milliseconds later = kFirstLater;
   while (true) {
     ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsTestLock, asked));
     ASSIGN_OR_RETURN(const auto held, Decode<wire::Lock>(reply.body));
@@ -228,21 +234,40 @@ Result<std::optional<FileLock>> VolumeClient::TestLock(Lane& lane, OpenFile* fil
       ASSIGN_OR_RETURN(waiting, LockWaiting::Begin(*this));
     }
     sleep->Begin();
-    const bool on = waiting->Sleep(lane.interruption(), kLater);
+    const bool on = waiting->Sleep(lane.interruption(), later);
     sleep->End();
+    later = std::min(later * 2, kLater);
     RETURN_IF_ERROR(on ? CheckUsable(file) : Status::Error(EINTR, "asking for a lock was interrupted"));
   }
 }
 
 Status VolumeClient::Flush(Lane& lane, OpenFile* file, uint64_t owner) {
-  if (!CheckUsable(file).ok() || !held_locks_.Any({.ino = file->ino, .flock = false, .owner = owner})) {
-    file->ForgetRecordOwner(owner);  // who may lock by another handle before this one is released
-    return Status::Ok();             // every write has reached the server before it returned
+  Status unlocked;  // every write has reached the server before it returned
+  const bool usable = CheckUsable(file).ok();
+  if (usable && held_locks_.Any({.ino = file->ino, .flock = false, .owner = owner})) {
+    unlocked = Lock(lane, file, {.owner = owner, .type = LockType::kUnlock}, nullptr);
   }
-  Status unlocked = Lock(lane, file, {.owner = owner, .type = LockType::kUnlock}, nullptr);
   if (unlocked.ok()) {
-    file->ForgetRecordOwner(owner);
+    file->ForgetRecordOwner(owner);  // which may lock by another handle before this one is released
   }
+  if (!usable) {
+    return unlocked;
+  }
+  // What is left ends with the release, which comes when close has returned.
+  const auto closes = [&](const LockKey& key) {
+    if (held_locks_.Any(key)) {
+      wire::LockT body = ToWire(key, {}, LockType::kUnlock, 0);
+      body.type = kLockCloses;
+      const auto told = Call(lane, kFsLock, Encode<wire::Lock>(body));
+      if (!told.ok()) {
+        LOG_DEBUG("closing inode {}: {}", file->ino, told.status().ToDebugString());
+      }
+    }
+  };
+  for (const uint64_t other : file->record_owners()) {
+    closes({.ino = file->ino, .flock = false, .owner = other});
+  }
+  closes({.ino = file->ino, .flock = true, .owner = file->number});
   return unlocked;
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <linux/fs.h>
 #include <sys/stat.h>
 
 #include <optional>
@@ -121,21 +122,44 @@ Status VolumeClient::RemoveDirectory(Lane& lane, uint64_t parent, std::string_vi
 
 Status VolumeClient::Rename(Lane& lane, uint64_t parent, std::string_view name, uint64_t new_parent,
                             std::string_view new_name, uint32_t flags) {
-  RETURN_IF_ERROR(CheckName(name));
-  RETURN_IF_ERROR(CheckName(new_name));
+  if ((flags & ~uint32_t{RENAME_NOREPLACE | RENAME_EXCHANGE}) != 0) {
+    return Status::Error(EINVAL, "unknown rename flags");
+  }
   wire::RenameT body;
   body.parent = parent;
   body.name = name;
   body.new_parent = new_parent;
   body.new_name = new_name;
   body.flags = flags;
-  const DirectoryChanges::Change from(changes_, parent);
-  const DirectoryChanges::Change to(changes_, new_parent);
-  known_names_.WillAdd(parent, name);
-  known_names_.WillAdd(new_parent, new_name);
+  return CallToRename(lane, body);
+}
+
+Status VolumeClient::RenameLeavingWhiteout(Lane& lane, Caller who, uint64_t parent, std::string_view name,
+                                           uint64_t new_parent, std::string_view new_name, uint32_t flags) {
+  if ((flags & ~uint32_t{RENAME_NOREPLACE}) != 0) {
+    return Status::Error(EINVAL, "rename flags that leave no whiteout");
+  }
+  wire::RenameT body;
+  body.parent = parent;
+  body.name = name;
+  body.new_parent = new_parent;
+  body.new_name = new_name;
+  body.flags = flags | RENAME_WHITEOUT;
+  body.uid = who.uid;
+  body.gid = who.gid;
+  return CallToRename(lane, body);
+}
+
+Status VolumeClient::CallToRename(Lane& lane, const wire::RenameT& body) {
+  RETURN_IF_ERROR(CheckName(body.name));
+  RETURN_IF_ERROR(CheckName(body.new_name));
+  const DirectoryChanges::Change from(changes_, body.parent);
+  const DirectoryChanges::Change to(changes_, body.new_parent);
+  known_names_.WillAdd(body.parent, body.name);
+  known_names_.WillAdd(body.new_parent, body.new_name);
   const auto reply = Call(lane, kFsRename, Encode<wire::Rename>(body), {}, {}, kOnce);
   Status renamed = reply.status();
-  changes_.ForgetOthers(parent);
+  changes_.ForgetOthers(body.parent);
   kept_.NoteOwnChange();  // of what was moved
   if (GivenUp(renamed) && caches()) {
     Of(lane).AfterGivenUp([this, body](const auto&) {

@@ -36,6 +36,10 @@ struct RecallT;
 enum class LockState : uint8_t;
 }  // namespace termfs::fs::wire
 
+namespace termfs::fs::wire {
+struct RenameT;
+}
+
 namespace termfs::fs::client {
 
 // A call ended without the server's answer: it may still be carried out.
@@ -119,6 +123,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Status RemoveDirectory(Lane& lane, uint64_t parent, std::string_view name) override;
   Status Rename(Lane& lane, uint64_t parent, std::string_view name, uint64_t new_parent, std::string_view new_name,
                 uint32_t flags) override;
+  Status RenameLeavingWhiteout(Lane& lane, Caller who, uint64_t parent, std::string_view name, uint64_t new_parent,
+                               std::string_view new_name, uint32_t flags) override;
   Result<std::vector<DirectoryEntry>> ReadDirectory(Lane& lane, uint64_t ino, uint64_t cursor, size_t max_bytes,
                                                     bool plus) override;
   Result<OpenFile*> Open(Lane& lane, uint64_t ino, int flags) override;
@@ -193,6 +199,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   // What changes `directory` and returns what it made there.
   Result<Attributes> CallForMade(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
                                  std::span<const std::byte> body, std::span<std::byte> in = {});
+  Status CallToRename(Lane& lane, const wire::RenameT& body);
   Status CallToRemove(Lane& lane, Opcode opcode, uint64_t directory, std::string_view name,
                       std::span<const std::byte> body);
   // Of a name in `directory`. One that was given up may still be carried out, and nobody recalls that from this mount:

@@ -50,7 +50,7 @@ Attributes FileService::Report(metadata::Attributes a) {
           .gid = a.gid,
           .rdev = static_cast<uint32_t>(a.rdev),
           .size = a.size,
-          .blocks = a.blocks * kBlocksPerPage,
+          .blocks = a.BlocksInUse() * kBlocksPerPage,
           .atime = a.atime.count(),
           .mtime = a.mtime.count(),
           .ctime = a.ctime.count(),

@@ -127,6 +127,7 @@ Status FileService::CopyRuns(const Request& request, CopyWork& work, uint64_t ol
     RETURN_IF_ERROR(coherence_.Revoke(target, 0));
   }
   if (work.to + work.length > old_size) {
+    RETURN_IF_ERROR(GiveAheadBack(request, target));  // it may grow by a hole
     RETURN_IF_ERROR(CleanTail(request, target));
   }
   Status copied;

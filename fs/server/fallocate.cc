@@ -61,18 +61,13 @@ Status FileService::Preallocate(const Request& request, Inode& inode, uint64_t b
   const uint64_t first_page = begin >> kPageBits;
   const uint64_t end_page = PagesFor(end);
   RETURN_IF_ERROR(CleanTail(request, inode));
+  RETURN_IF_ERROR(ForgetAhead(request, inode));
   ASSIGN_OR_RETURN(std::vector<Segment> holes, SegmentsOf(request, inode, first_page, end_page));
   std::erase_if(holes, [](const Segment& s) { return !s.is_hole(); });
   uint64_t size;
-  bool noted;
   {
     MutexLock lock(inode.mutex);
-    noted = std::exchange(inode.ahead_noted, false);
     size = inode.size;
-    inode.ahead = {};  // what lies behind the end is the caller's from now on
-  }
-  if (noted) {
-    RETURN_IF_ERROR(request.Blocking([&] { return names_.ForgetAhead(inode.ino); }));
   }
   if (!holes.empty()) {
     RETURN_IF_ERROR(FillHoles(request, inode, first_page, end_page, holes));
@@ -82,6 +77,25 @@ Status FileService::Preallocate(const Request& request, Inode& inode, uint64_t b
   }
   Touch(inode, begin, begin);
   return Status::Ok();
+}
+
+// What lies behind the end is the caller's from now on, so none of it may be there for growth.
+Status FileService::ForgetAhead(const Request& request, Inode& inode) {
+  RETURN_IF_ERROR(GiveAheadBack(request, inode));
+  bool noted;
+  {
+    MutexLock lock(inode.mutex);
+    noted = std::exchange(inode.ahead_noted, false);
+  }
+  if (!noted) {
+    return Status::Ok();
+  }
+  Status forgotten = request.Blocking([&] { return names_.ForgetAhead(inode.ino); });
+  if (!forgotten.ok()) {
+    MutexLock lock(inode.mutex);
+    inode.ahead_noted = true;
+  }
+  return forgotten;
 }
 
 // All or nothing: what cannot fit is refused before anything is taken, and what others took meanwhile, or a region that
@@ -135,17 +149,19 @@ Status FileService::FreePages(const Request& request, Inode& inode, uint64_t pag
   return Status::Ok();
 }
 
-// Of the last page there is nothing left when the hole reaches beyond the size, and then nobody needs the space ahead.
+// Of the last page there is nothing left when the hole reaches beyond the size. A hole there takes all of the space
+// ahead.
 Status FileService::Punch(const Request& request, Inode& inode, uint64_t begin, uint64_t end) {
   const uint64_t first_whole = PagesFor(begin);
   uint64_t end_whole = end >> kPageBits;
+  uint64_t size;
   {
     MutexLock lock(inode.mutex);
-    const uint64_t size_end = PagesFor(inode.size);
-    end_whole = end > inode.size ? std::max(end_whole, size_end) : end_whole;
-    if (first_whole <= size_end && size_end <= end_whole) {
-      end_whole = std::max(end_whole, inode.ahead.end);
-    }
+    size = inode.size;
+  }
+  if (end > size) {
+    end_whole = std::max(end_whole, PagesFor(size));
+    RETURN_IF_ERROR(GiveAheadBack(request, inode));
   }
   if (first_whole < end_whole) {
     RETURN_IF_ERROR(FreePages(request, inode, first_whole, end_whole));

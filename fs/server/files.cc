@@ -358,11 +358,9 @@ Status FileService::CloseOne(const Request& request, Inode& inode) {
   }
   reclaimer_.NoteIfDirty(inode);
   reclaimer_.NoteChange();
-  if (*closed) {
+  if (*closed) {  // which no attribute shows: what was allocated ahead was never counted
     hold->Leave();
     reclaimer_.Kick();
-    // The caller's kernel does not know either. Not here: a client that is told something waits for what it is closing.
-    RecallLater(inode.ino);
   }
   return Status::Ok();
 }

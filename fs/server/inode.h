@@ -83,8 +83,9 @@ struct Inode {
   // Raised when extents are dropped to save memory: what was looked up in the store before may be out of date.
   uint64_t forgotten GUARDED_BY(mutex) = 0;
   bool tail_dirty GUARDED_BY(mutex) = true;
-  // Space beyond the size that was allocated for growth to come, in file pages; trimmed at the last close.
-  Hull ahead GUARDED_BY(mutex);
+  // Space from the size up to this file page was allocated for growth to come; trimmed at the last close. Not beyond
+  // the size: there is none.
+  uint64_t ahead_end GUARDED_BY(mutex) = 0;
   bool ahead_noted GUARDED_BY(mutex) = false;  // in the store, which TrimAhead or ForgetAhead takes back
   // What was written since the last fsync; everything, when unknown.
   Hull unsynced GUARDED_BY(mutex){0, kMaxFilePages};

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "fs/proto/codec.h"
+#include "fs/proto/lock_closes.h"
 #include "fs/server/service.h"
 
 namespace termfs::fs::server {
@@ -57,6 +58,12 @@ LockHolder FileService::HolderOf(const Session& session) {
 
 Result<Bytes> FileService::Lock(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Lock>(request.call.body()));
+  if (body.type == kLockCloses) {
+    MutexLock lock(locks_mutex_);
+    locks_.Closes(body.ino, {.holder = HolderOf(request.session), .flock = body.flock, .id = body.owner},
+                  options_.clock.Now());
+    return EncodeLocked(wire::LockState::Done, 0);
+  }
   ASSIGN_OR_RETURN(const LockRequest wanted, RequestOf(body, HolderOf(request.session)));
   if (wanted.type != LockType::kUnlock) {
     RETURN_IF_ERROR(FindOpenNow(request, wanted.ino).status());
@@ -65,13 +72,17 @@ Result<Bytes> FileService::Lock(const Request& request) {
     }
   }
   LockTable::Tickets granted;
+  bool may_end = false;
   const auto answer = [&] {
     MutexLock lock(locks_mutex_);
-    return locks_.Apply(wanted, {request.session.id, body.ticket}, granted);
+    auto applied = locks_.Apply(wanted, {request.session.id, body.ticket}, granted);
+    may_end =
+        applied.ok() && applied->state == LockTable::State::kRefused && locks_.MayEnd(wanted, options_.clock.Now());
+    return applied;
   }();
   TellGranted(granted);
   RETURN_IF_ERROR(answer.status());
-  return EncodeLocked(ToWire(answer->state), answer->change);
+  return EncodeLocked(may_end ? wire::LockState::Later : ToWire(answer->state), answer->change);
 }
 
 Result<Bytes> FileService::TestLock(const Request& request) {
@@ -83,6 +94,7 @@ Result<Bytes> FileService::TestLock(const Request& request) {
     return Encode<wire::Lock>(body);
   }
   MutexLock lock(locks_mutex_);
+  body.later = locks_.MayEnd(wanted, options_.clock.Now());
   const auto held = locks_.Test(wanted);
   body.type = static_cast<uint8_t>(!held ? LockType::kUnlock : held->range.write ? LockType::kWrite : LockType::kRead);
   if (held) {

@@ -42,6 +42,32 @@ std::optional<LockTable::Held> LockTable::Test(const LockRequest& request) const
   return first;
 }
 
+void LockTable::Closes(uint64_t ino, const LockOwner& owner, BootTime now) {
+  const auto file = files_.find(ino);
+  if (file == files_.end()) {
+    return;
+  }
+  auto& closes = file->second.closes;
+  std::erase_if(closes, [&](const auto& known) { return !file->second.held.contains(known.first); });
+  if (!file->second.held.contains(owner)) {
+    return;
+  }
+  const auto [since, is_new] = closes.try_emplace(owner, now);
+  if (!is_new && now - since->second >= kMoment + kStaysOpen) {
+    since->second = now;
+  }
+}
+
+bool LockTable::MayEnd(const LockRequest& request, BootTime now) const {
+  const std::optional<Held> held = Test(request);
+  if (!held) {
+    return false;
+  }
+  const auto& closes = files_.at(request.ino).closes;
+  const auto since = closes.find(held->owner);
+  return since != closes.end() && now - since->second < kMoment;
+}
+
 // Follows who waits for whom, as things are now. Only waits of record locks count, as in the kernel.
 bool LockTable::Deadlocks(const LockRequest& request) const {
   std::set<LockOwner> seen;
@@ -88,6 +114,7 @@ uint64_t LockTable::Carry(File& file, const LockRequest& request) {
   count.locks += after - before;
   if (held.empty()) {
     file.held.erase(request.owner);
+    file.closes.erase(request.owner);
   }
   if (count.locks == 0 && count.waits == 0) {
     counts_.erase(request.owner.holder);

@@ -16,6 +16,7 @@
 // Errors:        Apply: EDEADLK; ENOLCK: the holder has kMostLocks or kMostWaits.
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -24,6 +25,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "fs/lock_ranges.h"
 
@@ -83,6 +85,15 @@ class LockTable {
     LockRange range;
   };
   std::optional<Held> Test(const LockRequest& request) const;
+
+  // How long a lock may last whose file is closed: the kernel sends the release behind the close, without waiting.
+  static constexpr std::chrono::milliseconds kMoment{100};
+  // An owner whose file was still open after that time is not believed to close it again so soon.
+  static constexpr std::chrono::seconds kStaysOpen{1};
+  // A descriptor of the owner's file is being closed at `now`, perhaps the last one.
+  void Closes(uint64_t ino, const LockOwner& owner, BootTime now);
+  // What Test finds in the way may be gone in a moment, by a close before `now`.
+  bool MayEnd(const LockRequest& request, BootTime now) const;
   // Ends a wait. False: it has ended by being granted, and is to be asked for again.
   bool Cancel(LockTicket ticket);
 
@@ -104,7 +115,8 @@ class LockTable {
   };
   struct File {
     std::map<LockOwner, LockRanges> held;
-    std::map<uint64_t, Waiter> waiting;  // in their order
+    std::map<LockOwner, BootTime> closes;  // since when
+    std::map<uint64_t, Waiter> waiting;    // in their order
   };
   struct Place {
     uint64_t ino = 0;

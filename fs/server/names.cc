@@ -18,11 +18,14 @@ namespace {
 constexpr uint32_t kModeBits = S_IFMT | 07777;
 
 // Whom the client acts for; only root's and the owner's mounts may say so.
-Result<metadata::Caller> CallerOf(const Request& request, const wire::MakeT& body) {
+Result<metadata::Caller> CallerOf(const Request& request, const metadata::Caller& named) {
   if (!request.session.may_name_owners) {
     return Status::Error(EPERM, "this session may not act for others");
   }
-  return metadata::Caller{.uid = body.uid, .gid = body.gid, .umask = body.umask};
+  return named;
+}
+Result<metadata::Caller> CallerOf(const Request& request, const wire::MakeT& body) {
+  return CallerOf(request, metadata::Caller{.uid = body.uid, .gid = body.gid, .umask = body.umask});
 }
 
 // Whether the mode alone lets the caller open the file so, whatever further groups it is in.
@@ -315,7 +318,11 @@ Result<Bytes> FileService::RemoveDirectory(const Request& request) {
 Result<Bytes> FileService::Rename(const Request& request) {
   ASSIGN_OR_RETURN(const auto body, Decode<wire::Rename>(request.call.body()));
   auto mode = metadata::RenameMode::kReplace;
-  switch (body.flags) {
+  std::optional<metadata::Caller> whiteout;
+  if ((body.flags & RENAME_WHITEOUT) != 0) {
+    ASSIGN_OR_RETURN(whiteout, CallerOf(request, metadata::Caller{.uid = body.uid, .gid = body.gid}));
+  }
+  switch (body.flags & ~uint32_t{RENAME_WHITEOUT}) {
     case 0:
       break;
     case RENAME_NOREPLACE:
@@ -342,8 +349,9 @@ Result<Bytes> FileService::Rename(const Request& request) {
   const Nanoseconds now = Now();
   ASSIGN_OR_RETURN(const auto renamed, request.Blocking([&]() -> Result<metadata::Renamed> {
     Ending ending(names_, inodes_, clients_, replaced_, Ending::By::kReplacement);
-    ASSIGN_OR_RETURN(auto done, names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode,
-                                              ending.may_be_open(), now, request.stamp));
+    ASSIGN_OR_RETURN(auto done,
+                     names_.Rename(body.parent, body.name, body.new_parent, body.new_name, mode, ending.may_be_open(),
+                                   now, request.stamp, whiteout.has_value() ? &*whiteout : nullptr));
     ending.Committed(done.replaced);
     return done;
   }));

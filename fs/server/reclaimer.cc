@@ -602,9 +602,8 @@ Result<bool> Reclaimer::CloseLast(metadata::Namespace& names, Inode& inode) {
     if (!inode.opens.empty() || !inode.loaded || inode.unlinked) {
       return false;
     }
-    begin = std::max(PagesFor(inode.size), inode.ahead.begin);
-    end = inode.ahead.end;
-    inode.ahead = {};
+    begin = PagesFor(inode.size);
+    end = std::exchange(inode.ahead_end, 0);
     noted = std::exchange(inode.ahead_noted, false);
     if (noted) {
       inode.ForgetExtents();  // the store frees all beyond the size: what a write that failed had got, too
@@ -619,6 +618,7 @@ Result<bool> Reclaimer::CloseLast(metadata::Namespace& names, Inode& inode) {
     inode.ForgetExtents();  // who has opened the file meanwhile may have looked them up
     if (!more.ok()) {
       inode.ahead_noted = true;
+      inode.ahead_end = end;
       return more.status();
     }
   }

@@ -279,7 +279,8 @@ class FileService final : public tlib::server::Service {
   // `partly`: more is to be done for the request's stamp.
   Status Truncate(const Request& request, Inode& inode, uint64_t size, bool partly);
   Status CleanTail(const Request& request, Inode& inode);
-  // What is allocated ahead of the size.
+  // What is allocated ahead of the size. Alone in the gate, with the maps of all sessions revoked but for one that is
+  // about to get a new one: none of them has pages beyond the size.
   Status GiveAheadBack(const Request& request, Inode& inode);
   // The bytes behind `size`, up to the end of its page.
   Result<bool> TailIsZero(const Request& request, Inode& inode, uint64_t size);
@@ -305,6 +306,7 @@ class FileService final : public tlib::server::Service {
   Status AllocateInGate(const Request& request, Inode& inode, int what, uint64_t begin, uint64_t end, bool keep_size,
                         uint64_t dropped);
   Status Preallocate(const Request& request, Inode& inode, uint64_t begin, uint64_t end, bool keep_size);
+  Status ForgetAhead(const Request& request, Inode& inode);
   Status FillHoles(const Request& request, Inode& inode, uint64_t page, uint64_t end, std::span<const Segment> holes);
   Status FreePages(const Request& request, Inode& inode, uint64_t page, uint64_t end);
   Status Punch(const Request& request, Inode& inode, uint64_t begin, uint64_t end);

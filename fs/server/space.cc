@@ -142,7 +142,7 @@ Status FileService::AllocatePages(const Request& request, Inode& inode, uint64_t
       inode.extents.Set({e.file_page, e.pages, e.region_page.value});
     }
     if (extra > 0) {
-      inode.ahead.Add(at + needed, at + needed + extra);
+      inode.ahead_end = at + needed + extra;
       inode.ahead_noted = true;
     }
     at += needed;

@@ -44,7 +44,7 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
     MutexLock lock(inode.mutex);
     inode.size = size;
     inode.Remove(PagesFor(size), kMaxFilePages);
-    inode.ahead = {};
+    inode.ahead_end = 0;
     inode.NewVersion(versions_, Inode::Change::kAny);
   }
   const auto truncated = request.Blocking([&]() -> Result<metadata::Namespace::Truncated> {
@@ -83,16 +83,25 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
   return Status::Ok();
 }
 
-// Before the size leaps over space that was set aside for the file to grow into: it is to be a hole.
+// Before the size leaps over space that was set aside for the file to grow into, which is to be a hole; or before a
+// caller's wish says what lies behind the end.
 Status FileService::GiveAheadBack(const Request& request, Inode& inode) {
   uint64_t begin;
   uint64_t end;
   {
     MutexLock lock(inode.mutex);
-    begin = std::max(PagesFor(inode.size), inode.ahead.begin);
-    end = std::exchange(inode.ahead, {}).end;
+    begin = PagesFor(inode.size);
+    end = std::exchange(inode.ahead_end, 0);
   }
-  return begin < end ? FreePages(request, inode, begin, end) : Status::Ok();
+  if (begin >= end) {
+    return Status::Ok();
+  }
+  Status freed = FreePages(request, inode, begin, end);
+  if (!freed.ok()) {
+    MutexLock lock(inode.mutex);
+    inode.ahead_end = end;
+  }
+  return freed;
 }
 
 Status FileService::CleanTail(const Request& request, Inode& inode) {

@@ -187,6 +187,11 @@ Status FileService::Grow(const Request& request, Inode& inode, WriteWork& work) 
   if (has_holes || grows || in_doubt) {
     RETURN_IF_ERROR(coherence_.Revoke(inode, request.session.id));
   }
+  if (work.first_page() > PagesFor(old_size)) {
+    RETURN_IF_ERROR(GiveAheadBack(request, inode));
+    MutexLock lock(inode.mutex);
+    has_holes = !inode.extents.Allocated(work.first_page(), work.end_page());
+  }
   if (has_holes) {
     const uint64_t ahead = work.offset <= old_size ? PagesAhead(inode, work.offset, work.end()) : 0;
     RETURN_IF_ERROR(AllocatePages(request, inode, work.first_page(), work.end_page(), ahead));

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Disks that are full or fail while a volume is served."""
 import errno
+import mmap
 import os
 import shutil
 import subprocess
 
-from cases_posix import MIB, read_file, refuses, write_file
+from cases_posix import MIB, error_of, read_file, refuses, write_file
 from volume import check, eventually, need, run
+
+PAGE = 4096
 
 
 class SmallDisk:
@@ -182,3 +185,51 @@ def case_failing_ssd(site):
         run("losetup", "--detach", loop)
         run("umount", "-l", backing)
         os.rmdir(backing)
+
+
+def case_full_volume_and_stores_through_mappings(site):
+    """A store into a hole is taken; that there was no room for it says msync or fsync, once to each descriptor."""
+    m = site.mounted("64M")
+    holes = {}
+    for name in "synced by msync", "synced by fsync", "unmapped", "closed", "two":
+        holes[name] = os.open(m / name, os.O_RDWR | os.O_CREAT)
+        os.ftruncate(holes[name], 16 * PAGE)
+    with open(m / "big", "wb", buffering=0) as big:
+        for step in MIB, PAGE:
+            check(error_of(lambda: [big.write(b"x" * step) for _ in range(64 * MIB // step + 1)]) == errno.ENOSPC, "full")
+
+    def store(name):
+        mapping = mmap.mmap(holes[name], 16 * PAGE)
+        mapping[5 * PAGE] = 65  # no SIGBUS
+        return mapping
+
+    mapping, fd = store("synced by msync"), holes["synced by msync"]
+    check(error_of(mapping.flush) == errno.ENOSPC, "msync")
+    check(mapping[5 * PAGE] == 65 and os.pread(fd, 1, 5 * PAGE) == b"\0", "the mapping has it, the file does not")
+    check(error_of(os.fsync, fd) == 0 and error_of(mapping.flush) == 0, "it is said once")
+    mapping.close()
+    os.close(fd)
+    mapping, fd = store("synced by fsync"), holes["synced by fsync"]
+    check(error_of(os.fsync, fd) == errno.ENOSPC and error_of(os.fsync, fd) == 0, "fsync, once")
+    mapping.close()
+    store("unmapped").close()
+    check(error_of(os.fsync, holes["unmapped"]) == errno.ENOSPC, "fsync after munmap")
+    store("closed").close()
+    check(error_of(os.close, holes["closed"]) == 0, "close says nothing")
+    fd = os.open(m / "closed", os.O_RDONLY)
+    check(error_of(os.fsync, fd) == errno.ENOSPC, "fsync of the next that opens the file")
+    other = os.open(m / "two", os.O_RDONLY)
+    opened = fd, other, holes["synced by fsync"], holes["unmapped"], holes["two"]
+    mapping = store("two")
+    check(error_of(os.fsync, other) == errno.ENOSPC and error_of(os.fsync, holes["two"]) == errno.ENOSPC, "each is told")
+    mapping.close()
+    os.unlink(m / "big")
+    fd = holes["two"]
+    eventually(lambda: error_of(os.pwrite, fd, b"x", 0) == 0, "there is room again")
+    mapping = store("two")
+    mapping[6 * PAGE] = 66
+    mapping.flush()
+    check(os.pread(fd, 1, 6 * PAGE) == b"B", "with room, a store is kept")
+    mapping.close()
+    for fd in opened:
+        os.close(fd)

@@ -5,6 +5,9 @@ import fcntl
 import os
 import select
 import signal
+import struct
+import subprocess
+import sys
 import time
 
 from cases_posix import write_file
@@ -232,3 +235,88 @@ def case_locks_over_a_restart(site):
         check(second.says() == "locked", "the second has it")
         second.end()
         eventually(lambda: volume.metrics()["fs_locks"] == 0, "nothing is locked")
+
+
+def case_locks_are_not_in_proc(site):
+    """The server has the locks of files, the kernel's FUSE keeps none beside it; of directories it does."""
+    m = site.mounted()
+    ofd_set_lock, second_page = 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 4096, 4096, 0)
+    with open(m / "f", "w+b") as file, open(site.scratch + "/plain", "w+b") as plain:
+        directory = os.open(m.path, os.O_RDONLY)
+        for lock in (lambda fd: fcntl.flock(fd, fcntl.LOCK_EX), lambda fd: fcntl.lockf(fd, fcntl.LOCK_EX, 4096),
+                     lambda fd: fcntl.fcntl(fd, ofd_set_lock, second_page)):
+            lock(file)
+            lock(plain)
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        with open("/proc/locks") as locks:
+            shown = locks.read().splitlines()
+
+        def of(fd):
+            st = os.fstat(fd)
+            return [line for line in shown if f" {os.major(st.st_dev):02x}:{os.minor(st.st_dev):02x}:{st.st_ino} " in line]
+
+        check(len(of(plain.fileno())) == 3, f"on ext4: {of(plain.fileno())}")
+        check(of(file.fileno()) == [], f"on the mount: {of(file.fileno())}")
+        check(len(of(directory)) == 1 and "FLOCK" in of(directory)[0], f"of its directory: {of(directory)}")
+        os.close(directory)
+
+
+# Takes and closes, by its argument, the file argv[2]; says that it has been closed, and goes on when it is told to.
+CLOSER = r"""
+import fcntl, os, struct, sys
+how, path = sys.argv[1:]
+for line in sys.stdin:
+    fd = os.open(path, os.O_RDWR)
+    if how == "flock":
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    elif how == "posix":
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+    else:
+        fcntl.fcntl(fd, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+    if how == "dup":
+        kept = os.dup(fd)
+    os.close(fd)
+    print("closed", flush=True)
+"""
+
+
+def is_locked(fd, how):
+    """Whether another has it locked, at this moment."""
+    if how == "flock":
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return False
+    get_lock = fcntl.F_GETLK if how == "posix" else 36
+    found = fcntl.fcntl(fd, get_lock, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+    return struct.unpack("hhqqi4x", found)[0] != fcntl.F_UNLCK
+
+
+def case_locks_are_gone_when_close_returns(site):
+    """Of a file's last descriptor, though the kernel sends the release behind the close; a busy machine may be late."""
+    volume = site.volume()
+    a, b = volume.mount(), volume.mount()
+    write_file(a / "f", b"")
+    rounds = site.size(200, 50)
+    for asker in a, b:
+        fd = os.open(asker / "f", os.O_RDWR)
+        for how in "posix", "ofd", "flock":
+            closer = site.start(sys.executable, "-c", CLOSER, how, a / "f", stdin=subprocess.PIPE)
+            locked = 0
+            for _ in range(rounds):
+                closer.stdin.write("again\n")
+                closer.stdin.flush()
+                check(closer.stdout.readline() == "closed\n", "the closer")
+                locked += is_locked(fd, how)
+            check(locked <= (0 if how == "posix" else rounds // 50), f"{how}: locked after {locked} of {rounds} closes")
+            closer.stdin.close()
+            closer.wait()
+        closer = site.start(sys.executable, "-c", CLOSER, "dup", a / "f", stdin=subprocess.PIPE)
+        closer.stdin.write("once\n")
+        closer.stdin.flush()
+        check(closer.stdout.readline() == "closed\n" and is_locked(fd, "ofd"), "a second descriptor keeps the lock")
+        closer.stdin.close()
+        closer.wait()
+        os.close(fd)

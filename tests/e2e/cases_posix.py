@@ -9,11 +9,12 @@ import socket
 import stat
 import threading
 
-from volume import alone, check, eventually
+from volume import alone, check, eventually, run
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 AT_FDCWD = -100
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
+KEEP_SIZE = 1
 PUNCH_HOLE_KEEP_SIZE = 3
 MIB = 1 << 20
 
@@ -141,6 +142,28 @@ def case_posix_fallocate(site):
     except OSError as error:
         check(error.errno == errno.EOPNOTSUPP, f"fallocate: {error}")
     os.close(fd)
+
+
+def case_posix_space_ahead(site):
+    """What the server allocates ahead of a file that grows is neither data nor counted, while it is open and after."""
+    volume = site.volume()
+    m, other = volume.mount(), volume.mount()
+    piece = b"x" * (64 << 10)
+    fd = os.open(m / "f", os.O_RDWR | os.O_CREAT)
+    for at in range(0, MIB, len(piece)):
+        os.pwrite(fd, piece, at)
+        for stats in os.fstat(fd), os.stat(m / "f"), os.stat(other / "f"):
+            check(stats.st_blocks * 512 == at + len(piece), f"{stats.st_blocks} blocks after {at + len(piece)} bytes")
+    os.pwrite(fd, piece, 8 << 30)
+    check(os.lseek(fd, 0, os.SEEK_HOLE) == MIB, f"the first hole is at {os.lseek(fd, 0, os.SEEK_HOLE)}")
+    check(os.lseek(fd, MIB, os.SEEK_DATA) == 8 << 30, f"data at {os.lseek(fd, MIB, os.SEEK_DATA)}")
+    du = lambda: int(run("du", "--block-size=1", other / "f").split()[0])
+    check(du() == MIB + len(piece), f"du says {du()}")
+    LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    libc("fallocate", fd, KEEP_SIZE, 9 << 30, MIB)
+    check(os.fstat(fd).st_blocks * 512 == 2 * MIB + len(piece), "what fallocate asked for counts")
+    os.close(fd)
+    check(du() == 2 * MIB + len(piece), f"du says {du()} after close")
 
 
 def case_posix_attributes(site):

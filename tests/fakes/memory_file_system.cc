@@ -60,7 +60,14 @@ Result<MemoryNode*> MemoryFileSystem::FindDirectory(uint64_t ino) {
 }
 
 Result<MemoryNode*> MemoryFileSystem::FindEntry(uint64_t parent, std::string_view name) {
+  if (name == ".") {
+    ASSIGN_OR_RETURN(MemoryNode * node, Find(parent));
+    return node->attributes.nlink == 0 ? Status::Error(ESTALE, "removed") : Result<MemoryNode*>(node);
+  }
   ASSIGN_OR_RETURN(MemoryNode * directory, FindDirectory(parent));
+  if (name == "..") {
+    return Find(directory->parent);
+  }
   const auto found = directory->cursors.find(std::string(name));
   if (found == directory->cursors.end()) {
     return Status::Error(ENOENT, "entry");
@@ -295,6 +302,13 @@ Status MemoryFileSystem::Rename(Lane&, uint64_t parent, std::string_view name, u
   }
   node->attributes.ctime = Now();
   return Status::Ok();
+}
+
+Status MemoryFileSystem::RenameLeavingWhiteout(Lane& lane, Caller who, uint64_t parent, std::string_view name,
+                                               uint64_t new_parent, std::string_view new_name, uint32_t flags) {
+  RETURN_IF_ERROR(Rename(lane, parent, name, new_parent, new_name, flags));
+  WriterLock lock(volume_.mutex);
+  return Make(who, parent, name, S_IFCHR).status();
 }
 
 Result<std::vector<fs::DirectoryEntry>> MemoryFileSystem::ReadDirectory(Lane&, uint64_t ino, uint64_t cursor,

@@ -79,6 +79,8 @@ class MemoryFileSystem : public fs::client::FileSystem {
   Status RemoveDirectory(Lane& lane, uint64_t parent, std::string_view name) override;
   Status Rename(Lane& lane, uint64_t parent, std::string_view name, uint64_t new_parent, std::string_view new_name,
                 uint32_t flags) override;
+  Status RenameLeavingWhiteout(Lane& lane, Caller who, uint64_t parent, std::string_view name, uint64_t new_parent,
+                               std::string_view new_name, uint32_t flags) override;
   Result<std::vector<fs::DirectoryEntry>> ReadDirectory(Lane& lane, uint64_t ino, uint64_t cursor, size_t max_bytes,
                                                         bool plus) override;
   Result<OpenFile*> Open(Lane& lane, uint64_t ino, int flags) override;

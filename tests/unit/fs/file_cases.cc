@@ -215,6 +215,77 @@ TEST_P(Files, Growth_SpaceAheadIsTrimmedAtClose) {
   EXPECT_TRUE(Eventually([&] { return a.Stat(a.InodeOf("f")).blocks == 3 * kMiB / 512; }));
 }
 
+TEST_P(Files, Growth_SpaceAheadIsNeitherCountedNorData) {
+  const auto volume = Make();
+  Mount a(*volume);
+  Mount b(*volume);
+  OpenFile* file = a.Create("f");
+  const auto blocks = [&](Mount& mount) { return mount.Stat(mount.InodeOf("f")).blocks * 512; };
+  for (uint64_t at = 0; at < kMiB; at += 65536) {
+    ASSERT_TRUE(a.Write(file, at, std::string(65536, 'x')).ok());
+    EXPECT_EQ(blocks(a), at + 65536);
+    EXPECT_EQ(blocks(b), at + 65536);
+  }
+  ASSERT_TRUE(a.Write(file, 64 * kMiB, std::string(65536, 'y')).ok());  // leaps over what was allocated ahead
+  EXPECT_EQ(*a.fs->Seek(*a.lane, file, 0, SEEK_HOLE), kMiB);
+  EXPECT_EQ(*a.fs->Seek(*a.lane, file, kMiB, SEEK_DATA), 64 * kMiB);
+  EXPECT_EQ(blocks(b), kMiB + 65536);
+  EXPECT_EQ(a.Read(file, kMiB, 10), std::string(10, '\0'));
+  EXPECT_EQ(a.Read(file, 64 * kMiB, 2), "yy");
+  a.Close(file);
+  EXPECT_TRUE(Eventually([&] { return blocks(b) == kMiB + 65536; }));
+}
+
+TEST_P(Files, Growth_SpaceAheadIsNotWhatFallocateAskedFor) {
+  const auto volume = Make();
+  Mount a(*volume);
+  OpenFile* file = a.Create("f");
+  const auto blocks = [&] { return a.Stat(a.InodeOf("f")).blocks * 512; };
+  const auto grow = [&](uint64_t begin) {
+    for (uint64_t at = begin; at < begin + kMiB; at += 65536) {
+      ASSERT_TRUE(a.Write(file, at, std::string(65536, 'x')).ok());
+    }
+  };
+  const auto allocate = [&](int mode, uint64_t offset, uint64_t length) {
+    return a.fs->Allocate(*a.lane, file, mode, offset, length).code();
+  };
+  grow(0);
+  EXPECT_EQ(allocate(FALLOC_FL_KEEP_SIZE, 4096, 4096), 0) << "of what is there already";
+  EXPECT_EQ(blocks(), kMiB);
+  grow(kMiB);
+  EXPECT_EQ(allocate(FALLOC_FL_KEEP_SIZE, 3 * kMiB, kMiB), 0);
+  EXPECT_EQ(blocks(), 3 * kMiB) << "space behind the end, which was asked for, counts";
+  EXPECT_EQ(allocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 3 * kMiB, kMiB), 0);
+  EXPECT_EQ(blocks(), 2 * kMiB);
+  grow(2 * kMiB);
+  EXPECT_EQ(allocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 3 * kMiB + 65536, 65536), 0);
+  EXPECT_EQ(blocks(), 3 * kMiB) << "a hole in what was allocated ahead";
+  grow(3 * kMiB);
+  EXPECT_EQ(allocate(0, 8 * kMiB, kMiB), 0);
+  EXPECT_EQ(blocks(), 5 * kMiB);
+  EXPECT_EQ(*a.fs->Seek(*a.lane, file, 0, SEEK_HOLE), 4 * kMiB);
+  EXPECT_EQ(*a.fs->Seek(*a.lane, file, 4 * kMiB, SEEK_DATA), 8 * kMiB) << "what was asked for counts as data";
+  a.Close(file);
+  EXPECT_TRUE(Eventually([&] { return blocks() == 5 * kMiB; }));
+}
+
+TEST_P(Files, Growth_CopyOfAHoleLeapsOverSpaceAhead) {
+  const auto volume = Make();
+  Mount a(*volume);
+  OpenFile* holes = a.Create("holes");
+  ASSERT_TRUE(a.Write(holes, 8 * kMiB, "x").ok());
+  OpenFile* file = a.Create("f");
+  for (uint64_t at = 0; at < kMiB; at += 65536) {
+    ASSERT_TRUE(a.Write(file, at, std::string(65536, 'x')).ok());
+  }
+  ASSERT_EQ(*a.fs->Copy(*a.lane, {.from = holes, .from_offset = 0, .to = file, .to_offset = kMiB, .length = 4 * kMiB}),
+            4 * kMiB);
+  EXPECT_EQ(*a.fs->Seek(*a.lane, file, 0, SEEK_HOLE), kMiB);
+  EXPECT_EQ(a.Stat(a.InodeOf("f")).blocks * 512, kMiB);
+  a.Close(holes);
+  a.Close(file);
+}
+
 TEST_P(Files, Fallocate_PunchZeroSeek) {
   const auto volume = Make();
   Mount a(*volume);

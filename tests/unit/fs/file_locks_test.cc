@@ -95,7 +95,7 @@ TEST_F(FileLocks, Lock_TheServerChecksWhatItIsAskedFor) {
   FileLock part = Record(1, LockType::kWrite, 0, 9);
   part.flock = true;
   for (const FileLock& lock : {Record(1, LockType::kWrite, 9, 3), Record(1, LockType::kRead, 0, kLastLockByte + 1),
-                               Record(1, static_cast<LockType>(3)), part}) {
+                               Record(1, static_cast<LockType>(4)), part}) {
     EXPECT_EQ(Lock(a, fa, lock), EINVAL);
     EXPECT_EQ(a.fs->TestLock(*a.lane, fa, lock, nullptr).status().code(), EINVAL);
   }
@@ -115,6 +115,44 @@ TEST_F(FileLocks, Flush_EndsTheOwnersRecordLocksOnly) {
   a.Close(fa);  // the other owner is the open file
   EXPECT_TRUE(Eventually([&] { return Lock(b, fb, Record(1, LockType::kWrite)) == 0; }));
   a.Close(again);
+  b.Close(fb);
+}
+
+// The kernel sends the release behind the close that has returned.
+TEST_F(FileLocks, Flush_OthersWaitForTheReleaseAMoment) {
+  FileLock flock = Record(3, LockType::kWrite);
+  flock.flock = true;
+  for (const FileLock& lock : {Record(3, LockType::kWrite), flock}) {
+    OpenFile* const closed = a.Open("f");
+    ASSERT_EQ(Lock(a, closed, lock), 0);
+    EXPECT_EQ(Lock(b, fb, lock), EBUSY);
+    ASSERT_TRUE(a.fs->Flush(*a.lane, closed, 99).ok());
+    Sleeps sleeps;
+    std::thread closer([&] {
+      EXPECT_TRUE(Eventually([&] { return sleeps.began.load(); }));
+      a.Close(closed);
+    });
+    if (lock.flock) {
+      EXPECT_TRUE(b.fs->Lock(*b.lane, fb, lock, &sleeps).ok());
+    } else {
+      const auto held = b.fs->TestLock(*b.lane, fb, lock, &sleeps);
+      EXPECT_TRUE(held.ok() && !held->has_value());
+    }
+    closer.join();
+  }
+  a.Close(fa);
+  b.Close(fb);
+}
+
+TEST_F(FileLocks, Flush_OfOneOfSeveralDescriptorsKeepsTheLock) {
+  ASSERT_EQ(Lock(a, fa, Record(3, LockType::kWrite)), 0);
+  ASSERT_TRUE(a.fs->Flush(*a.lane, fa, 99).ok());
+  EXPECT_EQ(Lock(b, fb, Record(3, LockType::kWrite)), EBUSY) << "after the moment";
+  Sleeps sleeps;
+  const auto held = b.fs->TestLock(*b.lane, fb, Record(3, LockType::kWrite), &sleeps);
+  EXPECT_TRUE(held.ok() && held->has_value());
+  EXPECT_FALSE(sleeps.began) << "it is over";
+  a.Close(fa);
   b.Close(fb);
 }
 

@@ -150,6 +150,12 @@ const std::vector<Row>& Rows() {
        [](Tree& t) { return t.Rename("d1/sub", "d2/new"); },
        {"d1/sub", "d1", "d2"},
        {"d1/sub", "d2/new"}},
+      {"rename that leaves a whiteout",
+       [](Tree& t) {
+         return t.fs().RenameLeavingWhiteout(t.lane(), {0, 0}, t.d1, "f", t.d2, "h", 0);
+       },
+       {"d1/f", "d2/h", "d1", "d2"},
+       {"d1/f", "d2/h"}},
       {"exchange",
        [](Tree& t) { return t.Rename("d1/f", "d2/h", RENAME_EXCHANGE); },
        {"d1/f", "d2/h", "d1", "d2"},

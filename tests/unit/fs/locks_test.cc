@@ -47,6 +47,31 @@ class Locks : public testing::Test {
 
 }  // namespace
 
+TEST_F(Locks, Closes_MayEndForAMoment_AndNotAgainSoon) {
+  BootTime now{std::chrono::hours(1)};
+  const auto may_end = [&](uint64_t asker) { return table.MayEnd(Of(Owner(asker), kWrite), now); };
+  table.Closes(7, Owner(1), now);
+  EXPECT_FALSE(may_end(2)) << "there is no lock";
+  ASSERT_EQ(Try(Of(Owner(1), kWrite, 0, 9)), State::kDone);
+  EXPECT_FALSE(may_end(2)) << "it was not locked when it was closed";
+  table.Closes(7, Owner(3), now);
+  EXPECT_FALSE(may_end(2)) << "another was closed";
+  table.Closes(7, Owner(1), now);
+  EXPECT_TRUE(may_end(2));
+  EXPECT_FALSE(may_end(1)) << "its own is not in its way";
+  EXPECT_FALSE(table.MayEnd(Of(Owner(2), kWrite, 10, 20), now)) << "nothing is in its way";
+  now = now + LockTable::kMoment;
+  EXPECT_FALSE(may_end(2));
+  table.Closes(7, Owner(1), now);
+  EXPECT_FALSE(may_end(2)) << "another descriptor has kept it open, and may again";
+  now = now + LockTable::kStaysOpen;
+  table.Closes(7, Owner(1), now);
+  EXPECT_TRUE(may_end(2));
+  ASSERT_EQ(Try(Of(Owner(1), kUnlock)), State::kDone);
+  ASSERT_EQ(Try(Of(Owner(1), kWrite)), State::kDone);
+  EXPECT_FALSE(may_end(2)) << "a lock of later";
+}
+
 TEST(LockRanges, Set_SplitsMergesAndReplaces) {
   LockRanges ranges;
   ranges.Set(10, 19, kRead, 1);

@@ -160,6 +160,62 @@ TEST_P(Files, Names_AllTypesAndErrors) {
   a.Close(file);
 }
 
+TEST_P(Files, RenameLeavingWhiteout_IsOneChange) {
+  const auto volume = Make();
+  Mount a(*volume);
+  Mount b(*volume);
+  auto& fs = *a.fs;
+  auto& lane = *a.lane;
+  a.Close(a.Create("f"));
+  a.Close(a.Create("there"));
+  const uint64_t ino = a.InodeOf("f");
+  EXPECT_EQ(fs.RenameLeavingWhiteout(lane, {7, 8}, kRootInode, "f", kRootInode, "there", RENAME_NOREPLACE).code(),
+            EEXIST);
+  EXPECT_EQ(fs.RenameLeavingWhiteout(lane, {7, 8}, kRootInode, "none", kRootInode, "g", 0).code(), ENOENT);
+  EXPECT_EQ(fs.RenameLeavingWhiteout(lane, {7, 8}, kRootInode, "f", kRootInode, "there", RENAME_EXCHANGE).code(),
+            EINVAL);
+  EXPECT_EQ(fs.Rename(lane, kRootInode, "f", kRootInode, "g", RENAME_WHITEOUT).code(), EINVAL) << "whose is it?";
+  ASSERT_TRUE(fs.RenameLeavingWhiteout(lane, {7, 8}, kRootInode, "f", kRootInode, "g", RENAME_NOREPLACE).ok());
+  for (Mount* mount : {&a, &b}) {
+    EXPECT_EQ(mount->InodeOf("g"), ino);
+    const auto whiteout = mount->fs->Lookup(*mount->lane, kRootInode, "f");
+    ASSERT_TRUE(whiteout.ok()) << whiteout.status().ToString();
+    EXPECT_EQ(whiteout->mode, static_cast<uint32_t>(S_IFCHR));
+    EXPECT_EQ(whiteout->rdev, 0u);
+    EXPECT_EQ(whiteout->uid, 7u);
+    EXPECT_EQ(whiteout->gid, 8u);
+    EXPECT_EQ(whiteout->nlink, 1u);
+  }
+  ASSERT_TRUE(fs.RenameLeavingWhiteout(lane, {7, 8}, kRootInode, "g", kRootInode, "there", 0).ok());
+  EXPECT_EQ(b.InodeOf("there"), ino);
+  EXPECT_EQ(b.fs->Lookup(*b.lane, kRootInode, "g")->mode, static_cast<uint32_t>(S_IFCHR));
+  EXPECT_TRUE(fs.Rename(lane, kRootInode, "there", kRootInode, "g", 0).ok()) << "over the whiteout";
+  EXPECT_EQ(b.InodeOf("g"), ino);
+}
+
+TEST_P(Files, Lookup_OfAnInodeByItsNumber) {
+  const auto volume = Make();
+  Mount a(*volume);
+  Mount b(*volume);
+  const auto dir = a.fs->MakeDirectory(*a.lane, {0, 0}, kRootInode, "d", 0755);
+  ASSERT_TRUE(dir.ok());
+  OpenFile* const file = a.Create("f");
+  const uint64_t ino = a.InodeOf("f");
+  ASSERT_TRUE(a.fs->Rename(*a.lane, kRootInode, "f", dir->ino, "g", 0).ok());
+  const auto found = b.fs->Lookup(*b.lane, ino, ".");
+  ASSERT_TRUE(found.ok()) << found.status().ToString();
+  EXPECT_EQ(found->ino, ino);
+  EXPECT_EQ(found->generation, a.Stat(ino).generation);
+  EXPECT_EQ(b.lane->keep(&*found).entry, 0) << "\".\" is no name";
+  EXPECT_EQ(b.fs->Lookup(*b.lane, dir->ino, ".")->ino, dir->ino);
+  EXPECT_EQ(b.fs->Lookup(*b.lane, dir->ino, "..")->ino, kRootInode);
+  ASSERT_TRUE(a.fs->Unlink(*a.lane, dir->ino, "g").ok());
+  EXPECT_EQ(b.fs->Lookup(*b.lane, ino, ".").status().code(), ESTALE) << "though it is open";
+  a.Close(file);
+  EXPECT_EQ(b.fs->Lookup(*b.lane, ino, ".").status().code(), ESTALE);
+  EXPECT_EQ(b.fs->Lookup(*b.lane, 4711, ".").status().code(), ESTALE);
+}
+
 TEST_P(Files, Attributes_TimesAndOwners) {
   const auto volume = Make();
   Mount a(*volume);

@@ -154,7 +154,7 @@ TEST_F(ReclaimerTest, TheLastClose_GivesBackWhatIsBehindTheEnd_AndForgetsWhereTh
   {
     MutexLock lock(inode->mutex);
     inode->Load(attributes);
-    inode->ahead.Add(kGot, kEnd);
+    inode->ahead_end = kEnd;
     inode->ahead_noted = true;
   }
   look_up();

@@ -159,6 +159,15 @@ TEST_P(Once, Rename) {
   EXPECT_EQ(a.InodeOf("g"), ino);
 }
 
+TEST_P(Once, RenameLeavingWhiteout) {
+  a.Close(a.Create("f"));
+  const uint64_t ino = a.InodeOf("f");
+  StrikeAt(kFsRename);
+  EXPECT_TRUE(fs.RenameLeavingWhiteout(lane, kRoot, kRootInode, "f", kRootInode, "g", 0).ok());
+  EXPECT_EQ(a.InodeOf("g"), ino);
+  EXPECT_EQ(a.Stat(a.InodeOf("f")).mode, static_cast<uint32_t>(S_IFCHR));
+}
+
 TEST_P(Once, Exchange) {
   a.Close(a.Create("f"));
   a.Close(a.Create("g"));

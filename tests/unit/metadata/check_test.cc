@@ -121,6 +121,14 @@ TEST_F(CheckTest, ExtentsThatOverlapInTheFileOrLeaveTheRegion) {
   ExpectProblem("pages 4095+1 are in use, but marked as free");
 }
 
+TEST_F(CheckTest, SpaceAheadThatIsNotListed) {
+  ASSERT_TRUE(ns().AllocateExtents(file_, 20, 10, std::nullopt, Nanoseconds(1), 10).ok());
+  Put(AheadKey(file_), EncodeNumber(29));
+  ExpectProblem("space ahead up to file page 30, but listed up to 29");
+  Delete(AheadKey(file_));
+  ExpectProblem("its space ahead is not listed");
+}
+
 TEST_F(CheckTest, LeakedPages) {
   const PageIndex page = ns().GetExtents(file_, 0, 10, 1)->at(0).region_page;
   Delete(ExtentKey(file_, 0));

@@ -91,6 +91,24 @@ TEST_F(NamesTest, Lookup_Errors) {
   EXPECT_EQ(ns().GetAttr(12345).status().code(), ESTALE);
 }
 
+TEST_F(NamesTest, Lookup_DotIsTheInodeItself_WhileItHasAName) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  const InodeNumber file = Make(dir, "f");
+  EXPECT_EQ(At(file, "."), file);
+  EXPECT_EQ(At(dir, "."), dir);
+  EXPECT_EQ(At(dir, ".."), kRootInode);
+  EXPECT_EQ(At(kRootInode, ".."), kRootInode);
+  EXPECT_EQ(ns().Lookup(file, "..").status().code(), ENOTDIR);
+  ASSERT_TRUE(ns().Unlink(dir, "f", kOpen, Tick()).ok());
+  EXPECT_EQ(ns().GetAttr(file)->nlink, 0u) << "it is open";
+  EXPECT_EQ(ns().Lookup(file, ".").status().code(), ESTALE);
+  ASSERT_TRUE(ns().ReleaseOrphan(file).ok());
+  EXPECT_EQ(ns().Lookup(file, ".").status().code(), ESTALE);
+  ASSERT_TRUE(ns().Rmdir(kRootInode, "d", kNotOpen, Tick()).ok());
+  EXPECT_EQ(ns().Lookup(dir, ".").status().code(), ESTALE);
+  EXPECT_EQ(ns().Lookup(dir, "..").status().code(), ESTALE);
+}
+
 TEST_F(NamesTest, Link_CountsNames) {
   const InodeNumber file = Make(kRootInode, "f");
   const InodeNumber dir = MakeDir(kRootInode, "d");

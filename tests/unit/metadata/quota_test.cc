@@ -65,6 +65,23 @@ TEST_F(QuotaTest, Limits_RefuseWhatGoesBeyondThem_AndNothingOfItIsDone) {
   EXPECT_TRUE((Of(dir) == Quota{dir, {}, 105, 4, false})) << "without limits it is counted still";
 }
 
+TEST_F(QuotaTest, Whiteouts_AreInodesOfTheTree) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  ASSERT_EQ(Set(dir, 0, 3), 0);
+  Make(dir, "f");
+  const Caller owner;
+  const auto move = [&](std::string_view from, std::string_view to) {
+    return ns().Rename(dir, from, dir, to, RenameMode::kReplace, kNotOpen, Tick(), nullptr, &owner).status().code();
+  };
+  EXPECT_EQ(move("f", "g"), 0);
+  EXPECT_EQ(Of(dir).inodes, 3u);
+  EXPECT_EQ(move("g", "h"), EDQUOT);
+  EXPECT_EQ(At(dir, "h"), 0u);
+  EXPECT_EQ(move("g", "f"), 0) << "the one that it replaces goes";
+  EXPECT_EQ(Of(dir).inodes, 3u);
+  EXPECT_THAT(Problems(store()), testing::IsEmpty());
+}
+
 TEST_F(QuotaTest, WhatIsRemoved_CountsUntilItIsGone) {
   const InodeNumber dir = MakeDir(kRootInode, "d");
   ASSERT_EQ(Set(dir, 10 * kPageSize, 2), 0);

@@ -38,6 +38,46 @@ TEST_F(RecoverTest, Recover_GivesBackWhatWasAllocatedAhead) {
   ExpectSound();
 }
 
+TEST_F(RecoverTest, WhatIsAheadIsNotInUse) {
+  const InodeNumber ino = File("f");
+  const auto in_use = [&] { return Get(ino).BlocksInUse(); };
+  Allocate(ino, 0, 30, 20);
+  EXPECT_EQ(in_use(), 0u) << "nothing is written yet";
+  SetSize(ino, 9 * kPageSize + 1);
+  EXPECT_EQ(in_use(), 10u);
+  EXPECT_EQ(Blocks(ino), 30u) << "as the quota has it";
+  SetSize(ino, 30 * kPageSize);
+  EXPECT_EQ(in_use(), 30u);
+  EXPECT_EQ(Get(ino).ahead_end, 0u);
+  Allocate(ino, 30, 10, 9);
+  SetSize(ino, 31 * kPageSize);
+  EXPECT_EQ(in_use(), 31u);
+  ASSERT_TRUE(ns().PunchExtents(ino, 31, 9, Tick()).ok());
+  EXPECT_EQ(in_use(), 31u);
+  EXPECT_EQ(Get(ino).ahead_end, 0u);
+  Allocate(ino, 31, 10, 9);
+  ExpectSound();
+  EXPECT_EQ(Recover().trimmed, 1u);
+  EXPECT_EQ(in_use(), 31u);
+  EXPECT_EQ(Get(ino).ahead_end, 0u);
+  Allocate(ino, 31, 10, 9);
+  ASSERT_TRUE(ns().Truncate(ino, 5 * kPageSize, Tick()).ok());
+  EXPECT_EQ(in_use(), 5u);
+  EXPECT_EQ(Get(ino).ahead_end, 0u);
+  ExpectSound();
+}
+
+TEST_F(RecoverTest, SpaceAheadInAQuotaTree) {
+  const InodeNumber dir = MakeDir(kRootInode, "d");
+  ASSERT_TRUE(ns().SetQuota(dir, uint64_t{1} << 30, std::nullopt).ok());
+  const InodeNumber ino = ns().Create(dir, "f", {}, {}, Tick())->ino;
+  Allocate(ino, 0, 30, 20);
+  SetSize(ino, 10 * kPageSize);
+  EXPECT_EQ(Get(ino).BlocksInUse(), 10u);
+  EXPECT_EQ((*ns().FindQuota(ino))->pages, 30u) << "the quota counts it";
+  ExpectSound();
+}
+
 TEST_F(RecoverTest, Recover_KeepsWhatWasAllocatedOnPurpose) {
   const InodeNumber ino = File("f");
   Allocate(ino, 0, 30, 0);

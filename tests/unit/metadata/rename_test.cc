@@ -65,6 +65,39 @@ TEST_F(RenameTest, Replace_KeepOpenMakesAnOrphan) {
   EXPECT_EQ(Get(old).nlink, 0u);
 }
 
+TEST_F(RenameTest, Whiteout_TakesTheOldNamesPlace) {
+  const Caller owner{.uid = 7, .gid = 8};
+  const auto move = [&](std::string_view name, InodeNumber to, std::string_view new_name, RenameMode mode) {
+    return ns().Rename(a_, name, to, new_name, mode, kNotOpen, Tick(), nullptr, &owner).status().code();
+  };
+  const InodeNumber file = Make(a_, "f");
+  const InodeNumber dir = MakeDir(a_, "d");
+  const InodeNumber old = Make(b_, "old");
+  const uint64_t inodes = ns().StatFs().inodes;
+  EXPECT_EQ(move("f", b_, "old", RenameMode::kNoReplace), EEXIST);
+  EXPECT_EQ(move("f", b_, "old", RenameMode::kExchange), EINVAL);
+  EXPECT_EQ(move("none", b_, "new", RenameMode::kReplace), ENOENT);
+  EXPECT_EQ(ns().StatFs().inodes, inodes);
+  EXPECT_EQ(move("f", b_, "old", RenameMode::kReplace), 0);
+  EXPECT_EQ(At(b_, "old"), file);
+  EXPECT_EQ(ns().GetAttr(old).status().code(), ESTALE);
+  EXPECT_EQ(move("d", b_, "d", RenameMode::kNoReplace), 0);
+  EXPECT_EQ(*ns().Parent(dir), b_);
+  EXPECT_EQ(Get(a_).nlink, 2u);
+  EXPECT_EQ(Get(a_).size, 2u) << "names";
+  for (const char* name : {"f", "d"}) {
+    const auto whiteout = ns().Lookup(a_, name);
+    ASSERT_TRUE(whiteout.ok());
+    EXPECT_EQ(whiteout->mode, static_cast<uint32_t>(S_IFCHR));
+    EXPECT_EQ(whiteout->rdev, 0u);
+    EXPECT_EQ(whiteout->uid, 7u);
+    EXPECT_EQ(whiteout->gid, 8u);
+    EXPECT_EQ(whiteout->nlink, 1u);
+  }
+  EXPECT_EQ(ns().StatFs().inodes, inodes + 1);
+  EXPECT_THAT(Problems(store()), testing::IsEmpty());
+}
+
 TEST_F(RenameTest, Replace_RefusesWrongTypesAndFullDirectories) {
   Make(kRootInode, "f");
   Make(b_, "x");
