@@ -7,7 +7,7 @@ from volume import check
 
 READERS = ("mapping", "rdwr", "rdonly", "open", "other")
 STATES = ("hole", "filled", "hot")
-FEW = 100  # rounds of a cell in `./dev test`
+SHORT = "0.05s"  # for a cell, in `./dev test`
 LONGEST = 7200  # seconds that a cell may take
 
 
@@ -39,7 +39,7 @@ def run_cells(site, volume, options, thin=True):
         if site.stores_calls and not any(text in call for text in site.stores_calls):
             continue
         name = f"{call}-{reader}-{state}"
-        command = [site.stores_beside, a / name, call, reader, state, str(site.stores_rounds or FEW), b / name]
+        command = [site.stores_beside, a / name, call, reader, state, str(site.stores_rounds or SHORT), b / name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
         said = (done.stdout + done.stderr).strip()
         if site.stores_rounds:

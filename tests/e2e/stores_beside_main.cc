@@ -8,6 +8,7 @@
 //   one
 //           that was opened for reading at the beginning), open (a new one each time), other (OTHER, the same file on
 //           another mount, by a held descriptor: the call's bytes at once, the stored ones after msync)
+//   ROUNDS  a number, or how long: 0.1s
 //   STATE   of the page before: hole, filled (written and read through the mapping), hot (the same few pages again and
 //           again, dirty as the last round has left them)
 //
@@ -43,12 +44,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr size_t kPage = 4096;
 constexpr size_t kUnit = 2 * kPage;
-constexpr size_t kStored = 8;       // bytes of a store
-constexpr size_t kMostStores = 32;  // of a round
-constexpr size_t kStoresAt = 256;   // in the page
+constexpr size_t kStored = 8;          // bytes of a store
+constexpr size_t kMostStores = 32;     // of a round
+constexpr size_t kStoresAt = 256;      // in the page
+constexpr uint64_t kEnd = UINT64_MAX;  // instead of a round
 constexpr char kFill = 'o';
 constexpr size_t kLetters = 26;
-constexpr size_t kSpan = 512;  // units, before the file is made anew
+constexpr uint64_t kSpanOfShort = 32;
+constexpr uint64_t kSpan = 512;  // units, before the file is made anew
 
 [[noreturn]] void Die(const char* what) {
   std::perror(what);
@@ -201,9 +204,13 @@ constexpr std::array kCalls{
 
 class Test {
  public:
-  Test(const Call& call, std::string_view reader, std::string_view state, uint64_t rounds)
-      : call_(call), reader_(reader), state_(state), rounds_(rounds) {
-    span_ = state == "hot" ? (call.resizes ? 1 : 4) : std::min<uint64_t>(kSpan, rounds);
+  Test(const Call& call, std::string_view reader, std::string_view state, const std::string& rounds)
+      : call_(call),
+        reader_(reader),
+        state_(state),
+        rounds_(std::strtoull(rounds.c_str(), nullptr, 10)),
+        seconds_(rounds.ends_with('s') ? std::strtod(rounds.c_str(), nullptr) : 0) {
+    span_ = state != "hot" ? (seconds_.count() > 0 ? kSpanOfShort : std::min(kSpan, rounds_)) : call.resizes ? 1 : 4;
   }
 
   void Open(const std::string& path, const char* other) {
@@ -237,7 +244,9 @@ class Test {
   int Run() {
     std::thread writer([this] { Write(); });
     std::thread storer([this] { Store(); });
-    for (uint64_t round = 0; round < rounds_; round++) {
+    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds_);
+    uint64_t round = 0;
+    for (; seconds_.count() > 0 ? Clock::now() < end : round < rounds_; round++) {
       Prepare(round);
       storing_ = true;
       ended_ = 0;
@@ -248,6 +257,8 @@ class Test {
       }
       Verify(round);
     }
+    turn_ = kEnd;
+    turn_.notify_all();
     writer.join();
     storer.join();
     if (!call_.resizes) {
@@ -260,7 +271,7 @@ class Test {
     std::printf(
         "%.*s %.*s %.*s: %llu rounds, %llu stores: lost writes %llu, lost stores %llu, other damage %llu, "
         "not seen by its own caller %llu: %s\n",
-        Part(call_.name), call_.name.data(), Part(reader_), reader_.data(), Part(state_), state_.data(), Long(rounds_),
+        Part(call_.name), call_.name.data(), Part(reader_), reader_.data(), Part(state_), state_.data(), Long(round),
         Long(stores_), Long(lost_writes_), Long(lost_stores_), Long(damage_), Long(early_), Faults() ? "FAULT" : "ok");
     return Faults() != 0 ? 1 : 0;
   }
@@ -317,10 +328,13 @@ class Test {
            "pwrite");
   }
 
-  void Await(uint64_t round) {
-    for (uint64_t turn = 0; (turn = turn_) <= round;) {
+  // False when there is no such round.
+  bool Await(uint64_t round) {
+    uint64_t turn = 0;
+    while ((turn = turn_) <= round) {
       turn_.wait(turn);
     }
+    return turn != kEnd;
   }
 
   void End() {
@@ -335,8 +349,7 @@ class Test {
 
   void Write() {
     std::vector<char> seen(kUnit);
-    for (uint64_t round = 0; round < rounds_; round++) {
-      Await(round);
+    for (uint64_t round = 0; Await(round); round++) {
       const auto begin = Clock::now();
       call_.make(files_, job_);
       took_ = (took_ * 7 + (Clock::now() - begin).count()) / 8;
@@ -357,8 +370,7 @@ class Test {
   // At any moment of the call; in each fourth round again and again until it has ended.
   void Store() {
     std::minstd_rand random(1);
-    for (uint64_t round = 0; round < rounds_; round++) {
-      Await(round);
+    for (uint64_t round = 0; Await(round); round++) {
       Spin(std::chrono::nanoseconds(random() % (static_cast<uint64_t>(took_) * 5 / 4 + 1)));
       char* to = mapped_ + job_.at + call_.stores_at + kStoresAt + (call_.stores_at == 0 ? 0 : 2048);
       made_ = 0;
@@ -447,7 +459,8 @@ class Test {
   const std::string_view reader_;
   const std::string_view state_;
   const uint64_t rounds_;
-  uint64_t span_ = 0;  // units of the file
+  const std::chrono::duration<double> seconds_;  // 0: rounds_ are made
+  uint64_t span_ = 0;                            // units of the file
   std::string path_;
   Files files_;
   int held_ = -1;
@@ -494,7 +507,7 @@ int main(int argc, char** argv) {
       !is_one_of(state, {"hole", "filled", "hot"}) || (reader == "other" && argc < 7)) {
     return Usage();
   }
-  static Test test(*call, reader, state, std::strtoull(argv[5], nullptr, 10));
+  static Test test(*call, reader, state, argv[5]);
   test.Open(argv[1], argc > 6 ? argv[6] : nullptr);
   return test.Run();
 }
