@@ -48,6 +48,7 @@ constexpr size_t kStored = 8;          // bytes of a store
 constexpr size_t kMostStores = 32;     // of a round
 constexpr size_t kStoresAt = 256;      // in the page
 constexpr uint64_t kEnd = UINT64_MAX;  // instead of a round
+constexpr uint64_t kSoon = 200'000;    // nanoseconds
 constexpr char kFill = 'o';
 constexpr size_t kLetters = 26;
 constexpr uint64_t kSpanOfShort = 32;
@@ -371,7 +372,9 @@ class Test {
   void Store() {
     std::minstd_rand random(1);
     for (uint64_t round = 0; Await(round); round++) {
-      Spin(std::chrono::nanoseconds(random() % (static_cast<uint64_t>(took_) * 5 / 4 + 1)));
+      const uint64_t longest =
+          static_cast<uint64_t>(took_) * 5 / 4;  // beside busy CPUs a call takes long without doing much
+      Spin(std::chrono::nanoseconds(random() % (1 + (round % 2 == 0 ? std::min(longest, kSoon) : longest))));
       char* to = mapped_ + job_.at + call_.stores_at + kStoresAt + (call_.stores_at == 0 ? 0 : 2048);
       made_ = 0;
       do {
