@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether linearize.py tells histories that no order explains from those that one does. Needs no mount."""
-from coherence_models import Attributes, Names, Page, Size, Small, Stored
+from coherence_models import Attributes, Names, Page, Replaced, Size, Small, Stored
 from linearize import Call, Failed, linearize, overlapping, shrink, until
 from volume import check
 
@@ -148,3 +148,29 @@ def case_linearize_shrinks(_):
     check([call.process for call in fewer] == [0, 2, 3], f"left: {fewer}")
     check([call.ended for call in until(calls, 5)] == [1, 3, None], "a history until 5")
     check([call.process for call in overlapping(calls[2], calls)] == [], "beside a call")
+
+
+def case_linearize_cut_files(_):
+    """A file that is cut has zeros first where bytes go; afterwards it does not."""
+    def cut(began, ended):
+        return [(kind, (2,), None, began, ended) for kind in ("blank", "cut")]
+
+    file = Small(b"abcd")
+    holds(True, file, *cut(0, 9), ("content", (), b"abcd", 1, 2), ("content", (), b"ab\0\0", 3, 4), ("content", (), b"ab", 5, 6))
+    holds(False, file, *cut(0, 1), ("content", (), b"ab\0\0", 2, 3))
+    holds(False, file, *cut(0, 9), ("content", (), b"a\0\0\0", 1, 2))
+    holds(False, file, ("append", (b"e",), None, 0, 9), ("content", (), b"abcd\0", 1, 2))
+
+
+def case_linearize_replaced(_):
+    """A name that always leads to an inode: no call may fail for it."""
+    name = Replaced(7)
+
+    def replace(inode, began, ended):
+        return "replace", (inode,), None, began, ended
+
+    holds(True, name, replace(8, 0, 5), ("look", (), 7, 1, 2), ("look", (), 8, 6, 7))
+    holds(False, name, replace(8, 0, 1), ("look", (), 7, 2, 3))
+    holds(True, name, replace(8, 0, 1), ("use", ("chmod",), None, 2, 3))
+    holds(False, name, replace(8, 0, 5), ("use", ("chmod",), Failed("ENOENT"), 2, 3))
+    holds(False, name, replace(8, 0, 5), ("look", (), Failed("ENOENT"), 2, 3))

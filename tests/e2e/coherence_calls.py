@@ -9,7 +9,7 @@ import os
 import random
 import time
 
-from coherence_models import Attributes, Born, Names, Page, Size, Small, Stored
+from coherence_models import Attributes, Born, Names, Page, Replaced, Size, Small, Stored
 from linearize import Call, Failed
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -22,6 +22,9 @@ CUTS = (0, 777, 2049, 3001)  # where the parts of a page begin, in each of which
 NAMES = [f"{directory}/{name}" for directory in ("d", "e") for name in "xyz"]
 BORN = 100  # files that are made in an episode
 BORN_TIME = 4_000_000  # ns for each: all look at it while it is made
+GROWN = 12  # files that grow and are cut behind descriptors that stay open for reading; few calls each, so they are cached
+GROWN_TIME = 8_000_000  # ns for each: all look at it then
+KEPT = ("x", "y")  # names that are there all the time, of one file after another
 DUE = {errno.ENOENT, errno.EEXIST}
 
 # How often; the names of methods of Caller.
@@ -30,6 +33,8 @@ WEIGHTS = {"write": 14, "read": 14, "zero": 2, "load": 5, "store": 4, "write_wor
            "extend": 5, "cut_big": 2, "put_big": 3, "big_size": 8,
            "set_time": 3, "set_mode": 3, "set_label": 3, "drop_label": 3, "get_attributes": 5, "get_label": 6,
            "create": 8, "open_there": 4, "unlink": 8, "rename": 8, "exchange": 3, "link": 5, "look": 12, "listing": 8,
+           "grow": 7, "shrink": 3, "rewrite": 2, "held_content": 18, "held_size": 3,
+           "replace": 6, "look_kept": 6, "open_kept": 6, "use_kept": 12,
            "bear": 8, "weigh": 12, "taste": 6,
            "open_again": 2}
 MAPPINGS = ("load", "store")
@@ -46,7 +51,7 @@ Run = collections.namedtuple("Run", ("calls", "stopped"))
 
 def prepare(root):
     """The objects of an episode: {name: model}. All values are 0 at first."""
-    for directory in ("d", "e", "born"):
+    for directory in ("d", "e", "born", "grown", "kept"):
         os.mkdir(os.path.join(root, directory))
     for name, size in (("data", PAGES * PAGE), ("stored", PAGES * PAGE), ("small", 0), ("big", 0), ("facts", 0)):
         with open(os.path.join(root, name), "xb", buffering=0) as file:
@@ -60,6 +65,13 @@ def prepare(root):
         models[f"data {page}"] = Page([0] * len(CUTS))
         models[f"stored {page}"] = Stored([0])
     models.update((f"born/{number}", Born()) for number in range(BORN))
+    for number in range(GROWN):
+        models[f"grown/{number}"] = Small()
+        os.mknod(os.path.join(root, f"grown/{number}"))
+    for name in KEPT:
+        path = os.path.join(root, "kept", name)
+        os.mknod(path)
+        models[f"kept/{name}"] = Replaced(os.stat(path).st_ino)
     return models
 
 
@@ -110,6 +122,7 @@ class Caller:
         self.stopped = None
         self.number = 0
         self.files, self.mappings, self.created = {}, {}, collections.deque(maxlen=3)
+        self.held = {}  # (name, flags): a descriptor that stays open to the end
         self.open_all()
 
     def path(self, name):
@@ -133,6 +146,9 @@ class Caller:
 
     def close(self):
         self.close_all()
+        for fd in self.held.values():
+            with contextlib.suppress(OSError):
+                os.close(fd)
         for fd, _ in self.created:
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -323,6 +339,91 @@ class Caller:
 
         name = self.born()
         self.make([(name, "content", (), lambda data: data)], content, self.path(name))
+
+    # --- files that change behind descriptors that were opened before and stay open ---
+
+    @staticmethod
+    def grown():
+        return f"grown/{time.monotonic_ns() // GROWN_TIME % GROWN}"
+
+    def hold(self, name, flags):
+        if (name, flags) not in self.held:
+            self.held[name, flags] = os.open(self.path(name), flags)
+        return self.held[name, flags]
+
+    def grow(self):
+        name, data = self.grown(), self.record()
+        self.make([(name, "append", (data,), None)], os.write, self.hold(name, os.O_WRONLY | os.O_APPEND), data)
+
+    @staticmethod
+    def note_cut(name, size):
+        return [(name, kind, (size,), None) for kind in ("blank", "cut")]
+
+    def shrink(self):
+        """Or makes it longer."""
+        name, size = self.grown(), self.random.choice((0, self.random.randrange(60), self.random.randrange(300)))
+        self.make(self.note_cut(name, size), os.ftruncate, self.hold(name, os.O_WRONLY), size)
+
+    def rewrite(self):
+        name, data = self.grown(), self.record()
+        fd = self.make(self.note_cut(name, 0), os.open, self.path(name), os.O_WRONLY | os.O_TRUNC | os.O_APPEND)
+        if fd is not None:
+            self.make([(name, "append", (data,), None)], os.write, fd, data)
+            os.close(fd)
+
+    def held_content(self):
+        name = self.grown()
+        self.make([(name, "content", (), lambda data: data)], os.pread, self.hold(name, os.O_RDONLY), PAGE, 0)
+
+    def held_size(self):
+        name = self.grown()
+        self.make([(name, "size", (), lambda st: st.st_size)], os.fstat, self.hold(name, os.O_RDONLY))
+
+    # --- names that lead to one file after another, and always to one ---
+
+    def kept(self):
+        return f"kept/{self.random.choice(KEPT)}"
+
+    def replace(self):
+        name, new = self.kept(), self.path(f"kept/new{self.value()}")
+        fd = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        inode = os.fstat(fd).st_ino
+        os.close(fd)
+        self.make([(name, "replace", (inode,), None)], os.rename, new, self.path(name))
+
+    def look_kept(self):
+        name = self.kept()
+        self.make([(name, "look", (), lambda st: st.st_ino)], os.stat, self.path(name))
+
+    def open_kept(self):
+        name = self.kept()
+        fd = self.make([(name, "look", (), lambda fd: os.fstat(fd).st_ino)], os.open, self.path(name),
+                       self.random.choice((os.O_RDONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC)))
+        if fd is not None:
+            os.close(fd)
+
+    @staticmethod
+    def link_again(path, other):
+        """Linux looks the file up first; if it has no name any more by then, it fails with ENOENT, on any file system. A mount
+        may take the former file for the name's until the rename returns."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError):
+                return os.link(path, other)
+        return os.link(path, other)
+
+    def use_kept(self):
+        name = self.kept()
+        path, other = self.path(name), self.path(f"kept/link{self.value()}")
+        call = self.random.choice((
+            (os.chmod, path, 0o600), (os.truncate, path, 10), (os.access, path, os.R_OK), (os.utime, path),
+            (os.chown, path, 0, 0), (os.setxattr, path, "user.kept", b"1"),
+            (self.or_no_data, None, os.getxattr, path, "user.kept"), (os.listxattr, path), (self.link_again, path, other)))
+        what = next(word for word in call if callable(word) and word is not self.or_no_data).__name__
+        self.make([(name, "use", (what,), lambda _: None)], *call)
+        if what == "link_again":
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(other)
 
     # --- attributes ---
 

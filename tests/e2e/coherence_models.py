@@ -80,7 +80,8 @@ class Small(Model):
     """A file of less than a page: its bytes.
 
     append(bytes), cut(size), put(offset, bytes) -> None; content() -> bytes; size() -> bytes' number. A put across the
-    end is two changes, as on other file systems: put_inside(offset, bytes) of what is there, and then the rest."""
+    end is two changes, as on other file systems: put_inside(offset, bytes) of what is there, and then the rest. A cut that
+    readers with a cache look at is two, too: blank(size), zeros in place of what goes, and then the size."""
     READS = CACHED = ("content", "size")  # a read looks where the file ends, and then takes the bytes
 
     def __init__(self, content=b""):
@@ -95,6 +96,8 @@ class Small(Model):
             return state + call.arguments[0]
         if call.name == "cut":
             return state[:call.arguments[0]].ljust(call.arguments[0], b"\0")
+        if call.name == "blank":
+            return state[:call.arguments[0]].ljust(len(state), b"\0")
         offset, data = call.arguments
         after = state[:offset].ljust(offset, b"\0") + data + state[offset + len(data):]
         return after[:len(state)] if call.name == "put_inside" else after
@@ -114,6 +117,22 @@ class Born(Model):
             return call.arguments[0] if state == b"" else REFUSED
         there = Failed("ENOENT") if state is None else state if call.name == "content" else len(state)
         return state if call.result == there else REFUSED
+
+
+class Replaced(Model):
+    """A name that leads to one inode after another, and always to one: replace(inode) -> None; look() -> inode; use(what)
+    -> None, of a call that takes the name and cannot fail."""
+    READS = CACHED = ("look", "use")
+
+    def __init__(self, inode):
+        self.initial = inode
+
+    def step(self, state, call):
+        if isinstance(call.result, Failed):
+            return REFUSED
+        if call.name == "replace":
+            return call.arguments[0]
+        return state if call.name == "use" or call.result == state else REFUSED
 
 
 class Size(Model):

@@ -156,6 +156,10 @@ class Generator:
     def for_map_cut(self):
         return self.slot(), self.place(), self.letter(), self.place()
 
+    def for_beside(self):
+        kind = self.random.choice(("pwrite", "pwrite", "pwrite", "ftruncate", "punch", "zero", "allocate", "copy", "copy"))
+        return self.slot(), kind, self.slot(), self.place(), max(self.length(), 1), self.letter(), self.random.random() < 0.5
+
     def for_map_read(self):
         return (self.slot(),)
 
@@ -311,7 +315,7 @@ class Generator:
 WEIGHTS = {"open": 30, "close": 5, "read": 4, "pread": 6, "write": 8, "pwrite": 10, "pwritev": 5, "preadv": 2,
            "lseek": 3, "seek_sparse": 4, "setfl": 4, "map_cut": 3, "open_at": 3, "unlink_at": 3, "rename_at": 4,
            "list_at": 3, "futimens": 2, "fgetxattr": 1, "flistxattr": 2, "fremovexattr": 1,
-           "ftruncate": 6, "truncate": 4, "fallocate": 8, "copy": 5, "fsync": 1, "map": 4, "map_read": 2, "publish": 4,
+           "ftruncate": 6, "truncate": 4, "fallocate": 8, "copy": 5, "fsync": 1, "map": 4, "beside": 8, "map_read": 2, "publish": 4,
            "mkdir": 10, "mkdir_at": 3, "rmdir": 6, "unlink": 10, "rename": 22, "link": 8, "symlink": 6, "readlink": 2,
            "mknod": 8, "list": 3, "seek_directory": 3, "chmod": 10, "fchmod": 4, "chown": 8, "fchown": 3, "utimens": 6,
            "access": 4, "stat": 3, "fstat": 2, "statx": 2, "setxattr": 10, "setacl": 10, "getxattr": 4, "getxattr_short": 2,

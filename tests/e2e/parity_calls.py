@@ -9,6 +9,8 @@ import mmap
 import os
 import stat
 import struct
+import threading
+import time
 import zlib
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -20,6 +22,7 @@ FALLOC_PUNCH_HOLE = 2
 OLD = 1_500_000_000 * 10 ** 9  # times before it were set by a call and are compared as they are
 SLOTS = 5
 PAGE = 4096
+STORED = 64  # bytes that are stored beside a call
 # Who makes a call: user, group, other groups; "fs": by setfsuid, which leaves what is no file's capability.
 CALLERS = {
     "root": None,
@@ -109,6 +112,27 @@ def facts_of(fd):
         return facts(os.fstat(fd))
     except OSError as error:
         return errno.errorcode[error.errno]
+
+
+class Storing:
+    """A thread that stores a letter to each byte of a range of a mapping, one by one; it has ended with the context."""
+
+    def __init__(self, memory, first, last, letter):
+        self.begun = threading.Event()
+        self.thread = threading.Thread(target=self.store, args=(memory, range(first, last), letter[0]))
+
+    def store(self, memory, places, letter):
+        self.begun.set()
+        for place in places:
+            memory[place] = letter
+            time.sleep(0)  # lets the other thread run
+
+    def __enter__(self):
+        self.thread.start()
+        self.begun.wait()
+
+    def __exit__(self, *_):
+        self.thread.join()
 
 
 class Calls:
@@ -215,11 +239,15 @@ class Calls:
             self.vague.add(st.st_ino)
 
     def copy(self, source, at, target, to, length, flags):
-        places = ctypes.c_long(at), ctypes.c_long(to)
-        count = libc("copy_file_range", self.fd(source), ctypes.byref(places[0]), self.fd(target),
-                     ctypes.byref(places[1]), ctypes.c_size_t(length), flags)
+        places, done = (ctypes.c_long(at), ctypes.c_long(to)), 0
+        while True:  # one to a part of a page of a file that may be mapped may end at the page's border
+            count = libc("copy_file_range", self.fd(source), ctypes.byref(places[0]), self.fd(target),
+                         ctypes.byref(places[1]), ctypes.c_size_t(length - done), flags)
+            done += count
+            if count == 0 or done == length:
+                break
         self.vague.add(os.fstat(self.fd(target)).st_ino)
-        return count, places[0].value - at, places[1].value - to
+        return done, places[0].value - at, places[1].value - to
 
     def fsync(self, slot, data_only):
         (os.fdatasync if data_only else os.fsync)(self.fd(slot))
@@ -247,6 +275,38 @@ class Calls:
         seen = brief(memory[:]), brief(os.pread(fd, length, 0))
         memory.close()
         return seen
+
+    def beside(self, slot, kind, source, offset, length, letter, after):
+        """Makes a call that changes bytes from `offset` on while a thread stores through a mapping to the bytes before it,
+        or after what it changes; what the call returned, and what read and the mapping say then."""
+        fd = self.fd(slot)
+        if kind == "copy" and os.fstat(fd).st_ino == os.fstat(self.fd(source)).st_ino:
+            raise OSError(errno.EINVAL, "a copy within a file could read what is stored")
+        memory = mmap.mmap(fd, 0)
+        size = len(memory)
+        begin = size if kind == "pwrite" and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND else offset
+        end = size if kind == "ftruncate" else begin + length
+        after = after and kind != "ftruncate"  # there is nothing after what that changes
+        first = end if after else max(begin - STORED, 0)
+        last = min(end + STORED if after else begin, size)
+        with Storing(memory, first, last, letter.upper()):
+            try:
+                result = self.BESIDE[kind](self, slot, source, offset, length, letter)
+            except OSError as error:
+                result = errno.errorcode[error.errno]
+        stored = bytes(memory[first:last])
+        memory.flush()
+        memory.close()
+        return result, stored, brief(os.pread(fd, os.fstat(fd).st_size, 0))
+
+    BESIDE = {
+        "pwrite": lambda self, slot, _, offset, length, letter: self.pwrite(slot, letter, length, offset),
+        "ftruncate": lambda self, slot, _, offset, *__: self.ftruncate(slot, offset),
+        "punch": lambda self, slot, _, offset, length, __: self.fallocate(slot, 3, offset, length),
+        "zero": lambda self, slot, _, offset, length, __: self.fallocate(slot, 0x10, offset, length),
+        "allocate": lambda self, slot, _, offset, length, __: self.fallocate(slot, 0, offset, length),
+        "copy": lambda self, slot, source, offset, length, _: self.copy(source, 0, slot, offset, length, 0),
+    }
 
     def map_read(self, slot):
         memory = mmap.mmap(self.fd(slot), 0, prot=mmap.PROT_READ)

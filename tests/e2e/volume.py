@@ -326,6 +326,8 @@ class Site:
         self.file_bench = os.path.join(build, "benchmarks", "file_bench")
         self.fio_engine = os.path.join(build, "benchmarks", "fio", "libtermfs_fio.so")
         self.set_features = os.path.join(build, "tests", "e2e", "set_features")
+        self.stores_beside = os.path.join(build, "tests", "e2e", "stores_beside")
+        self.told_changes = os.path.join(build, "tests", "e2e", "told_changes")
         self.scratch = scratch
         self.quick = quick
         self.parity_seconds = 15
@@ -335,6 +337,8 @@ class Site:
         self.coherence_seed = None
         self.coherence_all = False
         self.new_coherence_seed = new_seed
+        self.stores_rounds, self.stores_calls = None, None
+        self.told_files = None
         self.network = None  # an address of this host at which volumes are served and mounted; None: not over a network
         self.fuse = fuse  # what mounts get their requests over: io_uring or device
         self.volumes = []
