@@ -239,15 +239,11 @@ class Calls:
             self.vague.add(st.st_ino)
 
     def copy(self, source, at, target, to, length, flags):
-        places, done = (ctypes.c_long(at), ctypes.c_long(to)), 0
-        while True:  # one to a part of a page of a file that may be mapped may end at the page's border
-            count = libc("copy_file_range", self.fd(source), ctypes.byref(places[0]), self.fd(target),
-                         ctypes.byref(places[1]), ctypes.c_size_t(length - done), flags)
-            done += count
-            if count == 0 or done == length:
-                break
+        places = ctypes.c_long(at), ctypes.c_long(to)
+        count = libc("copy_file_range", self.fd(source), ctypes.byref(places[0]), self.fd(target),
+                     ctypes.byref(places[1]), ctypes.c_size_t(length), flags)
         self.vague.add(os.fstat(self.fd(target)).st_ino)
-        return done, places[0].value - at, places[1].value - to
+        return count, places[0].value - at, places[1].value - to
 
     def fsync(self, slot, data_only):
         (os.fdatasync if data_only else os.fsync)(self.fd(slot))
