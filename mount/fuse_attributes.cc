@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/page.h"
 #include "mount/convert.h"
 #include "mount/errno.h"
@@ -18,7 +20,8 @@
 namespace termfs::mount {
 namespace {
 
-constexpr int kMostRounds = 16;     // of asking for attributes of a file that others change all the time
+constexpr int kMostRounds = 256;  // of asking for attributes of a file that others change all the time
+constexpr std::chrono::microseconds kLookAgain{50};
 constexpr int kMostGroups = 65536;  // that Linux lets a thread be in
 
 // Of an inode that the kernel knows, with the time for which it may keep them.
@@ -134,6 +137,8 @@ void LetPagesGo(FrontEnd& front, const fuse_file_info* info) {
 // afterwards.
 Known AskForReader(FrontEnd& front, fuse_ino_t ino) {
   KernelCacheNotifier& cache = front.cache();
+  const uint32_t reader = FuseServer::request().caller;
+  cache.sizes().Asks(ino, reader, std::chrono::steady_clock::now());
   for (int round = 0;; ++round) {
     const uint64_t notifications = cache.sizes().notifications(ino);
     Known known = Ask(front, ino);
@@ -141,12 +146,13 @@ Known AskForReader(FrontEnd& front, fuse_ino_t ino) {
       return known;
     }
     const uint64_t size = known.attributes->size;
-    const auto next = cache.sizes().Show(ino, size, notifications, std::chrono::steady_clock::now());
-    if (next == ReaderSizes::Next::kStore) {
+    const auto next = cache.sizes().Show(ino, size, notifications, reader, std::chrono::steady_clock::now());
+    if (next == ReaderSizes::Next::kStore || round == kMostRounds) {
       FuseServer::Wait wait;
-      if (wait.Prepare().ok()) {
-        cache.StoreSize(ino, size);
+      if (const Status prepared = wait.Prepare(); !prepared.ok()) {
+        LOG_DEBUG("a thread waits for a page: {}", prepared.ToString());
       }
+      cache.StoreSize(ino, size);
       known.keep = FrontEnd::Keep(&*known.attributes).attributes;
     }
     if (known.keep == 0) {
@@ -155,6 +161,7 @@ Known AskForReader(FrontEnd& front, fuse_ino_t ino) {
     if (next != ReaderSizes::Next::kAskAgain || round == kMostRounds) {
       return known;
     }
+    std::this_thread::sleep_for(kLookAgain);  // the kernel is being notified
   }
 }
 

@@ -102,6 +102,8 @@ void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_
   Reply(request, status.ok() ? front.KeepFile(FileOf(info)) : status);
 }
 
+constexpr uint64_t kLongCopy = 8U << 20;  // of which the server may copy a part first
+
 // The kernel drops the pages that a copy has touched, with what was stored to other bytes of them meanwhile. So of a
 // file that may be mapped only whole pages are copied, or what no bytes of the file surround; the kernel copies the
 // rest by reading and writing. How many bytes; EOPNOTSUPP: none.
@@ -111,14 +113,13 @@ Result<uint64_t> ToCopyByPages(fs::client::FileSystem& file_system, fuse_ino_t t
     return length;
   }
   ASSIGN_OR_RETURN(const fs::Attributes file, file_system.GetAttributes(FrontEnd::lane(), target));
-  const uint64_t first = RoundDownToPage(offset);
   const uint64_t end = offset + length;
-  if (first != offset && first < file.size) {
-    return Status::Error(EOPNOTSUPP, "a copy into a part of a page that may be mapped");
+  const bool whole_first = RoundDownToPage(offset) == offset || RoundDownToPage(offset) >= file.size;
+  const bool whole_last = RoundDownToPage(end) == end || end >= file.size;
+  if (whole_first && (whole_last || length >= kLongCopy)) {
+    return whole_last ? length : RoundDownToPage(end) - offset;
   }
-  const uint64_t whole = end >= file.size ? end : RoundDownToPage(end);
-  return whole > offset ? Result<uint64_t>(whole - offset)
-                        : Status::Error(EOPNOTSUPP, "a copy into a part of a page that may be mapped");
+  return Status::Error(EOPNOTSUPP, "a copy into a part of a page that may be mapped");
 }
 
 void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, fuse_ino_t target, off_t target_offset,

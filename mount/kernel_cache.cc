@@ -390,6 +390,7 @@ void KernelCacheNotifier::NotifyPages(fuse_session* session, const Pages& pages)
   BeginNotification(pages.ino);
   const int error =
       fuse_lowlevel_notify_inval_inode(session, pages.ino, static_cast<off_t>(offset), static_cast<off_t>(length));
+  sizes_.EndNotification(pages.ino);
   if (!Expected(error)) {
     LOG_WARNING("the kernel did not drop its pages of inode {}: {}", pages.ino, std::strerror(-error));
   }
@@ -398,6 +399,7 @@ void KernelCacheNotifier::NotifyPages(fuse_session* session, const Pages& pages)
 int KernelCacheNotifier::NotifyAttributes(fuse_session* session, uint64_t ino) {
   BeginNotification(ino);
   const int error = fuse_lowlevel_notify_inval_inode(session, ino, -1, 0);  // negative: no pages
+  sizes_.EndNotification(ino);
   if (!Expected(error)) {
     LOG_WARNING("the kernel did not drop the attributes of inode {}: {}", ino, std::strerror(-error));
   }

@@ -7,7 +7,9 @@ namespace termfs::mount {
 
 ReaderSizes::Shown& ReaderSizes::Find(Place& place, uint64_t ino, TimePoint now) {
   if (now >= place.swept + kOnTheWay) {
-    std::erase_if(place.shown, [&](const auto& shown) { return now >= shown.second.last + kOnTheWay; });
+    std::erase_if(place.shown, [&](const auto& shown) {
+      return shown.second.notifying == 0 && now >= shown.second.last + kOnTheWay;
+    });
     place.swept = now;
   }
   any_.store(true, std::memory_order_relaxed);
@@ -28,9 +30,17 @@ ReaderSizes::TimePoint ReaderSizes::BeginNotification(uint64_t ino, TimePoint no
     return shown.settles;
   }
   ++shown.notifications;
-  shown.last = now;
+  ++shown.notifying;
+  shown.begun = shown.last = now;
   shown.settling = kUnknown;
+  shown.readers.clear();
   return now;
+}
+
+void ReaderSizes::EndNotification(uint64_t ino) {
+  Place& place = PlaceOf(ino);
+  MutexLock lock(place.mutex);
+  --place.shown.at(ino).notifying;
 }
 
 uint64_t ReaderSizes::notifications(uint64_t ino) {
@@ -40,24 +50,31 @@ uint64_t ReaderSizes::notifications(uint64_t ino) {
   return found != place.shown.end() ? found->second.notifications : 0;
 }
 
-ReaderSizes::Next ReaderSizes::Show(uint64_t ino, uint64_t size, uint64_t notifications, TimePoint now) {
+ReaderSizes::Next ReaderSizes::Show(uint64_t ino, uint64_t size, uint64_t notifications, uint32_t reader,
+                                    TimePoint now) {
   Place& place = PlaceOf(ino);
   MutexLock lock(place.mutex);
   const auto found = place.shown.find(ino);
-  const uint64_t known = found != place.shown.end() ? found->second.notifications : 0;
-  if (known != notifications) {
+  if (found == place.shown.end()) {
+    return notifications == 0 ? Next::kAnswer : Next::kAskAgain;
+  }
+  Shown& shown = found->second;
+  if (shown.notifications != notifications || (shown.notifying > 0 && now < shown.begun + kNotifying)) {
     return Next::kAskAgain;
   }
-  return found != place.shown.end() && Decide(found->second, size, now) ? Next::kStore : Next::kAnswer;
+  return Decide(shown, size, reader, now) ? Next::kStore : Next::kAnswer;
 }
 
-bool ReaderSizes::Decide(Shown& shown, uint64_t size, TimePoint now) {
+bool ReaderSizes::Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now) {
   if (now >= shown.last + kOnTheWay) {
     return false;
   }
-  if (size < shown.most && size != shown.settling) {
+  if (size < shown.most) {
     shown.settling = size;
     shown.settles = now + kSettling;
+    if (std::find(shown.readers.begin(), shown.readers.end(), reader) == shown.readers.end()) {
+      shown.readers.push_back(reader);
+    }
   }
   const bool stores = shown.least_since != shown.notifications || size > shown.least;
   shown.least_since = shown.notifications;
@@ -66,6 +83,23 @@ bool ReaderSizes::Decide(Shown& shown, uint64_t size, TimePoint now) {
     shown.most = size;
   }
   return stores && size > 0;
+}
+
+void ReaderSizes::Asks(uint64_t ino, uint32_t reader, TimePoint now) {
+  if (!any_.load(std::memory_order_relaxed)) {
+    return;
+  }
+  Place& place = PlaceOf(ino);
+  MutexLock lock(place.mutex);
+  const auto found = place.shown.find(ino);
+  if (found == place.shown.end() || std::erase(found->second.readers, reader) == 0) {
+    return;
+  }
+  Shown& shown = found->second;
+  if (shown.readers.empty() && now < shown.settles) {
+    shown.settles = now;
+    shown.most = shown.settling;
+  }
 }
 
 void ReaderSizes::HasRead(uint64_t ino, TimePoint now) {
@@ -77,7 +111,6 @@ void ReaderSizes::HasRead(uint64_t ino, TimePoint now) {
   const auto found = place.shown.find(ino);
   if (found != place.shown.end() && now < found->second.settles) {
     found->second.settles = std::min(found->second.settles, now + kTakesOver);
-    found->second.most = found->second.settling;
   }
 }
 

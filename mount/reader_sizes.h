@@ -6,7 +6,8 @@
 //
 //   a greater size   is stored in the kernel before the reply is sent (kStore); nothing can overtake that
 //   a smaller one    cannot be stored. The kernel finds it by the short read that follows, which it drops as well if it
-//                    is notified meanwhile: so notifications of the inode wait for that read, for at most kSettling
+//                    is notified meanwhile: so notifications of the inode wait until that reader asks again, which it
+//                    does when its read is over; for at most kSettling, or kTakesOver after the short read was answered
 //
 // Only for inodes that the kernel was lately notified of: of others it drops nothing.
 //
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <limits>
 #include <unordered_map>
+#include <vector>
 
 #include "base/mutex.h"
 
@@ -30,15 +32,18 @@ class ReaderSizes {
   // How long a request or a reply may be on its way between the kernel and here.
   static constexpr std::chrono::seconds kOnTheWay{15};
   static constexpr std::chrono::milliseconds kSettling{100};
+  // How long a notification may take to reach the kernel; it may take longer to come back.
+  static constexpr std::chrono::milliseconds kNotifying{50};
   // From the answer of a read until the kernel has taken it over.
-  static constexpr std::chrono::milliseconds kTakesOver{2};
+  static constexpr std::chrono::milliseconds kTakesOver{5};
   static constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
 
   // The kernel may drop replies about the inode from now on.
   void Unsure(uint64_t ino, TimePoint now);
 
-  // Until when a notification of the inode is to wait; else it is counted, and may be sent.
+  // Until when a notification of the inode is to wait; else it is counted, and may be sent. Then EndNotification.
   TimePoint BeginNotification(uint64_t ino, TimePoint now);
+  void EndNotification(uint64_t ino);
   // How many there were. Asked before the server is asked for the attributes that Show is called with.
   uint64_t notifications(uint64_t ino);
 
@@ -47,8 +52,10 @@ class ReaderSizes {
     kStore,     // the size in the kernel, and answer then
     kAskAgain,  // the server: the inode was notified meanwhile
   };
-  // A reader's question is about to be answered with `size`.
-  Next Show(uint64_t ino, uint64_t size, uint64_t notifications, TimePoint now);
+  // The question of a reader (a thread, 0: unknown) is about to be answered with `size`.
+  Next Show(uint64_t ino, uint64_t size, uint64_t notifications, uint32_t reader, TimePoint now);
+  // A reader asks; so what it has read before is over.
+  void Asks(uint64_t ino, uint32_t reader, TimePoint now);
   // A read of the inode for the page cache is about to be answered.
   void HasRead(uint64_t ino, TimePoint now);
   // The kernel may have heard of another size otherwise.
@@ -57,12 +64,15 @@ class ReaderSizes {
  private:
   struct Shown {
     uint64_t notifications = 0;
-    TimePoint last{};    // that replies may be dropped since
-    uint64_t least = 0;  // the kernel believes in no smaller size, since so many notifications
+    unsigned notifying = 0;  // the kernel may hear of it at any moment
+    TimePoint begun{};       // the last of them
+    TimePoint last{};        // that replies may be dropped since
+    uint64_t least = 0;      // the kernel believes in no smaller size, since so many notifications
     uint64_t least_since = 0;
     uint64_t most = kUnknown;      // nor in a greater
     uint64_t settling = kUnknown;  // to what, if it is
     TimePoint settles{};
+    std::vector<uint32_t> readers{};  // that it settles for
   };
   struct Place {
     Mutex mutex;
@@ -72,7 +82,7 @@ class ReaderSizes {
   Place& PlaceOf(uint64_t ino) { return places_[ino % places_.size()]; }
   Shown& Find(Place& place, uint64_t ino, TimePoint now) REQUIRES(place.mutex);
   // Whether the size is to be stored.
-  static bool Decide(Shown& shown, uint64_t size, TimePoint now);
+  static bool Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now);
 
   std::array<Place, 64> places_;
   std::atomic<bool> any_{false};  // has ever been notified of: relaxed, a hint

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mount/reader_sizes.h"
+
+#include <gtest/gtest.h>
+
+namespace termfs::mount {
+namespace {
+
+using Next = ReaderSizes::Next;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr uint64_t kIno = 7;
+
+struct Kernel {
+  ReaderSizes sizes;
+  ReaderSizes::TimePoint now{seconds(1000)};
+  void Notify() {
+    ASSERT_EQ(sizes.BeginNotification(kIno, now), now);
+    sizes.EndNotification(kIno);
+  }
+  Next Show(uint64_t size, uint32_t reader = 1) {
+    return sizes.Show(kIno, size, sizes.notifications(kIno), reader, now);
+  }
+  void Asks(uint32_t reader = 1) { sizes.Asks(kIno, reader, now); }
+};
+
+}  // namespace
+
+TEST(ReaderSizes, Show_OfAnInodeThatWasNotNotified_IsAnswered) {
+  Kernel kernel;
+  EXPECT_EQ(kernel.Show(100), Next::kAnswer);
+}
+
+TEST(ReaderSizes, Show_AfterANotification_IsStoredOnce) {
+  Kernel kernel;
+  kernel.Notify();
+  EXPECT_EQ(kernel.Show(100), Next::kStore);
+  EXPECT_EQ(kernel.Show(100), Next::kAnswer);
+  EXPECT_EQ(kernel.Show(101), Next::kStore);
+  EXPECT_EQ(kernel.sizes.BeginNotification(kIno + 64, kernel.now), kernel.now) << "another inode";
+  kernel.now += ReaderSizes::kSettling;
+  kernel.Notify();
+  EXPECT_EQ(kernel.Show(101), Next::kStore) << "it may have been dropped";
+}
+
+TEST(ReaderSizes, Show_OfAnEmptyFile_IsNotStored) {
+  Kernel kernel;
+  kernel.Notify();
+  EXPECT_EQ(kernel.Show(0), Next::kAnswer);
+}
+
+TEST(ReaderSizes, Show_AskedBeforeANotification_IsAskedAgain) {
+  Kernel kernel;
+  kernel.Notify();
+  const uint64_t before = kernel.sizes.notifications(kIno);
+  EXPECT_EQ(kernel.Show(100), Next::kStore);
+  kernel.Asks();
+  kernel.Notify();
+  EXPECT_EQ(kernel.sizes.Show(kIno, 100, before, 1, kernel.now), Next::kAskAgain);
+  EXPECT_EQ(kernel.Show(100), Next::kStore);
+}
+
+TEST(ReaderSizes, Show_WhileTheKernelIsBeingNotified_IsAskedAgain) {
+  Kernel kernel;
+  ASSERT_EQ(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
+  EXPECT_EQ(kernel.Show(100), Next::kAskAgain);
+  kernel.now += ReaderSizes::kNotifying;
+  EXPECT_EQ(kernel.Show(100), Next::kStore) << "it waits for a page, and has heard of it";
+  kernel.sizes.EndNotification(kIno);
+}
+
+TEST(ReaderSizes, Show_LongAfterTheLastNotification_IsAnswered) {
+  Kernel kernel;
+  kernel.Notify();
+  kernel.now += ReaderSizes::kOnTheWay;
+  EXPECT_EQ(kernel.Show(100), Next::kAnswer);
+}
+
+TEST(ReaderSizes, Show_AfterAnUnsureAnswer_IsStored) {
+  Kernel kernel;
+  kernel.sizes.Unsure(kIno, kernel.now);
+  EXPECT_EQ(kernel.Show(100), Next::kStore);
+}
+
+TEST(ReaderSizes, BeginNotification_AfterASmallerSize_WaitsForTheRead) {
+  Kernel kernel;
+  kernel.Notify();
+  EXPECT_EQ(kernel.Show(100), Next::kStore);  // the kernel may have believed in more
+  EXPECT_EQ(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now + ReaderSizes::kSettling);
+  kernel.sizes.HasRead(kIno, kernel.now);
+  EXPECT_EQ(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now + ReaderSizes::kTakesOver);
+  kernel.Asks(2);
+  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now) << "another reader";
+  kernel.Asks();
+  kernel.Notify();
+  EXPECT_EQ(kernel.Show(150), Next::kStore);
+  kernel.Notify();  // growth is stored, and waits for nothing
+  EXPECT_EQ(kernel.Show(50), Next::kStore);
+  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
+}
+
+TEST(ReaderSizes, BeginNotification_WithoutARead_WaitsForABoundedTime) {
+  Kernel kernel;
+  kernel.Notify();
+  kernel.Show(100);
+  kernel.now += ReaderSizes::kSettling;
+  kernel.Notify();
+  kernel.Show(100);
+  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now) << "it may believe in more still";
+}
+
+TEST(ReaderSizes, BeginNotification_AfterASmallerSize_WaitsForEachReader) {
+  Kernel kernel;
+  kernel.Notify();
+  kernel.Show(100, 1);
+  kernel.Show(100, 2);
+  kernel.Asks(1);
+  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
+  kernel.Asks(2);
+  kernel.Notify();
+  kernel.Show(100, 1);
+  kernel.Notify();  // nothing smaller
+}
+
+TEST(ReaderSizes, Forget_MakesTheSizeUnknown) {
+  Kernel kernel;
+  kernel.Notify();
+  kernel.Show(100);
+  kernel.Asks();
+  kernel.Notify();
+  kernel.Show(100);
+  kernel.Notify();
+  kernel.sizes.Forget(kIno);
+  kernel.Show(100);
+  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
+}
+
+}  // namespace termfs::mount
