@@ -102,25 +102,43 @@ void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_
   Reply(request, status.ok() ? front.KeepFile(FileOf(info)) : status);
 }
 
-constexpr uint64_t kLongCopy = 8U << 20;  // of which the server may copy a part first
+constexpr uint64_t kLongCopy = 8U << 20;
 
-// The kernel drops the pages that a copy has touched, with what was stored to other bytes of them meanwhile. So of a
-// file that may be mapped only whole pages are copied, or what no bytes of the file surround; the kernel copies the
-// rest by reading and writing. How many bytes; EOPNOTSUPP: none.
-Result<uint64_t> ToCopyByPages(fs::client::FileSystem& file_system, fuse_ino_t target, const fuse_file_info* info,
-                               uint64_t offset, uint64_t length) {
-  if (!file_system.MayBeMapped(FileOf(info))) {
-    return length;
-  }
-  ASSIGN_OR_RETURN(const fs::Attributes file, file_system.GetAttributes(FrontEnd::lane(), target));
-  const uint64_t end = offset + length;
-  const bool whole_first = RoundDownToPage(offset) == offset || RoundDownToPage(offset) >= file.size;
-  const bool whole_last = RoundDownToPage(end) == end || end >= file.size;
-  if (whole_first && (whole_last || length >= kLongCopy)) {
+// After a copy the kernel drops the pages that it has touched, with what was stored to other bytes of them meanwhile.
+// So a copy into parts of pages that may be mapped is refused (EOPNOTSUPP), and the kernel copies by reading and
+// writing. A long one goes on while nobody is seen to use a mapping.
+class PartsOfPages {
+ public:
+  PartsOfPages(fs::client::FileSystem& file_system, const fuse_file_info* info)
+      : file_system_(file_system), file_(FileOf(info)) {}
+  // How much of the copy is to be made.
+  Result<uint64_t> ToCopy(fuse_ino_t target, uint64_t offset, uint64_t length) {
+    if (!file_system_.MayBeMapped(file_)) {
+      return length;
+    }
+    ASSIGN_OR_RETURN(const fs::Attributes now, file_system_.GetAttributes(FrontEnd::lane(), target));
+    const uint64_t end = offset + length;
+    // A part that is behind the end of the file is not shared with any byte.
+    const bool whole_first = RoundDownToPage(offset) == offset || RoundDownToPage(offset) >= now.size;
+    const bool whole_last = RoundDownToPage(end) == end || end >= now.size;
+    touched_ = !whole_first;
+    if (length < kLongCopy) {
+      touched_ = touched_ || !whole_last;
+      return touched_ ? Refused() : Result<uint64_t>(length);
+    }
+    RETURN_IF_ERROR(Made());
     return whole_last ? length : RoundDownToPage(end) - offset;
   }
-  return Status::Error(EOPNOTSUPP, "a copy into a part of a page that may be mapped");
-}
+  // After the copy: it is made again by the kernel if a mapping was used meanwhile.
+  Status Made() const { return touched_ && file_system_.IsMapped(file_) ? Refused() : Status::Ok(); }
+
+ private:
+  static Status Refused() { return Status::Error(EOPNOTSUPP, "a copy into a part of a page that may be mapped"); }
+
+  fs::client::FileSystem& file_system_;
+  fs::client::OpenFile* const file_;
+  bool touched_ = false;  // a page that has other bytes
+};
 
 void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, fuse_ino_t target, off_t target_offset,
             fuse_file_info* target_info, size_t length, int flags) {
@@ -128,23 +146,23 @@ void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, 
     return Reply(request, Status::Error(EINVAL, "copy of a range"));
   }
   FrontEnd& front = FrontEnd::Of(request);
-  const Result<uint64_t> pages =
-      ToCopyByPages(front.file_system(), target, target_info, static_cast<uint64_t>(target_offset),
-                    MostToCopy(FuseServer::request(), length));
-  if (!pages.ok()) {
-    return Reply(request, pages.status());
+  PartsOfPages parts(front.file_system(), target_info);
+  const Result<uint64_t> to_copy =
+      parts.ToCopy(target, static_cast<uint64_t>(target_offset), MostToCopy(FuseServer::request(), length));
+  if (!to_copy.ok()) {
+    return Reply(request, to_copy.status());
   }
   const Result<uint64_t> copied =
       front.file_system().Copy(FrontEnd::lane(), {.from = FileOf(info),
                                                   .from_offset = static_cast<uint64_t>(offset),
                                                   .to = FileOf(target_info),
                                                   .to_offset = static_cast<uint64_t>(target_offset),
-                                                  .length = *pages,
+                                                  .length = *to_copy,
                                                   // The kernel does not say for this one; root may keep the bits.
                                                   .clears_privileges = fuse_req_ctx(request)->uid != 0,
                                                   .append = false});  // the kernel knows, also after a fcntl
-  if (!copied.ok()) {
-    return Reply(request, copied.status());
+  if (const Status made = copied.ok() ? parts.Made() : copied.status(); !made.ok()) {
+    return Reply(request, made);
   }
   if (const Status kept = front.KeepFile(FileOf(target_info)); !kept.ok()) {
     return Reply(request, kept);

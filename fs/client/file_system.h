@@ -271,8 +271,9 @@ class FileSystem {
   virtual void EndCachedRead(const OpenFile* file, uint64_t offset, size_t size, std::span<const std::byte> bytes) {
     static_cast<void>(file), static_cast<void>(offset), static_cast<void>(size), static_cast<void>(bytes);
   }
-  // Some handle of this client can be mapped to store to the file.
+  // Some handle of this client can be mapped to store to the file; and the kernel has read pages by such a one.
   virtual bool MayBeMapped(const OpenFile* file) const = 0;
+  virtual bool IsMapped(const OpenFile* file) const { return MayBeMapped(file); }
   // The KernelCache is dropping pages of the file, for somebody who waits to change it.
   virtual bool DropsPages(const OpenFile* file) const = 0;
   // Until it has, but not for ever. Before a reader goes on who holds no lock of a page: those who begin to read while

@@ -117,6 +117,8 @@ class InodeCache {
   PageLease& pages() { return pages_; }
   // Handles through which the kernel may map the file to store to it.
   std::atomic<uint32_t>& mappable() { return mappable_; }
+  // The kernel has read pages through one of them.
+  std::atomic<bool>& mapped() { return mapped_; }
   StoreMerge& stores() { return stores_; }
   DroppingOpens& dropping_opens() { return dropping_opens_; }
   // Grows with every change that this client makes or is told of.
@@ -176,6 +178,7 @@ class InodeCache {
   const std::shared_ptr<WriteHistory> writes_;
   PageLease pages_;
   std::atomic<uint32_t> mappable_{0};
+  std::atomic<bool> mapped_{false};
   StoreMerge stores_;
   DroppingOpens dropping_opens_;
   std::atomic<uint64_t> news_{0};

@@ -88,10 +88,10 @@ class OpenFile {
     return record_owners_;
   }
 
- private:
   // Linux maps a file to store to it only through a handle that may read, too.
   bool MayMap() const { return (flags & O_ACCMODE) == O_RDWR; }
 
+ private:
   static inline std::atomic<uint64_t> next_number_{1};
   Mutex mutex_;
   std::set<uint64_t> record_owners_ GUARDED_BY(mutex_);
@@ -149,11 +149,15 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   }
   void BeginCachedRead(const OpenFile* file, uint64_t offset, size_t size) override {
     file->cache->stores().Reading(offset, size);
+    if (file->MayMap() && !file->cache->mapped()) {
+      file->cache->mapped() = true;
+    }
   }
   void EndCachedRead(const OpenFile* file, uint64_t offset, size_t size, std::span<const std::byte> bytes) override {
     file->cache->stores().HasRead(offset, size, bytes);
   }
   bool MayBeMapped(const OpenFile* file) const override { return file->cache->mappable() > 0; }
+  bool IsMapped(const OpenFile* file) const override { return file->cache->mapped(); }
   bool DropsPages(const OpenFile* file) const override { return file->cache->pages().dropping(); }
   void AwaitDropped(const OpenFile* file) override EXCLUDES(dropping_mutex_);
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;

@@ -19,7 +19,7 @@ class FrontEndReadsTest : public testing::Test {
     EXPECT_TRUE(mount_.Write(file_, 0, std::string(kPage, 'a') + std::string(kPage, 'b')).ok());
     EXPECT_EQ(mount_.Read(file_, 0, 1), "a");  // brings the map
     volume_.tlib().HoldReads();
-    auto made = FrontEndReads::Create(*mount_.fs, cache_, latency_, carried_);
+    auto made = FrontEndReads::Create(*mount_.fs, notifier_, latency_, carried_);
     EXPECT_TRUE(made.ok()) << made.status().ToString();
     reads_ = std::move(*made);
   }
@@ -44,7 +44,7 @@ class FrontEndReadsTest : public testing::Test {
   fs::SilentCache cache_;
   fs::Mount mount_{volume_, &cache_};
   fs::client::OpenFile* const file_ = mount_.Create("f");
-  KernelCacheNotifier cache_;  // of no kernel
+  KernelCacheNotifier notifier_;  // of no kernel
   Histogram latency_;
   Counter carried_;
   std::unique_ptr<FuseReads> reads_;
