@@ -23,6 +23,9 @@
 namespace termfs::mount {
 namespace {
 
+constexpr char kMountType[] = "fuse.termfs";
+constexpr std::chrono::milliseconds kEndsAtOnce{300};  // usual for a mount that is mounted nowhere else
+
 constexpr std::chrono::milliseconds kBusyPatience{1000};
 constexpr std::chrono::milliseconds kBusyPause{10};
 constexpr int kEndMs = 60 * 1000;  // the mount's process flushes and ends
@@ -109,11 +112,16 @@ bool Knows(const MountDescription& description) {
   return description.pid_namespace == 0 || here == 0 || description.pid_namespace == here;
 }
 
+bool EndsWithin(const UniqueFd& process, std::chrono::milliseconds patience) {
+  pollfd ends{.fd = process.get(), .events = POLLIN, .revents = 0};
+  return poll(&ends, 1, static_cast<int>(patience.count())) > 0;
+}
+
 // Where else something of that device is mounted; "": nowhere that this process may look.
 std::string OtherPlace(dev_t device) {
   const Result<std::vector<MountEntry>> table = ReadMountTable();
   for (const MountEntry& entry : table.ok() ? *table : std::vector<MountEntry>{}) {
-    if (entry.mount.device == device) {
+    if (entry.mount.device == device && entry.type == kMountType) {
       return "on " + entry.path;
     }
   }
@@ -129,7 +137,7 @@ Status Run(const UmountArguments& arguments) {
   if (type.empty() && access(mountpoint.c_str(), F_OK) != 0) {
     return ErrnoStatus(mountpoint);
   }
-  if (type != "fuse.termfs") {
+  if (type != kMountType) {
     return Status::Error(EINVAL, type.empty() ? "nothing is mounted on " + mountpoint
                                               : "what is mounted on " + mountpoint + " is no termfs but " + type);
   }
@@ -144,6 +152,9 @@ Status Run(const UmountArguments& arguments) {
   RETURN_IF_ERROR(UnmountSoon(mountpoint, device, arguments.lazily));
   if (!description.ok() || arguments.lazily) {
     return Status::Ok();  // detached but in use, it lives on until its last user is gone
+  }
+  if (process.valid() && EndsWithin(process, kEndsAtOnce)) {
+    return Status::Ok();  // its device's number may be another file system's by now
   }
   if (const std::string elsewhere = device.ok() ? OtherPlace(*device) : ""; !elsewhere.empty()) {
     Note(mountpoint + " is unmounted, but the same file system is mounted " + elsewhere + " and goes on there");

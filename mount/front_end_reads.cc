@@ -53,7 +53,9 @@ void FrontEndReads::NoteRead(size_t place, Bytes bytes) {
   const Request& request = requests_[place];
   if (request.caches) {
     file_system_.EndCachedRead(FileOf(request.what.handle), request.what.offset, request.what.size, bytes);
-    cache_.sizes().HasRead(request.what.ino, steady_clock::now());
+    if (bytes.size() < request.what.size) {
+      cache_.sizes().HasReadShort(request.what.ino, steady_clock::now());
+    }
   }
   carried_.Add();
   latency_.Record(static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - request.received).count()));

@@ -54,7 +54,9 @@ Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arg
   }
   if (caches) {
     file_system.EndCachedRead(file, arguments.offset, size, *data);
-    front_.cache().sizes().HasRead(arguments.ino, std::chrono::steady_clock::now());
+    if (data->size() < size) {
+      front_.cache().sizes().HasReadShort(arguments.ino, std::chrono::steady_clock::now());
+    }
   }
   front_.read_latency().Record(NanosecondsSinceReceived());
   return data;

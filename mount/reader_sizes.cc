@@ -72,6 +72,7 @@ bool ReaderSizes::Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint
   if (size < shown.most) {
     shown.settling = size;
     shown.settles = now + kSettling;
+    shown.read_short = false;
     if (std::find(shown.readers.begin(), shown.readers.end(), reader) == shown.readers.end()) {
       shown.readers.push_back(reader);
     }
@@ -98,11 +99,13 @@ void ReaderSizes::Asks(uint64_t ino, uint32_t reader, TimePoint now) {
   Shown& shown = found->second;
   if (shown.readers.empty() && now < shown.settles) {
     shown.settles = now;
-    shown.most = shown.settling;
+    if (shown.read_short) {
+      shown.most = shown.settling;
+    }
   }
 }
 
-void ReaderSizes::HasRead(uint64_t ino, TimePoint now) {
+void ReaderSizes::HasReadShort(uint64_t ino, TimePoint now) {
   if (!any_.load(std::memory_order_relaxed)) {
     return;
   }
@@ -111,6 +114,7 @@ void ReaderSizes::HasRead(uint64_t ino, TimePoint now) {
   const auto found = place.shown.find(ino);
   if (found != place.shown.end() && now < found->second.settles) {
     found->second.settles = std::min(found->second.settles, now + kTakesOver);
+    found->second.read_short = true;
   }
 }
 

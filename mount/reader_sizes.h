@@ -56,8 +56,8 @@ class ReaderSizes {
   Next Show(uint64_t ino, uint64_t size, uint64_t notifications, uint32_t reader, TimePoint now);
   // A reader asks; so what it has read before is over.
   void Asks(uint64_t ino, uint32_t reader, TimePoint now);
-  // A read of the inode for the page cache is about to be answered.
-  void HasRead(uint64_t ino, TimePoint now);
+  // A read of the inode for the page cache is about to be answered with fewer bytes than it asked for.
+  void HasReadShort(uint64_t ino, TimePoint now);
   // The kernel may have heard of another size otherwise.
   void Forget(uint64_t ino);
 
@@ -72,6 +72,7 @@ class ReaderSizes {
     uint64_t most = kUnknown;      // nor in a greater
     uint64_t settling = kUnknown;  // to what, if it is
     TimePoint settles{};
+    bool read_short = false;          // since that began
     std::vector<uint32_t> readers{};  // that it settles for
   };
   struct Place {

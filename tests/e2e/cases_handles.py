@@ -154,7 +154,7 @@ def case_handles_for_an_nfs_server(site):
     volume = site.volume()
     mount = volume.mount()
     seen = []
-    for name, directory in ("ext4", f"{site.scratch}/plain"), ("termfs", mount.path):
+    for name, directory in ("ext4", f"{site.scratch}/exported{site.next_number()}"), ("termfs", mount.path):
         os.makedirs(f"{directory}/d/e")
         write_file(f"{directory}/d/e/there", b"was there before\n")
         seen.append(use_over_nfs(f"{site.scratch}/nfs-{name}", directory))

@@ -120,11 +120,12 @@ def overlay_as_on_ext4(site, options):
     need_overlay()
     volume = site.volume()
     m = volume.mount()
-    lower = f"{site.scratch}/lower"
+    here = f"{site.scratch}/overlay{site.next_number()}"  # the case before may have left its trees
+    lower = f"{here}/lower"
     make_lower(lower)
     merged, again, uppers = [], [], []
-    for number, upper in enumerate((f"{site.scratch}/plain", f"{m.path}/top")):
-        overlay = Overlay(f"{site.scratch}/merged{number}", lower, upper, options)
+    for number, upper in enumerate((f"{here}/plain", f"{m.path}/top")):
+        overlay = Overlay(f"{here}/merged{number}", lower, upper, options)
         with overlay as top:
             change(top)
             merged.append(tree(top))
@@ -132,7 +133,7 @@ def overlay_as_on_ext4(site, options):
         if number == 1:
             volume.umount(m)
             m = volume.mount()
-            overlay = Overlay(f"{site.scratch}/merged{number}", lower, f"{m.path}/top", options)
+            overlay = Overlay(f"{here}/merged{number}", lower, f"{m.path}/top", options)
         with overlay as top:
             again.append(tree(top))
     compare(merged[0], merged[1], "merged")

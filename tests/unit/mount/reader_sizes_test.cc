@@ -88,7 +88,7 @@ TEST(ReaderSizes, BeginNotification_AfterASmallerSize_WaitsForTheRead) {
   kernel.Notify();
   EXPECT_EQ(kernel.Show(100), Next::kStore);  // the kernel may have believed in more
   EXPECT_EQ(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now + ReaderSizes::kSettling);
-  kernel.sizes.HasRead(kIno, kernel.now);
+  kernel.sizes.HasReadShort(kIno, kernel.now);
   EXPECT_EQ(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now + ReaderSizes::kTakesOver);
   kernel.Asks(2);
   EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now) << "another reader";
@@ -115,6 +115,7 @@ TEST(ReaderSizes, BeginNotification_AfterASmallerSize_WaitsForEachReader) {
   kernel.Notify();
   kernel.Show(100, 1);
   kernel.Show(100, 2);
+  kernel.sizes.HasReadShort(kIno, kernel.now);
   kernel.Asks(1);
   EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
   kernel.Asks(2);
@@ -123,10 +124,21 @@ TEST(ReaderSizes, BeginNotification_AfterASmallerSize_WaitsForEachReader) {
   kernel.Notify();  // nothing smaller
 }
 
+TEST(ReaderSizes, BeginNotification_AfterAReadThatDidNotReachTheEnd_WaitsOnceMore) {
+  Kernel kernel;
+  kernel.Notify();
+  kernel.Show(100);
+  kernel.Asks();
+  kernel.Notify();
+  kernel.Show(100);
+  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
+}
+
 TEST(ReaderSizes, Forget_MakesTheSizeUnknown) {
   Kernel kernel;
   kernel.Notify();
   kernel.Show(100);
+  kernel.sizes.HasReadShort(kIno, kernel.now);
   kernel.Asks();
   kernel.Notify();
   kernel.Show(100);
