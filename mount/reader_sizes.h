@@ -35,7 +35,7 @@ class ReaderSizes {
   // How long a notification may take to reach the kernel; it may take longer to come back.
   static constexpr std::chrono::milliseconds kNotifying{50};
   // From the answer of a read until the kernel has taken it over.
-  static constexpr std::chrono::milliseconds kTakesOver{5};
+  static constexpr std::chrono::milliseconds kTakesOver{25};
   static constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
 
   // The kernel may drop replies about the inode from now on.

@@ -168,7 +168,9 @@ TEST_F(ReplacedFileTest, EverythingByItsNumber_Works) {
   EXPECT_EQ(OpenCode(old, O_RDWR | O_TRUNC), 0);
   EXPECT_EQ(mount->Stat(old).size, 0u);
   EXPECT_EQ(mount->fs->Link(*mount->lane, old, kRootInode, "again").status().code(), ENOENT) << "as on ext4";
-  EXPECT_EQ(mount->Read(mount->Open("old"), 0, 10), "newer");
+  client::OpenFile* const now = mount->Open("old");
+  EXPECT_EQ(mount->Read(now, 0, 10), "newer");
+  mount->Close(now);
 }
 
 TEST_F(ReplacedFileTest, WhatIsOpenThen_StaysForOthersAfterTheLastClose) {
