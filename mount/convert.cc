@@ -85,7 +85,7 @@ void ReplyEntry(fuse_req_t request, const Result<fs::Attributes>& made) {
   if (!made.ok()) {
     return Reply(request, made.status());
   }
-  front.cache().sizes().Forget(made->ino);
+  front.cache().sizes().NoteGiven(made->ino, made->size);
   const bool special = IsSpecial(made->mode);
   const bool directory = S_ISDIR(made->mode);
   if (special) {

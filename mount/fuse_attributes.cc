@@ -153,6 +153,7 @@ Known AskForReader(FrontEnd& front, fuse_ino_t ino) {
         LOG_DEBUG("a thread waits for a page: {}", prepared.ToString());
       }
       cache.StoreSize(ino, size);
+      cache.sizes().Stored(ino, size, notifications);
       known.keep = FrontEnd::Keep(&*known.attributes).attributes;
     }
     if (known.keep == 0) {
@@ -172,8 +173,11 @@ Known AskFor(FrontEnd& front, fuse_ino_t ino, const fuse_file_info* info) {
       return AskForReader(front, ino);
     }
   }
-  front.cache().sizes().Forget(ino);
-  return Ask(front, ino);
+  Known known = Ask(front, ino);
+  if (known.attributes.ok()) {
+    front.cache().sizes().NoteGiven(ino, known.attributes->size);
+  }
+  return known;
 }
 
 void OnGetAttributes(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
@@ -241,7 +245,7 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
     return ReplyNotSet(request, ino, set, now.status());
   }
   front.directories().Seen(*now);
-  front.cache().sizes().Forget(ino);
+  front.cache().sizes().NoteGiven(ino, now->size);
   const struct stat st = ToStat(*now);
   fuse_reply_attr(request, &st, FrontEnd::Keep(&*now).attributes);
 }

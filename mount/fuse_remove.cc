@@ -28,9 +28,9 @@ void OnRename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_
   front.cache().Moves({parent, name}, {new_parent, new_name}, (flags & RENAME_EXCHANGE) != 0);
   fs::client::FileSystem& files = front.file_system();
   Status renamed = (flags & RENAME_WHITEOUT) != 0
-                             ? files.RenameLeavingWhiteout(FrontEnd::lane(), CallerOf(request), parent, name,
-                                                           new_parent, new_name, flags & ~unsigned{RENAME_WHITEOUT})
-                             : files.Rename(FrontEnd::lane(), parent, name, new_parent, new_name, flags);
+                       ? files.RenameLeavingWhiteout(FrontEnd::lane(), CallerOf(request), parent, name, new_parent,
+                                                     new_name, flags & ~unsigned{RENAME_WHITEOUT})
+                       : files.Rename(FrontEnd::lane(), parent, name, new_parent, new_name, flags);
   Reply(request, front.WithName(new_parent, front.InDirectory(parent, std::move(renamed))));
 }
 

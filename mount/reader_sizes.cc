@@ -2,6 +2,7 @@
 #include "mount/reader_sizes.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace termfs::mount {
 
@@ -32,8 +33,10 @@ ReaderSizes::TimePoint ReaderSizes::BeginNotification(uint64_t ino, TimePoint no
   ++shown.notifications;
   ++shown.notifying;
   shown.begun = shown.last = now;
-  shown.settling = kUnknown;
-  shown.readers.clear();
+  if (shown.settling != kUnknown) {  // that is over, one way or another
+    shown.most = std::exchange(shown.settling, kUnknown);
+    shown.readers.clear();
+  }
   return now;
 }
 
@@ -65,21 +68,29 @@ ReaderSizes::Next ReaderSizes::Show(uint64_t ino, uint64_t size, uint64_t notifi
   return Decide(shown, size, reader, now) ? Next::kStore : Next::kAnswer;
 }
 
+void ReaderSizes::Stored(uint64_t ino, uint64_t size, uint64_t notifications) {
+  Place& place = PlaceOf(ino);
+  MutexLock lock(place.mutex);
+  const auto found = place.shown.find(ino);
+  if (found != place.shown.end() && found->second.notifications == notifications) {
+    Shown& shown = found->second;
+    shown.least = shown.least_since == notifications ? std::max(shown.least, size) : size;
+    shown.least_since = notifications;
+  }
+}
+
 bool ReaderSizes::Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now) {
   if (now >= shown.last + kOnTheWay) {
     return false;
   }
   if (size < shown.most) {
     shown.settling = size;
-    shown.settles = now + kSettling;
-    shown.read_short = false;
+    shown.settles = now + (shown.most == kUnknown ? kTakesOver : kSettling);
     if (std::find(shown.readers.begin(), shown.readers.end(), reader) == shown.readers.end()) {
       shown.readers.push_back(reader);
     }
   }
   const bool stores = shown.least_since != shown.notifications || size > shown.least;
-  shown.least_since = shown.notifications;
-  shown.least = size;
   if (size > shown.most) {
     shown.most = size;
   }
@@ -99,9 +110,6 @@ void ReaderSizes::Asks(uint64_t ino, uint32_t reader, TimePoint now) {
   Shown& shown = found->second;
   if (shown.readers.empty() && now < shown.settles) {
     shown.settles = now;
-    if (shown.read_short) {
-      shown.most = shown.settling;
-    }
   }
 }
 
@@ -114,18 +122,17 @@ void ReaderSizes::HasReadShort(uint64_t ino, TimePoint now) {
   const auto found = place.shown.find(ino);
   if (found != place.shown.end() && now < found->second.settles) {
     found->second.settles = std::min(found->second.settles, now + kTakesOver);
-    found->second.read_short = true;
   }
 }
 
-void ReaderSizes::Forget(uint64_t ino) {
+void ReaderSizes::NoteGiven(uint64_t ino, uint64_t size) {
   if (!any_.load(std::memory_order_relaxed)) {
     return;
   }
   Place& place = PlaceOf(ino);
   MutexLock lock(place.mutex);
   if (const auto found = place.shown.find(ino); found != place.shown.end()) {
-    found->second.most = kUnknown;
+    found->second.most = std::max(found->second.most, size);
   }
 }
 

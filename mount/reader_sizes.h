@@ -49,17 +49,18 @@ class ReaderSizes {
 
   enum class Next : uint8_t {
     kAnswer,
-    kStore,     // the size in the kernel, and answer then
+    kStore,     // the size in the kernel, say so by Stored, and answer then
     kAskAgain,  // the server: the inode was notified meanwhile
   };
   // The question of a reader (a thread, 0: unknown) is about to be answered with `size`.
   Next Show(uint64_t ino, uint64_t size, uint64_t notifications, uint32_t reader, TimePoint now);
+  void Stored(uint64_t ino, uint64_t size, uint64_t notifications);
   // A reader asks; so what it has read before is over.
   void Asks(uint64_t ino, uint32_t reader, TimePoint now);
   // A read of the inode for the page cache is about to be answered with fewer bytes than it asked for.
   void HasReadShort(uint64_t ino, TimePoint now);
-  // The kernel may have heard of another size otherwise.
-  void Forget(uint64_t ino);
+  // The kernel may have heard of that size otherwise.
+  void NoteGiven(uint64_t ino, uint64_t size);
 
  private:
   struct Shown {
@@ -72,7 +73,6 @@ class ReaderSizes {
     uint64_t most = kUnknown;      // nor in a greater
     uint64_t settling = kUnknown;  // to what, if it is
     TimePoint settles{};
-    bool read_short = false;          // since that began
     std::vector<uint32_t> readers{};  // that it settles for
   };
   struct Place {

@@ -20,7 +20,12 @@ struct Kernel {
     sizes.EndNotification(kIno);
   }
   Next Show(uint64_t size, uint32_t reader = 1) {
-    return sizes.Show(kIno, size, sizes.notifications(kIno), reader, now);
+    const uint64_t notifications = sizes.notifications(kIno);
+    const Next next = sizes.Show(kIno, size, notifications, reader, now);
+    if (next == Next::kStore) {
+      sizes.Stored(kIno, size, notifications);
+    }
+    return next;
   }
   void Asks(uint32_t reader = 1) { sizes.Asks(kIno, reader, now); }
 };
@@ -42,6 +47,16 @@ TEST(ReaderSizes, Show_AfterANotification_IsStoredOnce) {
   kernel.now += ReaderSizes::kSettling;
   kernel.Notify();
   EXPECT_EQ(kernel.Show(101), Next::kStore) << "it may have been dropped";
+}
+
+TEST(ReaderSizes, Show_WhileAnotherReaderStores_IsStoredToo) {
+  Kernel kernel;
+  kernel.Notify();
+  const uint64_t notifications = kernel.sizes.notifications(kIno);
+  EXPECT_EQ(kernel.sizes.Show(kIno, 100, notifications, 1, kernel.now), Next::kStore);
+  EXPECT_EQ(kernel.sizes.Show(kIno, 100, notifications, 2, kernel.now), Next::kStore);
+  kernel.sizes.Stored(kIno, 100, notifications);
+  EXPECT_EQ(kernel.sizes.Show(kIno, 100, notifications, 2, kernel.now), Next::kAnswer);
 }
 
 TEST(ReaderSizes, Show_OfAnEmptyFile_IsNotStored) {
@@ -83,31 +98,55 @@ TEST(ReaderSizes, Show_AfterAnUnsureAnswer_IsStored) {
   EXPECT_EQ(kernel.Show(100), Next::kStore);
 }
 
-TEST(ReaderSizes, BeginNotification_AfterASmallerSize_WaitsForTheRead) {
+TEST(ReaderSizes, BeginNotification_AfterTheFirstSize_WaitsForAMoment) {
   Kernel kernel;
   kernel.Notify();
   EXPECT_EQ(kernel.Show(100), Next::kStore);  // the kernel may have believed in more
-  EXPECT_EQ(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now + ReaderSizes::kSettling);
-  kernel.sizes.HasReadShort(kIno, kernel.now);
   EXPECT_EQ(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now + ReaderSizes::kTakesOver);
   kernel.Asks(2);
   EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now) << "another reader";
   kernel.Asks();
   kernel.Notify();
-  EXPECT_EQ(kernel.Show(150), Next::kStore);
-  kernel.Notify();  // growth is stored, and waits for nothing
+}
+
+TEST(ReaderSizes, BeginNotification_AfterAGreaterSize_WaitsForNothing) {
+  Kernel kernel;
+  kernel.Notify();
+  kernel.Show(100);
+  kernel.now += ReaderSizes::kTakesOver;
+  for (uint64_t size = 101; size < 110; ++size) {
+    kernel.Notify();
+    EXPECT_EQ(kernel.Show(size), Next::kStore);
+  }
+}
+
+TEST(ReaderSizes, BeginNotification_AfterASmallerSize_WaitsForTheRead) {
+  Kernel kernel;
+  kernel.Notify();
+  kernel.Show(100);
+  kernel.Asks();
+  kernel.Notify();
   EXPECT_EQ(kernel.Show(50), Next::kStore);
-  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
+  EXPECT_EQ(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now + ReaderSizes::kSettling);
+  kernel.sizes.HasReadShort(kIno, kernel.now);
+  EXPECT_EQ(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now + ReaderSizes::kTakesOver);
+  kernel.now += ReaderSizes::kTakesOver;
+  kernel.Notify();
+  kernel.Show(50);
+  kernel.Notify();  // that is known
 }
 
 TEST(ReaderSizes, BeginNotification_WithoutARead_WaitsForABoundedTime) {
   Kernel kernel;
   kernel.Notify();
   kernel.Show(100);
+  kernel.Asks();
+  kernel.Notify();
+  kernel.Show(50);
   kernel.now += ReaderSizes::kSettling;
   kernel.Notify();
-  kernel.Show(100);
-  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now) << "it may believe in more still";
+  kernel.Show(50);
+  kernel.Notify();
 }
 
 TEST(ReaderSizes, BeginNotification_AfterASmallerSize_WaitsForEachReader) {
@@ -115,35 +154,19 @@ TEST(ReaderSizes, BeginNotification_AfterASmallerSize_WaitsForEachReader) {
   kernel.Notify();
   kernel.Show(100, 1);
   kernel.Show(100, 2);
-  kernel.sizes.HasReadShort(kIno, kernel.now);
   kernel.Asks(1);
   EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
   kernel.Asks(2);
   kernel.Notify();
-  kernel.Show(100, 1);
-  kernel.Notify();  // nothing smaller
 }
 
-TEST(ReaderSizes, BeginNotification_AfterAReadThatDidNotReachTheEnd_WaitsOnceMore) {
+TEST(ReaderSizes, NoteGiven_OfAGreaterSize_IsToBeTakenBack) {
   Kernel kernel;
   kernel.Notify();
   kernel.Show(100);
   kernel.Asks();
   kernel.Notify();
-  kernel.Show(100);
-  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
-}
-
-TEST(ReaderSizes, Forget_MakesTheSizeUnknown) {
-  Kernel kernel;
-  kernel.Notify();
-  kernel.Show(100);
-  kernel.sizes.HasReadShort(kIno, kernel.now);
-  kernel.Asks();
-  kernel.Notify();
-  kernel.Show(100);
-  kernel.Notify();
-  kernel.sizes.Forget(kIno);
+  kernel.sizes.NoteGiven(kIno, 200);
   kernel.Show(100);
   EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
 }
