@@ -108,7 +108,7 @@ constexpr uint64_t kLongCopy = 8U << 20;
 
 // After a copy the kernel drops the pages that it has touched, with what was stored to other bytes of them meanwhile.
 // So a copy into parts of pages that may be mapped is refused (EOPNOTSUPP), and the kernel copies by reading and
-// writing. A long one goes on while nobody is seen to use a mapping.
+// writing. A long one goes on while no use of a mapping is seen.
 class PartsOfPages {
  public:
   PartsOfPages(fs::client::FileSystem& file_system, const fuse_file_info* info)

@@ -58,7 +58,7 @@ int ExpireEntry(fuse_session* session, uint64_t parent, const std::string& name)
   return writev(fuse_session_fd(session), parts.data(), parts.size()) < 0 ? -errno : 0;
 }
 
-// Memory that nobody can read.
+// Memory that cannot be read.
 void* Unreadable() {
   static void* const page = mmap(nullptr, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return page;
