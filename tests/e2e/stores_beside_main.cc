@@ -52,7 +52,7 @@ constexpr uint64_t kSoon = 200'000;    // nanoseconds
 constexpr char kFill = 'o';
 constexpr size_t kLetters = 26;
 constexpr uint64_t kSpanOfShort = 32;
-constexpr uint64_t kSpan = 512;  // units, before the file is made anew
+constexpr uint64_t kSpan = 512;  // units, before the file is made again
 
 [[noreturn]] void Die(const char* what) {
   std::perror(what);
