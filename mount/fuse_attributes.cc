@@ -146,8 +146,12 @@ Known AskForReader(FrontEnd& front, fuse_ino_t ino) {
       return known;
     }
     const uint64_t size = known.attributes->size;
-    const auto next = cache.sizes().Show(ino, size, notifications, reader, std::chrono::steady_clock::now());
-    if (next == ReaderSizes::Next::kStore || round == kMostRounds) {
+    auto next = cache.sizes().Show(ino, size, notifications, reader, std::chrono::steady_clock::now());
+    if (next == ReaderSizes::Next::kAskAgain && round == kMostRounds) {
+      cache.sizes().BeginStore(ino, std::chrono::steady_clock::now());
+      next = ReaderSizes::Next::kStore;
+    }
+    if (next == ReaderSizes::Next::kStore) {
       FuseServer::Wait wait;
       if (const Status prepared = wait.Prepare(); !prepared.ok()) {
         LOG_DEBUG("a thread waits for a page: {}", prepared.ToString());
@@ -159,7 +163,7 @@ Known AskForReader(FrontEnd& front, fuse_ino_t ino) {
     if (known.keep == 0) {
       cache.sizes().Unsure(ino, std::chrono::steady_clock::now());
     }
-    if (next != ReaderSizes::Next::kAskAgain || round == kMostRounds) {
+    if (next != ReaderSizes::Next::kAskAgain) {
       return known;
     }
     std::this_thread::sleep_for(kLookAgain);  // the kernel is being notified
@@ -234,6 +238,10 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
     set.clears_group_id = *loses;
   }
   fs::client::OpenFile* const file = FileOf(info);
+  std::optional<KernelCacheNotifier::OwnCut> cut;
+  if (set.size.has_value()) {
+    cut.emplace(front.cache(), ino);
+  }
   const Result<fs::Attributes> now = front.file_system().Set(FrontEnd::lane(), ino, set, file);
   if (const Status kept = !now.ok()         ? Status::Ok()
                           : file != nullptr ? front.KeepFile(file)
@@ -246,6 +254,7 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
   }
   front.directories().Seen(*now);
   front.cache().sizes().NoteGiven(ino, now->size);
+  cut.reset();
   const struct stat st = ToStat(*now);
   fuse_reply_attr(request, &st, FrontEnd::Keep(&*now).attributes);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 
+#include <optional>
+
 #include "mount/convert.h"
 #include "mount/errno.h"
 #include "mount/front_end.h"
@@ -14,6 +16,10 @@ void OnOpen(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
     if (Status cleared = front.ClearPrivileges(ino); !cleared.ok()) {
       return Reply(request, cleared);
     }
+  }
+  std::optional<KernelCacheNotifier::OwnCut> cut;
+  if ((info->flags & O_TRUNC) != 0) {
+    cut.emplace(front.cache(), ino);
   }
   const Result<fs::client::OpenFile*> file = front.file_system().Open(FrontEnd::lane(), ino, info->flags);
   if (!file.ok()) {
@@ -35,6 +41,7 @@ void OnOpen(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
     case fs::client::PageUse::kFresh:
       break;
   }
+  cut.reset();
   if (fuse_reply_open(request, info) != 0) {
     front.Release(FrontEnd::lane(), *file);  // the caller was interrupted: no release will come
   }

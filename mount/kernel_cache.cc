@@ -129,12 +129,17 @@ void KernelCacheNotifier::Attach(fuse_session* session, const std::string& mount
   MutexLock lock(mutex_);
   session_ = session;
   device_ = device;
+  if (device != 0) {
+    refresher_ = std::make_shared<SizeRefresher>(mountpoint, device);
+  }
   attached_.store(true);
 }
 
 void KernelCacheNotifier::Detach() {
   attached_.store(false);
+  std::shared_ptr<SizeRefresher> refresher;  // ends without the lock
   MutexLock lock(mutex_);
+  refresher = std::move(refresher_);
   session_ = nullptr;
   while (in_kernel_ > 0) {  // ends with the request that it waits for, which has a deadline
     changed_.WaitFor(mutex_, kIdle);
@@ -164,6 +169,39 @@ bool KernelCacheNotifier::InvalidateInode(uint64_t ino, uint64_t offset, uint64_
     changed_.WaitUntil(mutex_, deadline);
   }
   return true;
+}
+
+void KernelCacheNotifier::RefreshSize(uint64_t ino, uint64_t generation) {
+  std::shared_ptr<SizeRefresher> refresher;
+  {
+    MutexLock lock(mutex_);
+    refresher = refresher_;
+  }
+  if (refresher == nullptr) {
+    return;
+  }
+  const auto gives_up = [this, ino] {
+    MutexLock lock(mutex_);
+    return std::find(cutting_.begin(), cutting_.end(), ino) != cutting_.end();
+  };
+  BeginNotification(ino);
+  sizes_.set_refreshed(refresher->Refresh(ino, generation, gives_up));
+  sizes_.EndNotification(ino);
+}
+
+KernelCacheNotifier::OwnCut::OwnCut(KernelCacheNotifier& cache, uint64_t ino) : cache_(cache), ino_(ino) {
+  MutexLock lock(cache_.mutex_);
+  cache_.cutting_.push_back(ino_);
+}
+
+KernelCacheNotifier::OwnCut::~OwnCut() {
+  // Whatever was asked before is not stored after the kernel has this answer.
+  if (cache_.sizes_.Knows(ino_)) {
+    cache_.BeginNotification(ino_);
+    cache_.sizes_.EndNotification(ino_);
+  }
+  MutexLock lock(cache_.mutex_);
+  cache_.cutting_.erase(std::find(cache_.cutting_.begin(), cache_.cutting_.end(), ino_));
 }
 
 void KernelCacheNotifier::InvalidateAttributes(uint64_t ino, steady_clock::time_point recalled) {

@@ -7,7 +7,8 @@
 //               their own; who asks waits for the outcome, but not for ever: a request in flight may itself be waiting
 //               for this revocation.
 //   attributes  wait for nothing: on the caller's thread.
-//   sizes       before a reader's question for attributes is answered: see reader_sizes.h.
+//   sizes       before a reader's question for attributes is answered: see reader_sizes.h; smaller ones, as soon as
+//               another client has cut a file off: size_refresher.h.
 //   entries     take the lock of the directory, which the kernel holds during requests that change it: on a second
 //               thread. Who asks waits until that is done, or until this mount is seen changing the directory itself:
 //               then all entries of the mount are made void by a new epoch, which waits for nothing. But a kernel
@@ -38,6 +39,7 @@
 #include "fs/client/file_system.h"
 #include "mount/moved_names.h"
 #include "mount/reader_sizes.h"
+#include "mount/size_refresher.h"
 
 namespace termfs::mount {
 
@@ -69,6 +71,7 @@ class KernelCacheNotifier : public fs::client::KernelCache {
 
   bool InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) override EXCLUDES(mutex_);
   void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point recalled) override EXCLUDES(mutex_);
+  void RefreshSize(uint64_t ino, uint64_t generation) override EXCLUDES(mutex_);
   [[nodiscard]] bool InvalidateEntry(uint64_t parent, std::string_view name) override EXCLUDES(mutex_);
   void ServerLost() override EXCLUDES(mutex_);
   [[nodiscard]] bool AboutToGive(uint64_t ino, Nanoseconds entry) override;
@@ -94,6 +97,20 @@ class KernelCacheNotifier : public fs::client::KernelCache {
    private:
     KernelCacheNotifier& cache_;
     const uint64_t directory_;
+  };
+
+  // As long as it lives, the kernel waits for a request that changes the inode's size, and takes no other size.
+  class OwnCut {
+   public:
+    OwnCut(KernelCacheNotifier& cache, uint64_t ino);
+    // The answer is about to be sent.
+    ~OwnCut();
+    OwnCut(const OwnCut&) = delete;
+    OwnCut& operator=(const OwnCut&) = delete;
+
+   private:
+    KernelCacheNotifier& cache_;
+    const uint64_t ino_;
   };
 
  private:
@@ -160,10 +177,12 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   Line<Entry> entries_ GUARDED_BY(mutex_);
   std::vector<uint64_t> changing_ GUARDED_BY(mutex_);  // directories, once for each request
   MovedNames moved_ GUARDED_BY(mutex_){kMostMoves};
-  unsigned in_kernel_ GUARDED_BY(mutex_) = 0;  // calls
+  std::vector<uint64_t> cutting_ GUARDED_BY(mutex_);  // inodes, once for each request
+  unsigned in_kernel_ GUARDED_BY(mutex_) = 0;         // calls
   bool ending_ GUARDED_BY(mutex_) = false;
   dev_t device_ GUARDED_BY(mutex_) = 0;  // of this mount; 0: not known
   fuse_session* session_ GUARDED_BY(mutex_) = nullptr;
+  std::shared_ptr<SizeRefresher> refresher_ GUARDED_BY(mutex_);  // null: the mount's device is not known
   std::thread pages_thread_;
   std::thread entries_thread_;
 };

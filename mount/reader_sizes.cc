@@ -9,7 +9,7 @@ namespace termfs::mount {
 ReaderSizes::Shown& ReaderSizes::Find(Place& place, uint64_t ino, TimePoint now) {
   if (now >= place.swept + kOnTheWay) {
     std::erase_if(place.shown, [&](const auto& shown) {
-      return shown.second.notifying == 0 && now >= shown.second.last + kOnTheWay;
+      return shown.second.notifying + shown.second.storing == 0 && now >= shown.second.last + kOnTheWay;
     });
     place.swept = now;
   }
@@ -29,6 +29,9 @@ ReaderSizes::TimePoint ReaderSizes::BeginNotification(uint64_t ino, TimePoint no
   Shown& shown = Find(place, ino, now);
   if (now < shown.settles) {
     return shown.settles;
+  }
+  if (shown.storing > 0 && now < shown.store_begun + kStoring) {
+    return shown.store_begun + kStoring;
   }
   ++shown.notifications;
   ++shown.notifying;
@@ -65,25 +68,38 @@ ReaderSizes::Next ReaderSizes::Show(uint64_t ino, uint64_t size, uint64_t notifi
   if (shown.notifications != notifications || (shown.notifying > 0 && now < shown.begun + kNotifying)) {
     return Next::kAskAgain;
   }
-  return Decide(shown, size, reader, now) ? Next::kStore : Next::kAnswer;
+  if (!Decide(shown, size, reader, now)) {
+    return Next::kAnswer;
+  }
+  ++shown.storing;
+  shown.store_begun = now;
+  return Next::kStore;
+}
+
+void ReaderSizes::BeginStore(uint64_t ino, TimePoint now) {
+  Place& place = PlaceOf(ino);
+  MutexLock lock(place.mutex);
+  Shown& shown = Find(place, ino, now);
+  ++shown.storing;
+  shown.store_begun = now;
 }
 
 void ReaderSizes::Stored(uint64_t ino, uint64_t size, uint64_t notifications) {
   Place& place = PlaceOf(ino);
   MutexLock lock(place.mutex);
-  const auto found = place.shown.find(ino);
-  if (found != place.shown.end() && found->second.notifications == notifications) {
-    Shown& shown = found->second;
+  Shown& shown = place.shown.at(ino);
+  --shown.storing;
+  if (shown.notifications == notifications) {
     shown.least = shown.least_since == notifications ? std::max(shown.least, size) : size;
     shown.least_since = notifications;
   }
 }
 
-bool ReaderSizes::Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now) {
+bool ReaderSizes::Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now) const {
   if (now >= shown.last + kOnTheWay) {
     return false;
   }
-  if (size < shown.most) {
+  if (size < shown.most && !refreshed_.load(std::memory_order_relaxed)) {
     shown.settling = size;
     shown.settles = now + (shown.most == kUnknown ? kTakesOver : kSettling);
     if (std::find(shown.readers.begin(), shown.readers.end(), reader) == shown.readers.end()) {
@@ -95,6 +111,15 @@ bool ReaderSizes::Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint
     shown.most = size;
   }
   return stores && size > 0;
+}
+
+bool ReaderSizes::Knows(uint64_t ino) {
+  if (!any_.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  Place& place = PlaceOf(ino);
+  MutexLock lock(place.mutex);
+  return place.shown.contains(ino);
 }
 
 void ReaderSizes::Asks(uint64_t ino, uint32_t reader, TimePoint now) {

@@ -5,9 +5,13 @@
 // and reads on with the size that it had. See "The size that a reader is shown" in docs/design_notes.md.
 //
 //   a greater size   is stored in the kernel before the reply is sent (kStore); nothing can overtake that
-//   a smaller one    cannot be stored. The kernel finds it by the short read that follows, which it drops as well if it
-//                    is notified meanwhile: so notifications of the inode wait until that reader asks again, which it
-//                    does when its read is over; for at most kSettling, or kTakesOver after the short read was answered
+//   a smaller one    cannot be stored. Where the kernel can be made to ask (size_refresher.h) it has it before the call
+//                    returns that has cut the file off. Elsewhere it finds it by the short read that follows, which it
+//                    drops as well if it is notified meanwhile: so notifications of the inode wait until that reader
+//                    asks again, which it does when its read is over; for at most kSettling, or kTakesOver after the
+//                    short read was answered
+//
+// While a size is being stored no notification begins: what is asked for after it would be older in the kernel.
 //
 // Only for inodes that the kernel was lately notified of: of others it drops nothing.
 //
@@ -32,6 +36,8 @@ class ReaderSizes {
   // How long a request or a reply may be on its way between the kernel and here.
   static constexpr std::chrono::seconds kOnTheWay{15};
   static constexpr std::chrono::milliseconds kSettling{100};
+  // How long notifications wait for a size that is being stored, which takes microseconds unless a page is being read.
+  static constexpr std::chrono::milliseconds kStoring{1000};
   // How long a notification may take to reach the kernel; it may take longer to come back.
   static constexpr std::chrono::milliseconds kNotifying{50};
   // From the answer of a read until the kernel has taken it over.
@@ -41,7 +47,8 @@ class ReaderSizes {
   // The kernel may drop replies about the inode from now on.
   void Unsure(uint64_t ino, TimePoint now);
 
-  // Until when a notification of the inode is to wait; else it is counted, and may be sent. Then EndNotification.
+  // Until when a notification of the inode is to wait; else it is counted, and may be sent. Then EndNotification. A
+  // change of the size by this mount's kernel is one, too.
   TimePoint BeginNotification(uint64_t ino, TimePoint now);
   void EndNotification(uint64_t ino);
   // How many there were. Asked before the server is asked for the attributes that Show is called with.
@@ -49,12 +56,17 @@ class ReaderSizes {
 
   enum class Next : uint8_t {
     kAnswer,
-    kStore,     // the size in the kernel, say so by Stored, and answer then
+    kStore,     // the size in the kernel, say so by Stored, and answer then: counts as BeginStore
     kAskAgain,  // the server: the inode was notified meanwhile
   };
   // The question of a reader (a thread, 0: unknown) is about to be answered with `size`.
   Next Show(uint64_t ino, uint64_t size, uint64_t notifications, uint32_t reader, TimePoint now);
+  void BeginStore(uint64_t ino, TimePoint now);
   void Stored(uint64_t ino, uint64_t size, uint64_t notifications);
+  // Whether smaller sizes are in the kernel when the call returns that cut the file off.
+  void set_refreshed(bool refreshed) { refreshed_.store(refreshed, std::memory_order_relaxed); }
+  // It was notified of lately.
+  bool Knows(uint64_t ino);
   // A reader asks; so what it has read before is over.
   void Asks(uint64_t ino, uint32_t reader, TimePoint now);
   // A read of the inode for the page cache is about to be answered with fewer bytes than it asked for.
@@ -66,9 +78,11 @@ class ReaderSizes {
   struct Shown {
     uint64_t notifications = 0;
     unsigned notifying = 0;  // the kernel may hear of it at any moment
-    TimePoint begun{};       // the last of them
-    TimePoint last{};        // that replies may be dropped since
-    uint64_t least = 0;      // the kernel believes in no smaller size, since so many notifications
+    unsigned storing = 0;
+    TimePoint store_begun{};  // the last of them
+    TimePoint begun{};        // the last of them
+    TimePoint last{};         // that replies may be dropped since
+    uint64_t least = 0;       // the kernel believes in no smaller size, since so many notifications
     uint64_t least_since = 0;
     uint64_t most = kUnknown;      // nor in a greater
     uint64_t settling = kUnknown;  // to what, if it is
@@ -83,10 +97,11 @@ class ReaderSizes {
   Place& PlaceOf(uint64_t ino) { return places_[ino % places_.size()]; }
   Shown& Find(Place& place, uint64_t ino, TimePoint now) REQUIRES(place.mutex);
   // Whether the size is to be stored.
-  static bool Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now);
+  bool Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now) const;
 
   std::array<Place, 64> places_;
-  std::atomic<bool> any_{false};  // has ever been notified of: relaxed, a hint
+  std::atomic<bool> refreshed_{false};  // relaxed, a hint
+  std::atomic<bool> any_{false};        // has ever been notified of: relaxed, a hint
 };
 
 }  // namespace termfs::mount

@@ -52,6 +52,9 @@ class KernelCache {
   virtual bool InvalidateInode(uint64_t ino, uint64_t offset, uint64_t length) = 0;
   // `recalled`: when it was; what was about to be given later is not given.
   virtual void InvalidateAttributes(uint64_t ino, std::chrono::steady_clock::time_point recalled) = 0;
+  // The file has become smaller: when this returns, reads through the kernel's page cache go by its size of now, or
+  // after a moment, if that cannot be had.
+  virtual void RefreshSize(uint64_t ino, uint64_t generation) { static_cast<void>(ino), static_cast<void>(generation); }
   // Whether the name is there or not. Calls of this and of InvalidateAttributes come on another thread than those of
   // InvalidateInode, so that neither waits for the other. False: the kernel may go on using it, so the server is not
   // told; it waits until the time of what it granted is over.

@@ -179,6 +179,18 @@ Result<std::vector<std::byte>> VolumeClient::HandleCallback(uint64_t generation,
       names_->Push(ticket, generation, DropOf(std::make_shared<wire::RecallT>(std::move(recall))));
       return std::vector<std::byte>{};
     }
+    case kFsShrunk: {
+      ASSIGN_OR_RETURN(const ShrunkBody shrunk, DecodeFixed<ShrunkBody>(body));
+      MutexLock lock(invalidator_mutex_);
+      if (names_ == nullptr) {
+        return Status::Error(ENOTCONN, "the mount is ending");
+      }
+      names_->Push(shrunk.ticket, generation, [this, shrunk] {
+        kernel_cache_->RefreshSize(shrunk.ino, shrunk.generation);
+        return true;
+      });
+      return std::vector<std::byte>{};
+    }
     case kFsFirstWrite: {
       ASSIGN_OR_RETURN(const FirstWriteBody asked, DecodeFixed<FirstWriteBody>(body));
       FirstWriteReply reply;

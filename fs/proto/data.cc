@@ -44,6 +44,7 @@ template Result<RevokeBody> DecodeFixed(std::span<const std::byte>);
 template Result<FirstWriteBody> DecodeFixed(std::span<const std::byte>);
 template Result<FirstWriteReply> DecodeFixed(std::span<const std::byte>);
 template Result<InvalidateBody> DecodeFixed(std::span<const std::byte>);
+template Result<ShrunkBody> DecodeFixed(std::span<const std::byte>);
 template Result<std::pair<ReadReply, std::span<const std::byte>>> DecodePrefix(std::span<const std::byte>);
 template Result<std::pair<WriteReply, std::span<const std::byte>>> DecodePrefix(std::span<const std::byte>);
 

@@ -89,6 +89,12 @@ struct InvalidateBody {
   uint64_t ino = 0;
 };
 
+struct ShrunkBody {
+  uint64_t ticket = 0;
+  uint64_t ino = 0;
+  uint64_t generation = 0;  // of the number
+};
+
 inline constexpr uint32_t kMaxMapSegments = 128;
 
 struct Map {

@@ -59,6 +59,7 @@ enum Opcode : uint16_t {
   kFsRecall,        // Recall (of fs.fbs) -> ; the same for attributes and directory entries
   kFsFirstWrite,    // FirstWriteBody -> FirstWriteReply; from then on none will be posted
   kFsLockGranted,   // Ticket (of fs.fbs) -> ; what waited is to be asked for again
+  kFsShrunk,        // ShrunkBody -> ; kFsInvalidated follows when the kernel goes by the smaller size
 
   // Over the control channel.
   kAdminStatus = 192,  // -> Status

@@ -167,6 +167,7 @@ Status FileService::NameMode(const Request& request, wire::SetT& body) {
 Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire::SetT body, bool& has_acl) {
   const InodeRef inode = inodes_.Get(body.ino);
   const bool sets_size = Has(body.what, wire::SetField::Size);
+  ShrunkFile shrunk(coherence_, *inode, request.session.id);
   ASSIGN_OR_RETURN(GateHold hold, sets_size ? EnterToChange(request, *inode, GateMode::kExclusive)
                                             : GateHold::Enter(*inode, GateMode::kExclusive, request.session));
   RETURN_IF_ERROR(NameMode(request, body));
@@ -179,7 +180,7 @@ Result<metadata::Attributes> FileService::SetInGate(const Request& request, wire
       MutexLock lock(inode->mutex);
       inode->Drop(request.session.id, body.dropped);
     }
-    RETURN_IF_ERROR(Truncate(request, *inode, body.size, !only_size));
+    RETURN_IF_ERROR(Truncate(request, *inode, body.size, !only_size, shrunk));
   }
   ASSIGN_OR_RETURN(const auto attributes, request.Blocking([&] {
     const Nanoseconds now = Now();

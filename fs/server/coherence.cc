@@ -156,6 +156,25 @@ void Coherence::DropPages(Inode& inode, const std::vector<PageHolder>& holders) 
   }
 }
 
+void Coherence::TellShrunk(Inode& inode, const std::vector<uint64_t>& sessions, uint64_t generation) {
+  const Status done = ForEach(sessions, [&](uint64_t session) {
+    uint64_t number = 0;
+    // To take over the size a kernel waits for pages that are being read: who reads there waits for no change.
+    const auto encode = [&](uint64_t ticket) {
+      AddDrop(inode, session, number = ticket);
+      const ShrunkBody body{.ticket = ticket, .ino = inode.ino, .generation = generation};
+      const auto bytes = AsBytes(body);
+      return std::vector<std::byte>(bytes.begin(), bytes.end());
+    };
+    if (sessions_.Find(session) != nullptr) {
+      CallAndWait(session, kFsShrunk, encode, timeouts_.recall);
+      EndDrop(inode, session, number);
+    }
+    return Status::Ok();
+  });
+  TERMFS_CHECK(done.ok());
+}
+
 void Coherence::AddDrop(Inode& inode, uint64_t session, uint64_t ticket) {
   MutexLock lock(inode.mutex);
   if (const auto opener = inode.opens.find(session); opener != inode.opens.end()) {

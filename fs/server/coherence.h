@@ -7,6 +7,9 @@
 //   DropPages    pages that their kernels cache, and the attributes beside them. Before the change (page_leases.cc) and
 //                after it, outside of the gate: the kernel may first write dirty pages back, and that write must get
 //                through. The client acknowledges with kFsInvalidated.
+//   TellShrunk   sizes that are greater than the file's now, by which kernels would go on. After the change, outside of
+//                the gate. Acknowledged like pages, but not waited for beyond a time: what it leaves is a size that
+//                was.
 //   Recall       attributes and directory entries that their kernels cache. After the change was committed, with
 //                nothing held: the kernel may wait for locks of requests that wait for this server. Acknowledged like
 //                pages.
@@ -82,6 +85,10 @@ class Coherence final : public Newborns::Sessions {
   // in the gate.
   void DropPages(Inode& inode, const std::vector<PageHolder>& holders);
   void DropPages(Inode& inode, uint64_t writer) { DropPages(inode, HoldersOf(inode, writer)); }
+
+  // Has the kernels of these sessions go by the size that the file has now, which is smaller than before. REQUIRES: not
+  // in the gate.
+  void TellShrunk(Inode& inode, const std::vector<uint64_t>& sessions, uint64_t generation);
 
   // Has the kernels of all sessions but `keep` (0: of all) drop the attributes of `inodes` (0: none) and the `entries`,
   // there or not. REQUIRES: the change is committed; nothing is held, no gate either.

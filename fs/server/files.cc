@@ -93,8 +93,9 @@ Result<Bytes> FileService::OpenInode(const Request& request, uint64_t ino, int f
   }
   if (attributes.ok() && (flags & O_TRUNC) != 0 && !OnlyHolds(flags)) {  // O_RDONLY as well: the kernel has checked
     const Status truncated = [&]() -> Status {
+      ShrunkFile shrunk(coherence_, *inode, request.session.id);
       ASSIGN_OR_RETURN(GateHold hold, EnterToChange(request, *inode, GateMode::kExclusive));
-      RETURN_IF_ERROR(Truncate(request, *inode, 0, false));
+      RETURN_IF_ERROR(Truncate(request, *inode, 0, false, shrunk));
       hold.Leave();
       coherence_.DropPages(*inode, request.session.id);
       return Status::Ok();

@@ -101,9 +101,11 @@ struct Inode {
   // Changes that wait until no kernel has pages, by their numbers: see page_leases.cc.
   uint64_t next_change GUARDED_BY(mutex) = 1;
   std::vector<uint64_t> waiting_changes GUARDED_BY(mutex);
-  TaskCondition change_entered GUARDED_BY(mutex);  // or an opener is told to drop pages
-  bool unlinked GUARDED_BY(mutex) = false;         // an orphan in the store; to be released at the last close
-  bool held GUARDED_BY(mutex) = false;  // somebody opened it by O_PATH while it had a name, or another had it open
+  TaskCondition change_entered GUARDED_BY(mutex);  // or an opener is told to drop pages, or told_shrunk gets smaller
+  // Sessions whose kernels are being told that the file is smaller now.
+  std::vector<uint64_t> told_shrunk GUARDED_BY(mutex);
+  bool unlinked GUARDED_BY(mutex) = false;  // an orphan in the store; to be released at the last close
+  bool held GUARDED_BY(mutex) = false;      // somebody opened it by O_PATH while it had a name, or another had it open
   // Of ReplacedInodes, that have begun and not ended: every session may open it by its number, also as an orphan.
   uint64_t graces GUARDED_BY(mutex) = 0;
   bool releasing GUARDED_BY(mutex) = false;  // the reclaimer frees the orphan: nobody can open it any more

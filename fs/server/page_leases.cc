@@ -119,10 +119,15 @@ Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode
     coherence_.AwaitEarlier();
   }
   const Waiting waiting(inode);
-  for (int round = 0;; ++round) {
+  for (int round = 0;;) {
     ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(inode, mode, request.session));
+    if (ShrunkFile::IsTold(inode, request.session)) [[unlikely]] {
+      hold.Leave();
+      RETURN_IF_ERROR(ShrunkFile::Await(inode, request.session));
+      continue;
+    }
     const std::vector<PageHolder> holders = coherence_.HoldersOf(inode, request.session.id);
-    if (holders.empty() || round == kMostRounds) {
+    if (holders.empty() || round++ == kMostRounds) {
       return hold;
     }
     hold.Leave();

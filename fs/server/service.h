@@ -47,6 +47,7 @@
 #include "fs/server/reclaimer.h"
 #include "fs/server/replaced.h"
 #include "fs/server/request.h"
+#include "fs/server/shrunk.h"
 #include "fs/types.h"
 #include "metadata/namespace.h"
 #include "tlib/server/server.h"
@@ -276,8 +277,8 @@ class FileService final : public tlib::server::Service {
   Status WriteAllocated(const Request& request, Inode& inode, uint64_t offset, std::span<const std::byte> from);
   // truncate.cc. REQUIRES: exclusive in the gate.
   Status EnsureLoaded(const Request& request, Inode& inode);
-  // `partly`: more is to be done for the request's stamp.
-  Status Truncate(const Request& request, Inode& inode, uint64_t size, bool partly);
+  // `partly`: more is to be done for the request's stamp. `shrunk` is told if the size is smaller than before.
+  Status Truncate(const Request& request, Inode& inode, uint64_t size, bool partly, ShrunkFile& shrunk);
   Status CleanTail(const Request& request, Inode& inode);
   // What is allocated ahead of the size. Alone in the gate, with the maps of all sessions revoked but for one that is
   // about to get a new one: none of them has pages beyond the size.

@@ -29,7 +29,7 @@ Status FileService::EnsureLoaded(const Request& request, Inode& inode) {
   return Status::Ok();
 }
 
-Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size, bool partly) {
+Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size, bool partly, ShrunkFile& shrunk) {
   uint64_t old_size;
   {
     MutexLock lock(inode.mutex);
@@ -67,6 +67,7 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
     inode.NewVersion(versions_, Inode::Change::kAny);
   }
   if (size < old_size) {
+    shrunk.Begin(truncated->attributes.generation);
     // The bytes behind the end go for good, so power loss must not bring the size back.
     Status cut = size % kPageSize == 0 ? Status::Ok() : request.Blocking([&] { return names_.Sync(); });
     if (cut.ok()) {

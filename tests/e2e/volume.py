@@ -328,6 +328,7 @@ class Site:
         self.set_features = os.path.join(build, "tests", "e2e", "set_features")
         self.stores_beside = os.path.join(build, "tests", "e2e", "stores_beside")
         self.told_changes = os.path.join(build, "tests", "e2e", "told_changes")
+        self.shown_sizes = os.path.join(build, "tests", "e2e", "shown_sizes")
         self.scratch = scratch
         self.quick = quick
         self.parity_seconds = 15

@@ -40,6 +40,25 @@ class Told final : public client::KernelCache {
   std::function<void()> on_drop;  // on the client's thread; set before there is a client
 };
 
+// A kernel that is told of files that have become smaller.
+class ToldOfCuts final : public client::KernelCache {
+ public:
+  bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return true; }
+  void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
+  [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
+  void ServerLost() override {}
+  void RefreshSize(uint64_t ino, uint64_t generation) override {
+    last = {ino, generation};
+    ++cuts;
+    if (on_cut) {
+      on_cut();
+    }
+  }
+  std::pair<uint64_t, uint64_t> last;  // set before `cuts`
+  std::atomic<int> cuts{0};
+  std::function<void()> on_cut;  // on the client's thread; set before there is a client
+};
+
 // The page cache of one file's first bytes: a lock of the page is held while they are read, and while they are dropped.
 class OnePage final : public client::KernelCache {
  public:
@@ -126,6 +145,80 @@ TEST(PageLeases, Reopen_KeepsPagesUntilAnythingHasChanged) {
   EXPECT_EQ(use(), PageUse::kFresh) << "an mtime that was set back hides nothing";
   EXPECT_EQ(kernel.drops, 2) << "it was open still, each time that the file was changed";
   b.Close(writer);
+}
+
+TEST(PageLeases, ACut_IsShownToReadersBeforeItReturns) {
+  MemoryVolume volume(kCapacity);
+  ToldOfCuts kernel;
+  ToldOfCuts kernel_of_writer;
+  Mount a(volume, &kernel);
+  Mount b(volume, &kernel_of_writer);
+  OpenFile* writer = b.Create("f");
+  ASSERT_TRUE(b.Write(writer, 0, "12345678").ok());
+  const Attributes file = b.Stat(b.InodeOf("f"));
+  const auto resize = [&](uint64_t size) {
+    client::SetAttributes set;
+    set.size = size;
+    ASSERT_TRUE(b.fs->Set(*b.lane, file.ino, set, writer).ok());
+  };
+  resize(7);
+  EXPECT_EQ(kernel.cuts, 0) << "it has nothing of the file";
+  OpenFile* reader = a.Open("f", O_RDONLY);
+  ASSERT_EQ(a.fs->pages(reader), PageUse::kFresh);
+  resize(5);
+  EXPECT_EQ(kernel.cuts, 1);
+  EXPECT_EQ(kernel.last, std::make_pair(file.ino, file.generation));
+  resize(3);
+  EXPECT_EQ(kernel.cuts, 2) << "also when it has no pages any more";
+  resize(3);
+  resize(6);
+  ASSERT_TRUE(b.Write(writer, 0, "123456789").ok());
+  EXPECT_EQ(kernel.cuts, 2) << "the size was no smaller";
+  b.Close(b.Open("f", O_RDWR | O_TRUNC));
+  EXPECT_EQ(kernel.cuts, 3);
+  EXPECT_EQ(kernel_of_writer.cuts, 0) << "its kernel knows";
+  a.Close(reader);
+  b.Close(writer);
+}
+
+TEST(PageLeases, ACut_KeepsOtherChangesOutUntilItIsShown) {
+  MemoryVolume volume(kCapacity);
+  std::atomic<bool> may_go_on{false};
+  ToldOfCuts kernel;
+  kernel.on_cut = [&] { may_go_on.wait(false); };
+  Mount a(volume, &kernel);
+  Mount b(volume);
+  Mount c(volume);
+  OpenFile* first = b.Create("f");
+  ASSERT_TRUE(b.Write(first, 0, "12345678").ok());
+  OpenFile* reader = a.Open("f", O_RDONLY);
+  OpenFile* own = a.Open("f", kWriter);
+  OpenFile* second = c.Open("f", kWriter);
+  std::thread cuts([&] {
+    client::SetAttributes set;
+    set.size = 2;
+    EXPECT_TRUE(b.fs->Set(*b.lane, b.InodeOf("f"), set, first).ok());
+  });
+  while (kernel.cuts == 0) {
+    std::this_thread::yield();
+  }
+  std::atomic<bool> written{false};
+  std::thread writes([&] {
+    EXPECT_TRUE(c.Write(second, 0, "abc").ok());
+    written = true;
+  });
+  EXPECT_TRUE(a.Write(own, 0, "x").ok()) << "its kernel may wait for that before it takes the smaller size";
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(written);
+  may_go_on = true;
+  may_go_on.notify_all();
+  cuts.join();
+  writes.join();
+  EXPECT_EQ(a.Read(own, 0, 10), "abc");
+  a.Close(reader);
+  a.Close(own);
+  b.Close(first);
+  c.Close(second);
 }
 
 TEST(PageLeases, Changes_NeverLeaveTheSameTimeOfChange) {

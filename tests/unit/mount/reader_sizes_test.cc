@@ -56,6 +56,7 @@ TEST(ReaderSizes, Show_WhileAnotherReaderStores_IsStoredToo) {
   EXPECT_EQ(kernel.sizes.Show(kIno, 100, notifications, 1, kernel.now), Next::kStore);
   EXPECT_EQ(kernel.sizes.Show(kIno, 100, notifications, 2, kernel.now), Next::kStore);
   kernel.sizes.Stored(kIno, 100, notifications);
+  kernel.sizes.Stored(kIno, 100, notifications);
   EXPECT_EQ(kernel.sizes.Show(kIno, 100, notifications, 2, kernel.now), Next::kAnswer);
 }
 
@@ -169,6 +170,32 @@ TEST(ReaderSizes, NoteGiven_OfAGreaterSize_IsToBeTakenBack) {
   kernel.sizes.NoteGiven(kIno, 200);
   kernel.Show(100);
   EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
+}
+
+TEST(ReaderSizes, WhileASizeIsBeingStored_NotificationsWait) {
+  Kernel kernel;
+  kernel.Notify();
+  const uint64_t notifications = kernel.sizes.notifications(kIno);
+  ASSERT_EQ(kernel.sizes.Show(kIno, 100, notifications, 1, kernel.now), Next::kStore);
+  kernel.Asks();
+  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
+  kernel.sizes.Stored(kIno, 100, notifications);
+  kernel.Notify();
+  kernel.sizes.BeginStore(kIno, kernel.now);
+  EXPECT_GT(kernel.sizes.BeginNotification(kIno, kernel.now), kernel.now);
+  kernel.now += ReaderSizes::kStoring;
+  kernel.Notify();  // but not for ever
+  kernel.sizes.Stored(kIno, 100, notifications);
+}
+
+TEST(ReaderSizes, WhereSmallerSizesAreRefreshed_NotificationsDoNotWaitForReaders) {
+  Kernel kernel;
+  kernel.sizes.set_refreshed(true);
+  kernel.Notify();
+  EXPECT_EQ(kernel.Show(100), Next::kStore);
+  kernel.Notify();
+  EXPECT_EQ(kernel.Show(50), Next::kStore);
+  kernel.Notify();
 }
 
 }  // namespace termfs::mount

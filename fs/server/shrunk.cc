@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/server/shrunk.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/log.h"
+
+namespace termfs::fs::server {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLookAtExpelled{20};
+
+bool IsToldHeld(const Inode& inode, uint64_t session) REQUIRES(inode.mutex) {
+  return std::any_of(inode.told_shrunk.begin(), inode.told_shrunk.end(),
+                     [session](uint64_t told) { return told != session; });
+}
+
+}  // namespace
+
+void ShrunkFile::Begin(uint64_t generation) {
+  generation_ = generation;
+  MutexLock lock(inode_.mutex);
+  for (const auto& [session, opener] : inode_.opens) {
+    if (session != writer_ && (opener.caches || opener.leases > 0)) {
+      told_.push_back(session);
+      inode_.told_shrunk.push_back(session);
+    }
+  }
+}
+
+ShrunkFile::~ShrunkFile() {
+  if (told_.empty()) {
+    return;
+  }
+  coherence_.TellShrunk(inode_, told_, generation_);
+  MutexLock lock(inode_.mutex);
+  for (const uint64_t session : told_) {
+    inode_.told_shrunk.erase(std::find(inode_.told_shrunk.begin(), inode_.told_shrunk.end(), session));
+  }
+  inode_.change_entered.NotifyAll();
+}
+
+bool ShrunkFile::IsTold(Inode& inode, const Session& session) {
+  MutexLock lock(inode.mutex);
+  return IsToldHeld(inode, session.id);
+}
+
+Status ShrunkFile::Await(Inode& inode, const Session& session) {
+  MutexLock lock(inode.mutex);
+  while (IsToldHeld(inode, session.id)) {
+    if (session.expelled.load(std::memory_order_relaxed)) {
+      return Status::Error(ECANCELED, "the session is gone");
+    }
+    inode.change_entered.WaitUntil(inode.mutex, std::chrono::steady_clock::now() + kLookAtExpelled);
+  }
+  return Status::Ok();
+}
+
+}  // namespace termfs::fs::server

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ShrunkFile: tells the sessions whose kernels read a file through their page caches that it is smaller now. Until they
+// go by the smaller size no session but themselves changes the file, or they could show bytes of a later change up to
+// the size of before. See "The size that a reader is shown" in docs/design_notes.md.
+//
+// Thread-safety: a task's. Ownership: borrows all. Made before the gate is entered, so that it ends after that is left.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "fs/server/coherence.h"
+#include "fs/server/inode.h"
+#include "fs/server/sessions.h"
+
+namespace termfs::fs::server {
+
+class ShrunkFile {
+ public:
+  // `writer`: the session that cuts it; its kernel knows.
+  ShrunkFile(Coherence& coherence, Inode& inode, uint64_t writer)
+      : coherence_(coherence), inode_(inode), writer_(writer) {}
+  // Returns when they have been told.
+  ~ShrunkFile();
+  ShrunkFile(const ShrunkFile&) = delete;
+  ShrunkFile& operator=(const ShrunkFile&) = delete;
+
+  // It is smaller. REQUIRES: exclusive in the gate.
+  void Begin(uint64_t generation);
+
+  // Another session than this one is being told.
+  static bool IsTold(Inode& inode, const Session& session);
+  // Until none is, or the session is gone (ECANCELED). REQUIRES: not in the gate.
+  static Status Await(Inode& inode, const Session& session);
+
+ private:
+  Coherence& coherence_;
+  Inode& inode_;
+  const uint64_t writer_;
+  uint64_t generation_ = 0;
+  std::vector<uint64_t> told_;
+};
+
+}  // namespace termfs::fs::server
