@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -117,12 +118,24 @@ bool EndsWithin(const UniqueFd& process, std::chrono::milliseconds patience) {
   return poll(&ends, 1, static_cast<int>(patience.count())) > 0;
 }
 
-// Where else something of that device is mounted; "": nowhere that this process may look.
-std::string OtherPlace(dev_t device) {
+// The mounts of that device, by their numbers.
+std::map<uint64_t, std::string> MountsOf(dev_t device) {
+  std::map<uint64_t, std::string> mounts;
   const Result<std::vector<MountEntry>> table = ReadMountTable();
   for (const MountEntry& entry : table.ok() ? *table : std::vector<MountEntry>{}) {
     if (entry.mount.device == device && entry.type == kMountType) {
-      return "on " + entry.path;
+      mounts[entry.mount.number] = entry.path;
+    }
+  }
+  return mounts;
+}
+
+// Where else something of that device is mounted; "": nowhere that this process may look. `before`: what was mounted
+// when it was mounted here; the device's number may be another file system's by now.
+std::string OtherPlace(dev_t device, const std::map<uint64_t, std::string>& before) {
+  for (const auto& [number, path] : MountsOf(device)) {
+    if (before.contains(number)) {
+      return "on " + path;
     }
   }
   const auto apart = MountedInAnotherNamespace(device);
@@ -144,6 +157,7 @@ Status Run(const UmountArguments& arguments) {
   // A dead mount has no process to wait for.
   const Result<MountDescription> description = DescribeMount(mountpoint);
   const Result<dev_t> device = DeviceOf(mountpoint);
+  const auto mounts = device.ok() ? MountsOf(*device) : std::map<uint64_t, std::string>{};
   const bool is_here = description.ok() && Knows(*description);
   UniqueFd process;
   if (is_here) {
@@ -156,7 +170,7 @@ Status Run(const UmountArguments& arguments) {
   if (process.valid() && EndsWithin(process, kEndsAtOnce)) {
     return Status::Ok();  // its device's number may be another file system's by now
   }
-  if (const std::string elsewhere = device.ok() ? OtherPlace(*device) : ""; !elsewhere.empty()) {
+  if (const std::string elsewhere = device.ok() ? OtherPlace(*device, mounts) : ""; !elsewhere.empty()) {
     Note(mountpoint + " is unmounted, but the same file system is mounted " + elsewhere + " and goes on there");
     return Status::Ok();
   }

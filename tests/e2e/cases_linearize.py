@@ -59,6 +59,10 @@ def case_linearize_stores(_):
     stored(False, write(1, 2, 3), store(2, 1, 9), read(0, 4, 5), read(1, 6, 7), read(0, 7, 8))
     stored(True, write(1, 1, 8), write(3, 2, 3), store(2, 4, 9), read(3, 4, 5), read(1, 6, 7), read(3, 8, 8))
     stored(False, write(3, 2, 3), store(2, 4, 9), read(0, 5, 6))
+    # One changes a byte, one another, both at once: 0x202 is neither's.
+    stored(True, write(0x101, 0, 1), write(0x102, 3, 5), store(0x201, 2, 4), read(0x202, 6, 7))
+    stored(False, write(0x101, 0, 1), write(0x102, 3, 5), store(0x201, 6, 7), read(0x202, 8, 9))
+    stored(False, write(0x101, 0, 1), write(0x102, 3, 5), store(0x203, 2, 4), read(0x102, 6, 7), read(0x202, 8, 9))
 
 
 def case_linearize_unknown_outcomes(_):

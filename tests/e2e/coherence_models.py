@@ -5,6 +5,12 @@ from linearize import REFUSED, Failed, overlapping
 UNBORN = "inode of a call that did not tell"  # of a create whose outcome is not known
 
 
+def mix(taken, written, stored):
+    """The bytes of numbers of eight bytes: those stored where the store has changed what it took, else those written."""
+    parts = zip(*(number.to_bytes(8, "little") for number in (taken, written, stored)))
+    return int.from_bytes(bytes(was if now == old else now for old, was, now in parts), "little")
+
+
 class Model:
     """Of an object that is looked at and changed as a whole."""
     CACHED = IDLE = ()
@@ -43,9 +49,10 @@ class Stored(Page):
     A kernel takes the page for changed from the moment in which it lets a store happen. If the page is written back before
     the store has happened, because somebody else wants it dropped, or another process of the mount syncs it, then what the
     mount had read is written once more. So beside other writes a store may take the page as it is (dirty), and put it back
-    (spill), before its own value gets there. The state: what is in each part, what was taken for which stores, and which
-    stores have happened."""
-    IDLE = ("dirty", "spill")
+    (spill), before its own value gets there. Or its mount finds out byte by byte what was stored and what another call has
+    written meanwhile, and takes a byte that the store leaves as it was for one that is not stored (mix). The state: what is
+    in each part, what was taken for which stores, and which stores have happened."""
+    IDLE = ("dirty", "spill", "mix")
 
     def __init__(self, values):
         super().__init__(values)
@@ -58,7 +65,7 @@ class Stored(Page):
             beside = [other.began for other in overlapping(call, calls) if other.name in ("store", "write")]
             if beside:
                 dirty = call._replace(name="dirty", began=min(call.began, *beside))
-                doubtful += [dirty, call._replace(name="spill")]
+                doubtful += [dirty, call._replace(name="spill"), call._replace(name="mix")]
         return [*calls, *doubtful]
 
     def step(self, state, call):
@@ -70,9 +77,14 @@ class Stored(Page):
         before = [one for one in taken if one[0] == call.arguments]
         left = taken.difference(before)
         if call.name == "store":
-            return super().step(values, call), left, stored | {call.arguments}
-        if call.arguments in stored or bool(before) != (call.name == "spill"):
+            after = values if call.arguments in stored else super().step(values, call)  # else it was mixed
+            return after, left, stored | {call.arguments}
+        if call.arguments in stored or bool(before) != (call.name != "dirty"):
             return REFUSED
+        if call.name == "mix":
+            ((part, value),) = call.arguments
+            mixed = call._replace(arguments=((part, mix(before[0][1][part], values[part], value)),))
+            return super().step(values, mixed), left, stored | {call.arguments}
         return (values, taken | {(call.arguments, values)}, stored) if not before else (before[0][1], left, stored)
 
 
