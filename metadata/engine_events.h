@@ -10,13 +10,14 @@
 #include <rocksdb/listener.h>
 
 #include <memory>
+#include <string>
 
 #include "metadata/disk_room.h"
 
 namespace termfs::metadata {
 
 std::shared_ptr<rocksdb::EventListener> MakeEngineEvents();
-// Passes lines on to `log` while there is room. Null: nowhere. `room` is borrowed.
-std::shared_ptr<rocksdb::Logger> MakeEngineLog(std::shared_ptr<rocksdb::Logger> log, const DiskRoom& room);
+// Into the file `path`, at most 4 MiB and as much in PATH.old, while there is room. `room` is borrowed.
+std::shared_ptr<rocksdb::Logger> MakeEngineLog(const std::string& path, const DiskRoom& room);
 
 }  // namespace termfs::metadata

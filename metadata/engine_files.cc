@@ -24,18 +24,22 @@ class Shared {
  public:
   Shared(DiskReserve& reserve, const DiskRoom& room) : reserve_(reserve), room_(room) {}
 
-  // The text of `status` has the file and the error. What the engine asks only to find out is no failure.
+  // The text of `status` has the file and the error. What the engine asks only to find out is no failure. An error that
+  // is said to pass makes the engine stop writing until it is resumed, others until it is opened again. Resumed it writes
+  // all that is in its memory to new files, so what a failing disk has lost of the old ones is no loss.
   IOStatus Report(const char* what, uint64_t offset, uint64_t length, IOStatus status) {
     if (IsFailure(status)) {
       failures_.Report(what, [&] {
         return fmt::format("metadata store: {} of {} bytes at {} failed: {}", what, length, offset, status.ToString());
       });
+      status.SetRetryable(true);
     }
     return status;
   }
   IOStatus Report(const char* what, IOStatus status) {
     if (IsFailure(status)) {
       failures_.Report(what, [&] { return fmt::format("metadata store: {} failed: {}", what, status.ToString()); });
+      status.SetRetryable(true);
     }
     return status;
   }
@@ -119,7 +123,7 @@ class WritableFile final : public rocksdb::FSWritableFileOwnerWrapper {
       return plain ? target()->Append(data, options, debug) : target()->PositionedAppend(data, at, options, debug);
     };
     IOStatus status = MayWait() ? WithoutRoom(append()) : shared_->WithReserve(data.size(), append);
-    return shared_->Report("write", at, data.size(), MayPass(std::move(status)));
+    return shared_->Report("write", at, data.size(), std::move(status));
   }
   IOStatus Append(const Slice& data, const IOOptions& options, const rocksdb::DataVerificationInfo&,
                   IODebugContext* debug) override {
@@ -152,18 +156,10 @@ class WritableFile final : public rocksdb::FSWritableFileOwnerWrapper {
   static IOStatus WithoutRoom(IOStatus status) {
     return status.IsNoSpace() ? IOStatus::IOError("a compaction waits for room on the disk", status.ToString()) : status;
   }
-  // An error that is said to pass makes the engine stop writing until it is resumed, others until it is opened again.
-  // Resumed it writes all that is in its memory to new files, so what a failing disk has lost of the old ones is no loss.
-  static IOStatus MayPass(IOStatus status) {
-    if (!status.ok()) {
-      status.SetRetryable(true);
-    }
-    return status;
-  }
   bool MayWait() { return GetIOPriority() == rocksdb::Env::IO_LOW; }  // of a compaction that stalls nobody
   IOStatus ReportSync(IOStatus status) {
     const uint64_t size = status.ok() ? 0 : target()->GetFileSize(IOOptions(), nullptr);
-    return shared_->Report("sync", 0, size, MayPass(std::move(status)));
+    return shared_->Report("sync", 0, size, std::move(status));
   }
 
   const std::shared_ptr<Shared> shared_;

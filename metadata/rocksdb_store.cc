@@ -363,11 +363,7 @@ rocksdb::Options EngineOptionsOn(const Disk& disk, const std::string& path, cons
   rocksdb::Options engine = EngineOptions(options);
   engine.env = disk.env.get();
   engine.listeners.push_back(MakeEngineEvents());
-  std::shared_ptr<rocksdb::Logger> log;
-  if (!rocksdb::CreateLoggerFromOptions(path, engine, &log).ok()) {
-    log = nullptr;  // on a full disk there is none
-  }
-  engine.info_log = MakeEngineLog(std::move(log), disk.room);
+  engine.info_log = MakeEngineLog(path + "/LOG", disk.room);
   return engine;
 }
 

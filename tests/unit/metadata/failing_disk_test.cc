@@ -59,7 +59,9 @@ class FailingFiles final : public rocksdb::FileSystemWrapper {
   const char* Name() const override { return "failing"; }
   IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
                            std::unique_ptr<rocksdb::FSWritableFile>* result, IODebugContext* debug) override {
-    const IOStatus made = target()->NewWritableFile(name, options, result, debug);
+    const bool fails = disk_.load() == Disk::kFails;
+    const IOStatus made = fails ? IOStatus::IOError("While opening " + name, "Input/output error")
+                                : target()->NewWritableFile(name, options, result, debug);
     if (made.ok()) {
       *result = std::make_unique<FailingFile>(std::move(*result), disk_);
     }
