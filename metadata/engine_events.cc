@@ -42,6 +42,10 @@ class EngineEvents final : public rocksdb::EventListener {
     const char* const work = WorkOf(reason);
     failures_.Report(work, [&] { return fmt::format("metadata store: {} failed: {}", work, error->ToString()); });
   }
+  // The store resumes the engine; by itself it may be at that for ever, and then it cannot be closed.
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status, bool* by_itself) override {
+    *by_itself = false;
+  }
 
  private:
   FailureLog failures_;

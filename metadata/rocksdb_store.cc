@@ -363,6 +363,7 @@ rocksdb::Options EngineOptionsOn(const Disk& disk, const std::string& path, cons
   rocksdb::Options engine = EngineOptions(options);
   engine.env = disk.env.get();
   engine.listeners.push_back(MakeEngineEvents());
+  engine.max_bgerror_resume_count = 0;  // the store does that
   engine.info_log = MakeEngineLog(path + "/LOG", disk.room);
   return engine;
 }

@@ -131,6 +131,19 @@ TEST_P(FailingDiskTest, Commit_FailsReadsGoOnAndEverythingGoesOnAfterwards) {
   EXPECT_TRUE(Has(1) && Has(2) && Has(3)) << "what was committed";
 }
 
+TEST_P(FailingDiskTest, Close_WhileTheDiskFailsDoesNotWaitForIt) {
+  ASSERT_TRUE(Put(1).ok());
+  disk_ = GetParam();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(Put(100 + i).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));  // the engine tries by itself, or is made to
+  }
+  store_.reset();
+  disk_ = Disk::kWorks;
+  Open();
+  EXPECT_TRUE(Has(1));
+}
+
 INSTANTIATE_TEST_SUITE_P(Disks, FailingDiskTest, ::testing::Values(Disk::kFull, Disk::kFails),
                          [](const auto& info) { return info.param == Disk::kFull ? "Full" : "Fails"; });
 
