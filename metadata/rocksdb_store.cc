@@ -16,9 +16,13 @@
 #include <atomic>
 #include <cstdarg>
 
+#include "base/failure_log.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "metadata/disk_reserve.h"
 #include "metadata/disk_room.h"
+#include "metadata/engine_events.h"
+#include "metadata/engine_files.h"
 #include "metadata/torn_logs.h"
 
 namespace termfs::metadata {
@@ -130,7 +134,11 @@ class EngineHealth {
       return why_;
     }
     next_try_ = now + kBetweenTries;
-    why_ = FromRocks(db_.Resume(), "resume after an error");
+    const rocksdb::Status resumed = db_.GetRootDB()->Resume();  // a TransactionDB does not pass it on
+    if (resumed.IsBusy()) {  // the engine is at it by itself
+      return why_;
+    }
+    why_ = FromRocks(resumed, "resume after an error");
     if (why_.ok()) {
       stopped_.store(false, std::memory_order_release);
       LOG_INFO("the metadata store writes again");
@@ -189,6 +197,7 @@ class RocksTransaction : public Transaction {
   }
 
   Status Grows() override { return room_.CheckGrowth(); }
+  void Frees() override { frees_ = true; }
   Status Put(std::string_view key, std::string_view value) override {
     writes_ = true;
     return FromRocks(transaction_->Put(ToSlice(key), ToSlice(value)), "put");
@@ -201,7 +210,7 @@ class RocksTransaction : public Transaction {
     if (!writes_) {
       return FromRocks(transaction_->Commit(), "commit");
     }
-    RETURN_IF_ERROR(room_.CheckChange());
+    RETURN_IF_ERROR(frees_ ? room_.CheckRemoval() : room_.CheckChange());
     RETURN_IF_ERROR(health_.BeforeWrite());
     return health_.AfterWrite(transaction_->Commit(), "commit");
   }
@@ -211,13 +220,31 @@ class RocksTransaction : public Transaction {
   EngineHealth& health_;
   const DiskRoom& room_;
   bool writes_ = false;
+  bool frees_ = false;
   const rocksdb::ReadOptions read_options_;
+};
+
+// The disk of a store, as the engine uses it.
+struct Disk {
+  Disk(const std::string& path, const RocksDbOptions& options)
+      : reserve(path + "/reserve", options.reserve_bytes),
+        room(path,
+             {.growth = options.wal_bytes / 4 * 3, .changes = kRoomForChanges, .removals = kRoomForRemovals},
+             reserve),
+        env(MakeEngineEnv(options.files != nullptr ? *options.files : *rocksdb::Env::Default(), reserve, room)) {}
+
+  static constexpr uint64_t kRoomForChanges = uint64_t{8} << 20;
+  static constexpr uint64_t kRoomForRemovals = uint64_t{2} << 20;
+
+  DiskReserve reserve;
+  DiskRoom room;
+  const std::unique_ptr<rocksdb::Env> env;
 };
 
 class RocksStore : public KeyValueStore {
  public:
-  RocksStore(std::unique_ptr<rocksdb::TransactionDB> db, const std::string& path, const RocksDbOptions& options)
-      : db_(std::move(db)), health_(*db_), room_(path, options.wal_bytes, kRoomForChanges) {
+  RocksStore(std::unique_ptr<rocksdb::TransactionDB> db, std::unique_ptr<Disk> disk)
+      : disk_(std::move(disk)), db_(std::move(db)), health_(*db_), room_(disk_->room) {
     transaction_options_.deadlock_detect = true;
   }
 
@@ -232,6 +259,7 @@ class RocksStore : public KeyValueStore {
     return std::make_unique<RocksReader>(*db_, rocksdb::kBlockCacheTier);
   }
   Status SyncWal() override {
+    FitToRoom();
     RETURN_IF_ERROR(health_.BeforeWrite());
     return health_.AfterWrite(db_->SyncWAL(), "sync the log");
   }
@@ -241,13 +269,30 @@ class RocksStore : public KeyValueStore {
   }
 
   bool IsRoomy() override { return room_.is_plentiful(); }
+  void MakeRoom(uint64_t bytes) override { room_.MakeFree(bytes); }
 
  private:
-  static constexpr uint64_t kRoomForChanges = uint64_t{8} << 20;
+  // While room is short, what the log holds becomes a table early, which is much smaller, and the log goes.
+  void FitToRoom() {
+    constexpr uint64_t kShortLog = uint64_t{4} << 20;
+    room_.FillReserve();
+    uint64_t in_log = 0;
+    if (room_.CheckGrowth().ok() || !db_->GetIntProperty("rocksdb.cur-size-all-mem-tables", &in_log) ||
+        in_log < kShortLog) {
+      return;
+    }
+    rocksdb::FlushOptions flush;
+    flush.wait = false;
+    if (const rocksdb::Status begun = db_->Flush(flush); !begun.ok()) {
+      failures_.Report("metadata store: making room on the disk", FromRocks(begun, "flush"));
+    }
+  }
 
+  const std::unique_ptr<Disk> disk_;  // outlives the engine
   const std::unique_ptr<rocksdb::TransactionDB> db_;
   EngineHealth health_;
-  const DiskRoom room_;
+  const DiskRoom& room_;
+  FailureLog failures_;
   const rocksdb::WriteOptions write_options_;
   rocksdb::TransactionOptions transaction_options_;
 };
@@ -314,6 +359,15 @@ rocksdb::Options EngineOptions(const RocksDbOptions& options) {
   return engine;
 }
 
+rocksdb::Options EngineOptionsOn(const Disk& disk, const std::string& path, const RocksDbOptions& options) {
+  rocksdb::Options engine = EngineOptions(options);
+  engine.env = disk.env.get();
+  engine.listeners.push_back(MakeEngineEvents());
+  engine.max_bgerror_resume_count = 0;  // the store does that
+  engine.info_log = MakeEngineLog(path + "/LOG", disk.room);
+  return engine;
+}
+
 // A TransactionDB keeps every log, and reads it at each start, until a table is written that has something new in it.
 // A deletion of the empty key, which no record has, is.
 rocksdb::Status ForgetLogs(rocksdb::DB& db) {
@@ -365,8 +419,10 @@ Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, cons
   transactions.default_lock_timeout = options.lock_timeout.count();
   ASSIGN_OR_RETURN(const size_t logs,
                    CutTornLogs(path, options.cut_damaged_logs ? Damage::kSetAside : Damage::kRefuse));
+  auto disk = std::make_unique<Disk>(path, options);
+  RETURN_IF_ERROR(disk->room.CheckRemoval());  // the engine would not survive to find that out
   rocksdb::TransactionDB* db = nullptr;
-  rocksdb::Status status = rocksdb::TransactionDB::Open(EngineOptions(options), transactions, path, &db);
+  rocksdb::Status status = rocksdb::TransactionDB::Open(EngineOptionsOn(*disk, path, options), transactions, path, &db);
   std::unique_ptr<rocksdb::TransactionDB> opened(db);
   if (status.ok() && logs > 0) {
     status = ForgetLogs(*db);
@@ -374,7 +430,8 @@ Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, cons
   if (!status.ok()) {
     return FromOpening(status, path);
   }
-  return std::unique_ptr<KeyValueStore>(std::make_unique<RocksStore>(std::move(opened), path, options));
+  disk->room.FillReserve();
+  return std::unique_ptr<KeyValueStore>(std::make_unique<RocksStore>(std::move(opened), std::move(disk)));
 }
 
 }  // namespace termfs::metadata

@@ -72,7 +72,9 @@ Status Serve(const Program& program, const std::string& directory, const fs::ser
   readiness.Ok();
   WaitForSignal(signals);
   LOG_INFO("told to end");
-  RETURN_IF_ERROR(server->Stop());
+  if (Status stopped = server->Stop(); !stopped.ok()) {
+    return std::move(stopped).WithContext("ended, but not everything is on the SSD");
+  }
   LOG_INFO("ended, everything is on the SSD");
   return Status::Ok();
 }

@@ -100,6 +100,7 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> HandleAdmin(uint16_t opcode, std::span<const std::byte> body) override;
   Status SessionOpened(const tlib::server::SessionInfo& info) override;
   void SessionClosed(tlib::server::SessionId session, const tlib::server::SessionEnd& end) override;
+  std::string OwnerOf(PageIndex page) override;
   bool AllowsRawWrites() const override { return false; }
 
  private:

@@ -119,9 +119,9 @@ Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, LockUse use) {
   // For people only: on a full disk the lock holds without it.
   const std::string holder =
       std::string(use == LockUse::kServe ? "served" : "checked") + " by process " + std::to_string(getpid());
-  if (ftruncate(fd.get(), 0) == 0 &&
-      pwrite(fd.get(), holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size()) &&
-      ftruncate(fd.get(), 0) != 0) {
+  // In its place, as a full disk may have no other.
+  const bool written = pwrite(fd.get(), holder.data(), holder.size(), 0) == static_cast<ssize_t>(holder.size());
+  if (ftruncate(fd.get(), written ? static_cast<off_t>(holder.size()) : 0) != 0) {
     LOG_WARNING("{}: cannot say there who holds it", paths.lock);
   }
   return VolumeLock(std::move(fd));
@@ -198,7 +198,9 @@ Result<uint64_t> NextEpoch(const VolumePaths& paths) {
 
 Result<std::unique_ptr<metadata::KeyValueStore>> OpenStore(const VolumePaths& paths,
                                                            const metadata::RocksDbOptions& options) {
-  auto store = metadata::OpenRocksDb(paths.meta, options);
+  metadata::RocksDbOptions with_reserve = options;
+  with_reserve.reserve_bytes = kDiskReserve;
+  auto store = metadata::OpenRocksDb(paths.meta, with_reserve);
   const int code = store.status().code();
   if (code == EBADMSG) {
     return Status::Error(EUCLEAN, std::string(store.status().message()));

@@ -5,6 +5,7 @@
 //   termfs.toml   settings                     region    the pages (unless `device` says where)
 //   meta/         the namespace, in RocksDB    written   the region's durable written marks
 //   epoch         number of the last start     lock      held by the one server or fsck     socket  where clients come
+//   meta/reserve  room on its disk for removals
 //   tier          there while a server runs, and after it was killed: where its memory is
 //
 // Thread-safety: free functions and VolumeLock on different volumes.
@@ -26,9 +27,12 @@
 
 namespace termfs::fs::server {
 
-// Of the disk that meta/ is on, format and a growth of the region leave as much free: the engine has half of it in its
-// log at most, and adds nothing more when less than the other half is free (metadata/disk_room.h).
-inline constexpr uint64_t kMetadataReserve = uint64_t{128} << 20;
+// Of the disk that meta/ is on, format and a growth of the region leave as much free: for the engine's log, for what it
+// keeps free to write that a second time (metadata/disk_room.h), and for the file meta/reserve.
+inline constexpr uint64_t kMetadataReserve = uint64_t{160} << 20;
+// What that file holds: room for removals, and for the end and the next start, on a disk that others have filled
+// (metadata/disk_reserve.h).
+inline constexpr uint64_t kDiskReserve = uint64_t{32} << 20;
 
 struct VolumePaths {
   explicit VolumePaths(const std::string& directory)

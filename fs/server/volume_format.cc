@@ -71,7 +71,7 @@ Status FormatNamespace(const VolumePaths& paths, const VolumeSettings& settings,
   if (mkdir(paths.meta.c_str(), 0700) != 0) {
     return ErrnoStatus("create " + paths.meta);
   }
-  ASSIGN_OR_RETURN(const auto store, metadata::OpenRocksDb(paths.meta, {.create_if_missing = true}));
+  ASSIGN_OR_RETURN(const auto store, OpenStore(paths, {.create_if_missing = true}));
   RETURN_IF_ERROR(metadata::Namespace::Format(*store, options));
   return store->SyncWal();
 }

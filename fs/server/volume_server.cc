@@ -25,6 +25,7 @@ using std::chrono::steady_clock;
 using tlib::server::FrameChoice;
 
 constexpr const char* kVersion = "0.1.0";
+constexpr uint64_t kRoomForSmallFiles = uint64_t{256} << 10;  // bytes: those that say what was started and ended
 
 uint64_t ValueOf(const std::vector<MetricValue>& metrics, std::string_view name) {
   for (const MetricValue& metric : metrics) {
@@ -118,6 +119,7 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   ASSIGN_OR_RETURN(store_, open_store ? open_store(paths.meta) : OpenStore(paths));
   ASSIGN_OR_RETURN(names_, OpenNamespace(*store_, directory_));
   RETURN_IF_ERROR(CheckCapacity(paths, settings, names_->superblock()));
+  store_->MakeRoom(kRoomForSmallFiles);
   RETURN_IF_ERROR(TakeCapacity(settings));
   ASSIGN_OR_RETURN(const uint64_t epoch, NextEpoch(paths));
   const std::string uuid = ToString(names_->superblock().uuid);
@@ -233,6 +235,7 @@ Status ServedVolume::Stop() {
   }
   if (server_ != nullptr) {
     service_->StopBackground();
+    store_->MakeRoom(kRoomForSmallFiles);
     note(server_->Stop());
     note(service_->Finish());
     if (first.ok() && kept_since_ != 0) {

@@ -126,6 +126,21 @@ Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64
   return file;
 }
 
+Status FillHoles(const DeviceFile& file) {
+  struct stat found {};
+  if (fstat(file.fd.get(), &found) != 0) {
+    return ErrnoStatus("examine the device");
+  }
+  constexpr uint64_t kSector = 512;
+  const auto bytes = static_cast<uint64_t>(found.st_size);
+  const uint64_t allocated = static_cast<uint64_t>(found.st_blocks) * kSector;
+  if (!S_ISREG(found.st_mode) || allocated >= bytes) {
+    return Status::Ok();
+  }
+  RETURN_IF_ERROR(CheckSpace(file.fd.get(), bytes - allocated));
+  return Allocate(file.fd.get(), 0, bytes, nullptr);
+}
+
 Result<uint64_t> ResizeDeviceFile(const DeviceFile& file, uint64_t old_bytes, uint64_t bytes) {
   const int fd = file.fd.get();
   struct stat found {};

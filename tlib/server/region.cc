@@ -20,7 +20,9 @@
 #include "tlib/server/pager.h"
 #include "tlib/server/promoter.h"
 #include "tlib/server/read_ahead.h"
+#include "tlib/server/region_label.h"
 #include "tlib/server/region_on_device.h"
+#include "tlib/server/reporting_block_device.h"
 #include "tlib/server/tier_policy.h"
 #include "tlib/server/tier_recovery.h"
 #include "tlib/server/tier_store.h"
@@ -453,11 +455,28 @@ std::vector<MetricValue> StorageRegion::Gauges() const {
 
 }  // namespace
 
+namespace {
+
+void ReportFailures(const RegionOptions& options, const RegionEnvironment& environment, RegionDevices& devices) {
+  std::function<std::string(uint64_t)> owner_of;
+  if (environment.owner_of) {
+    owner_of = [of = environment.owner_of](uint64_t offset) { return of({offset >> kPageBits}); };
+  }
+  devices.pages = std::make_unique<ReportingBlockDevice>(
+      std::move(devices.pages),
+      ReportingBlockDevice::Names{.path = options.device, .start = kRegionStart, .owner_of = std::move(owner_of)});
+  devices.log = std::make_unique<ReportingBlockDevice>(std::move(devices.log),
+                                                       ReportingBlockDevice::Names{.path = options.written_log});
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, RegionEnvironment environment,
                                              RegionDevices devices) {
   RETURN_IF_ERROR(CheckRegionOptions(options));
   ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(options.kind, options.pages, options.dram_ratio));
   RETURN_IF_ERROR(CheckDeviceSize(*devices.pages, options));
+  ReportFailures(options, environment, devices);
   ASSIGN_OR_RETURN(auto log, WrittenLog::Open(*devices.log, options.pages));
   ASSIGN_OR_RETURN(auto bounce, BouncePool::Create(environment.nic, environment.domain, kBounceBytes));
   TierOptions tier_options = options.tier;

@@ -45,6 +45,8 @@ struct RegionEnvironment {
   MetricsRegistry& metrics;
   Spawner spawn;
   TellReaders tell_readers{};  // null: there are no clients
+  // What a page belongs to, for messages: Service::OwnerOf. Null: not known.
+  std::function<std::string(PageIndex)> owner_of{};
 };
 
 // Bytes of one page (or of adjacent ones) that lie still in registered memory.

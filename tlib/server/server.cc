@@ -140,7 +140,8 @@ class ServerImpl final : public Server {
                                       .domain = *domain_,
                                       .metrics = metrics_,
                                       .spawn = [this](std::function<void()> task) { workers_->Spawn(std::move(task)); },
-                                      .tell_readers = [this](uint64_t epoch) { return TellReaders(epoch); }}));
+                                      .tell_readers = [this](uint64_t epoch) { return TellReaders(epoch); },
+                                      .owner_of = [&service](PageIndex page) { return service.OwnerOf(page); }}));
     region_started_ = true;
     RETURN_IF_ERROR(workers_->Run([this] { return region_->Start(nullptr); }));
     region_io_ = std::make_unique<RegionIoImpl>(*region_);

@@ -98,6 +98,8 @@ class Service {
   // On a control thread; may block. An error refuses the session; SessionClosed follows all the same.
   virtual Status SessionOpened(const SessionInfo& session) = 0;
   virtual void SessionClosed(SessionId session, const SessionEnd& end) = 0;
+  // What the page belongs to, for messages: such as "inode 7 at 4096"; empty: that is not known. Any thread; quick.
+  virtual std::string OwnerOf(PageIndex /*page*/) { return {}; }
   // Whether clients may kRead and kWrite the region by raw offsets. A file system allows reads only, to whom it admits.
   virtual bool AllowsRawWrites() const = 0;
 };
