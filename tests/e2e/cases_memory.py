@@ -42,6 +42,11 @@ class MemoryGroup:
 
     def __exit__(self, *_):
         def removed():
+            with open(os.path.join(self.path, "cgroup.procs"), encoding="ascii") as lines:
+                left = lines.read().split()
+            for pid in left:  # after a case that has failed
+                with contextlib.suppress(OSError), open(f"{os.path.dirname(self.path)}/cgroup.procs", "w", encoding="ascii") as file:
+                    file.write(pid)
             with contextlib.suppress(OSError):
                 os.rmdir(self.path)
             return not os.path.exists(self.path)
@@ -101,7 +106,7 @@ def case_memory_of_a_cgroup(site):
         says_no(site.termfs, "set", volume.path, "capacity=8G")
         check(volume.status()["capacity_bytes"] == 512 * MIB, "the capacity is as before")
         run(site.termfs, "set", volume.path, "dram-ratio=0.1")
-        run(site.termfs, "set", volume.path, f"dram-ratio={ratio}")
+        run(site.termfs, "set", volume.path, f"dram-ratio={float(ratio) - 0.1}")
         volume.kill()
         volume.serve("--dram-ratio", ratio, at=group.inside)
         check(read_file(m / "f") == data, "what the killed server had")
@@ -134,7 +139,7 @@ def case_memory_killed_before_it_serves(site):
 
 
 def case_memory_of_a_start_that_fails(site):
-    """Somebody has its TCP port."""
+    """Somebody has its TCP port. What is taken over only loses what huge pages had beyond the end of tables."""
     volume = site.volume("128M", 0.5)
     place = volume.tier()
     m = volume.mount()
@@ -148,7 +153,7 @@ def case_memory_of_a_start_that_fails(site):
         volume.abandon(m)
         before = held_by(place)
         refused(site, 1, "in use", "serve", volume.path, "--listen", listen)
-        check(held_by(place) == before, "what the killed server left is kept")
+        check(before - 4 * MIB < held_by(place) <= before, f"the killed server left {before} bytes, there are {held_by(place)}")
         volume.serve()
         m = volume.mount()
         check(read_file(m / "f") == data, "and taken over")

@@ -26,11 +26,17 @@ uint64_t BesideBytes(const TierDemand& demand, uint64_t frames) {
   return demand.beside ? demand.pages * kBesidePage + frames * kBesideFrame : 0;
 }
 
+uint64_t InWholeChunks(uint64_t frames, uint64_t max_pages) {
+  const uint64_t chunk = driver::ChunkFramesOf(max_pages);
+  return std::min((frames + chunk - 1) / chunk * chunk, std::max(frames, max_pages));
+}
+
 // In hundredths, so that it fits later, too, when a little less is available.
 double LargestRatio(const TierDemand& demand, uint64_t room) {
   const uint64_t tables = TableBytes(demand.pages) + BesideBytes(demand, 0);
   const uint64_t chunk_frames = driver::ChunkFramesOf(demand.max_pages);
-  const uint64_t chunks = (room - std::min(room, tables)) / (chunk_frames * (kPageSize + kBesideFrame));
+  const uint64_t chunk_bytes = chunk_frames * kPageSize + BesideBytes({.beside = demand.beside}, chunk_frames);
+  const uint64_t chunks = (room - std::min(room, tables)) / chunk_bytes;
   const double ratio = static_cast<double>(chunks * chunk_frames) / static_cast<double>(demand.pages);
   return std::min(1.0, std::floor(ratio * 100) / 100);
 }
@@ -38,8 +44,8 @@ double LargestRatio(const TierDemand& demand, uint64_t room) {
 // Of a tier of the least ratio, or of a region that is in memory as a whole.
 uint64_t LargestCapacity(double ratio, uint64_t room, uint64_t chunk_bytes) {
   const double page_bytes = 2 * sizeof(uint64_t) + kBesidePage + ratio * (kPageSize + kBesideFrame);
-  const auto bytes = static_cast<uint64_t>(static_cast<double>(room) / page_bytes) << kPageBits;
-  return (bytes - std::min(bytes, 2 * chunk_bytes)) / kMebibyte * kMebibyte;
+  const auto frames_rounded = static_cast<double>(room - std::min(room, chunk_bytes));
+  return (static_cast<uint64_t>(frames_rounded / page_bytes) << kPageBits) / kMebibyte * kMebibyte;
 }
 
 std::string WhatFits(const TierDemand& demand, uint64_t room) {
@@ -59,12 +65,16 @@ std::string WhatFits(const TierDemand& demand, uint64_t room) {
 }  // namespace
 
 uint64_t TierBytes(uint64_t pages, uint64_t frames, uint64_t max_pages) {
-  const uint64_t chunk = driver::ChunkFramesOf(max_pages);
-  return std::min((frames + chunk - 1) / chunk * chunk, std::max(frames, max_pages)) * kPageSize + TableBytes(pages);
+  return InWholeChunks(frames, max_pages) * kPageSize + TableBytes(pages);
+}
+
+uint64_t BytesOf(const TierDemand& demand) {
+  return TierBytes(demand.pages, demand.frames, demand.max_pages) +
+         BesideBytes(demand, InWholeChunks(demand.frames, demand.max_pages));
 }
 
 Status CheckTierFits(const TierDemand& demand, const MemoryBound& bound) {
-  const uint64_t needed = TierBytes(demand.pages, demand.frames, demand.max_pages) + BesideBytes(demand, demand.frames);
+  const uint64_t needed = BytesOf(demand);
   const uint64_t more = needed - std::min(needed, demand.has);
   if (more == 0 || (more <= bound.available && demand.spare <= bound.available - more)) {
     return Status::Ok();

@@ -29,6 +29,9 @@ struct TierDemand {
   bool beside = true;    // what the process keeps of each page beside the tier's files counts, too
 };
 
+// All that it takes; what it has, and what must be left, is not looked at.
+uint64_t BytesOf(const TierDemand& demand);
+
 // ENOMEM: it does not fit into what is available. The text ends with what would, the largest ratio or capacity.
 Status CheckTierFits(const TierDemand& demand, const MemoryBound& bound);
 

@@ -117,7 +117,7 @@ TierStore::~TierStore() {
   }
   if (!cleared_) {
     place_->Leave();
-  } else if (const Status removed = place_->Remove(); !removed.ok()) {
+  } else if (const Status removed = recorded_ ? Remove() : place_->Remove(); !removed.ok()) {
     LOG_WARNING("of a start that failed: {}", removed.ToString());
   }
 }
@@ -198,8 +198,8 @@ Status TierStore::CheckRoomToOpen(uint32_t frames) const {
     demand.spare = 0;
     demand.beside = false;
   }
-  RETURN_IF_ERROR(CheckTierFits(demand, TightestMemory(MemoryBounds())));
-  return CheckPlace(demand, room.free_bytes);
+  RETURN_IF_ERROR(CheckPlace(demand, room.free_bytes));
+  return CheckTierFits(demand, TightestMemory(MemoryBounds()));
 }
 
 Status TierStore::CheckPlace(const TierDemand& demand, uint64_t free_bytes) const {
@@ -387,21 +387,25 @@ Status TierStore::ForgetCellsBeyond(uint64_t pages) {
 }
 
 Status TierStore::CheckRoom(uint64_t pages, uint32_t frames, uint32_t frames_now) {
-  const TierDemand demand{.pages = std::max(pages, pages_),
-                          .frames = std::max(frames, frames_now),
-                          .max_pages = max_pages_,
-                          .by_ratio = options_.by_ratio,
-                          .has = TierBytes(pages_, frames_now, max_pages_),
-                          .spare = options_.spare_bytes};
-  RETURN_IF_ERROR(CheckTierFits(demand, TightestMemory(MemoryBounds())));
+  const TierDemand now{
+      .pages = pages_, .frames = frames_now, .max_pages = max_pages_, .by_ratio = options_.by_ratio};
+  TierDemand demand = now;
+  demand.pages = std::max(pages, pages_);
+  demand.frames = std::max(frames, frames_now);
+  demand.has = BytesOf(now);
+  demand.spare = options_.spare_bytes;
+  Status fits = CheckTierFits(demand, TightestMemory(MemoryBounds()));
   if (!place_.has_value()) {
-    return Status::Ok();
+    return fits;
   }
   if (options_.own_tmpfs) {
+    RETURN_IF_ERROR(std::move(fits));
     RETURN_IF_ERROR(place_->RaiseLimitTo(MostBytes(pages, max_pages_)));
   }
   ASSIGN_OR_RETURN(const TierPlace::Room room, place_->room());
-  return CheckPlace(demand, room.free_bytes);
+  demand.has = TierBytes(pages_, frames_now, max_pages_);
+  RETURN_IF_ERROR(CheckPlace(demand, room.free_bytes));
+  return fits;
 }
 
 Status TierStore::MakeRoom(uint64_t pages) {
@@ -429,6 +433,7 @@ Status TierStore::Commit(const std::function<Status()>& keep_frames) {
   if (!resumed_) {
     RETURN_IF_ERROR(WriteHeader());
     RETURN_IF_ERROR(NameFile(states_, place_->File("states")));
+    recorded_ = true;
     RETURN_IF_ERROR(WriteRecord());
     RETURN_IF_ERROR(keep_frames());
   }

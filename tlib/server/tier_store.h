@@ -141,6 +141,7 @@ class TierStore {
   bool resumed_ = false;
   uint64_t layout_ = 0;       // random; of the files in the directory
   bool cleared_ = false;      // what was in the directory is not needed any more
+  bool recorded_ = false;
   bool committed_ = false;
   std::atomic<uint64_t>* cells_ = nullptr;
 };
