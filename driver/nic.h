@@ -213,8 +213,8 @@ struct TermRegionOptions {
   Pattern pattern;
   // How peers over the network READ it, on an RNIC that can do it either way (the software RNIC, for tests).
   ReadWay network_way = ReadWay::kTranslated;
-  // Where frames and page table shall outlive the process: a directory on a tmpfs, this region's alone, that nobody but
-  // its owner may enter. Empty: they end with the process.
+  // Where frames and page table shall outlive the process, from Keep on: a directory on a tmpfs, this region's alone,
+  // that nobody but its owner may enter. Empty: they end with the process.
   std::string directory;
   // What an earlier process left in `directory` is taken over: frames keep their bytes, entries their generations, so
   // that peers of that process, which may still map them, go on reading whole pages. REQUIRES: that process has ended;
@@ -293,6 +293,10 @@ class TermRegion {
   // changed. One caller at a time.
   virtual Status Resize(uint64_t pages) = 0;
   virtual Status MakeRoom(uint64_t pages) = 0;
+
+  // From now on frames and page table outlive the process; a resumed region's do so anyhow. The frames come last: where
+  // their file is, everything is. Once. Does nothing without TermRegionOptions::directory.
+  virtual Status Keep() { return Status::Ok(); }
 
   // The memory that it is made of, for a Nic that makes it reachable through another RNIC as well; frames_fd: for
   // another, read-only mapping of the frames. ENOTSUP: none such.

@@ -22,6 +22,11 @@ namespace termfs::fs::server {
 namespace {
 
 constexpr size_t kMaxSmallFile = 64 << 10;
+// Of memory that a server takes beside its DRAM tier after it has begun: sessions and what waits to be stored; and the
+// metadata store's cache.
+constexpr uint64_t kServerBytes = uint64_t{32} << 20;
+
+uint64_t BytesBesideTier() { return kServerBytes + metadata::RocksDbOptions().block_cache_bytes; }
 
 // What a region of `pages` may grow to before the server is started anew: address space in the server and in every
 // client.
@@ -251,13 +256,14 @@ Status CheckCapacity(const VolumePaths& paths, const VolumeSettings& settings, c
 tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
                                         const std::string& volume) {
   if (settings.memory_directory == "none") {
-    return {.record = paths.tier, .volume = volume};  // of the server before, which may have had one
+    return {.record = paths.tier, .volume = volume, .spare_bytes = BytesBesideTier()};  // the record of the server before, which may have had one
   }
   const bool own = settings.memory_directory.empty();
   return {.directory = (own ? "/run/termfs" : settings.memory_directory) + "/" + volume,
           .own_tmpfs = own,
           .record = paths.tier,
-          .volume = volume};
+          .volume = volume,
+          .spare_bytes = BytesBesideTier()};
 }
 
 Result<tlib::server::RegionOptions> RegionOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,

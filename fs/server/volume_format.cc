@@ -53,6 +53,13 @@ Status CheckSpace(const std::string& directory, const VolumeSettings& settings) 
   return Status::Ok();
 }
 
+// Before it is known where and when it will be served: beside nobody else.
+Status CheckMemory(const std::string& directory, const VolumeSettings& settings) {
+  ASSIGN_OR_RETURN(auto region, RegionOptionsOf(VolumePaths(directory), settings, ""));
+  region.tier = TierOptionsOf(VolumePaths(directory), settings, "");
+  return tlib::server::Server::CheckMemory(region);
+}
+
 Result<metadata::Uuid> NewUuid() {
   metadata::Uuid uuid;
   RETURN_IF_ERROR(SecureRandom(uuid.data(), uuid.size()));
@@ -113,6 +120,7 @@ void RemoveContents(const std::string& directory) {
 
 Status FormatVolume(const std::string& directory, const FormatOptions& options) {
   RETURN_IF_ERROR(CheckSettings(options.settings));
+  RETURN_IF_ERROR(CheckMemory(directory, options.settings));
   const bool made = mkdir(directory.c_str(), 0700) == 0;
   if (!made && errno != EEXIST) {
     return ErrnoStatus("create " + directory);

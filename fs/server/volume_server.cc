@@ -49,10 +49,10 @@ class ServedVolume final : public VolumeServer, private Administrator {
 
   Status Begin(driver::Nic& nic, const StoreOpener& open_store);
   // What a killed server, or a loss of power, left; before anybody is served.
-  Status Recover();
+  Status Recover(tlib::server::Server& server);
   Status TakeCapacity(VolumeSettings& settings);
   Status NoteCapacity(uint64_t pages);
-  Status ZeroFreePages();
+  Status ZeroFreePages(tlib::server::Server& server);
   Status Stop() override;
 
  private:
@@ -147,7 +147,8 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
                                             .epoch = epoch,
                                             .allowed_uid = geteuid(),
                                             .listen = listen,
-                                            .secret = secret};
+                                            .secret = secret,
+                                            .prepare = [this](auto& server) { return Recover(server); }};
   transport_ = nic.transport();
   if (listen.has_value()) {
     const std::string network = nic.RegionTransport(region.kind, /*network=*/true);
@@ -155,7 +156,6 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
     LOG_INFO("other hosts are served by {}", network);
   }
   ASSIGN_OR_RETURN(server_, tlib::server::Server::Start(nic, options, *service_));
-  RETURN_IF_ERROR(Recover());
   ASSIGN_OR_RETURN(kept_since_, NoteMemory(paths, epoch, server_->memory()));
   capacity_ = std::make_unique<Capacity>(
       Capacity::Parts{.names = *names_,
@@ -192,19 +192,19 @@ Status ServedVolume::NoteCapacity(uint64_t pages) {
               [] { return Status::Ok(); });
 }
 
-Status ServedVolume::Recover() {
+Status ServedVolume::Recover(tlib::server::Server& server) {
   // Orphans are the reclaimer's, in its own time.
   ASSIGN_OR_RETURN(const metadata::Namespace::Recovered done, names_->Recover(/*orphans=*/false));
   if (done.truncations + done.trimmed > 0) {
     LOG_INFO("recovered; unfinished truncations ended: {}, files whose space allocated ahead was given back: {}",
              done.truncations, done.trimmed);
   }
-  return ZeroFreePages();
+  return ZeroFreePages(server);
 }
 
 // A page that is free reads as zeros (see "Every free page is a zero page"). After power loss one may not: it was given
 // to a file, written and marked, and the log of the metadata was lost that said whose it was.
-Status ServedVolume::ZeroFreePages() {
+Status ServedVolume::ZeroFreePages(tlib::server::Server& server) {
   constexpr size_t kBatch = 4096;
   for (PageIndex from{0};;) {
     ASSIGN_OR_RETURN(const auto free, names_->ListFree(from, kBatch));
@@ -215,7 +215,7 @@ Status ServedVolume::ZeroFreePages() {
     for (const metadata::RegionRange& range : free) {
       ranges.push_back({range.first, range.pages});
     }
-    RETURN_IF_ERROR(server_->RunInCoroutine([&] { return server_->region().Zero(ranges); }));
+    RETURN_IF_ERROR(server.RunInCoroutine([&] { return server.region().Zero(ranges); }));
     from.value = free.back().first.value + free.back().pages;
   }
 }

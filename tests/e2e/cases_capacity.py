@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -405,6 +406,21 @@ class SilentMounts:
             check(holder.wait(timeout=60) == 0, "who had the file open")
 
 
+def on_a_terminal(*command):
+    """Its standard output, and what a terminal got as its standard error."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as child:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end, of a terminal
+            while True:
+                shown += os.read(ours, 4096)
+        os.close(ours)
+        said, _ = child.communicate(timeout=120)
+    check(child.returncode == 0, f"{command}: {shown}")
+    return said, shown.decode()
+
+
 def case_capacity_shows_its_way(site):
     volume = site.volume("64M", 0.5)
     m = volume.mount()
@@ -423,7 +439,9 @@ def case_capacity_shows_its_way(site):
         setting.send_signal(signal.SIGINT)
         check(setting.wait(timeout=60) != 0, "set was interrupted")
         setting.stderr.close()
-        run(site.termfs, "set", volume.path, "capacity=32M")  # waits for what was begun
+        said, shown = on_a_terminal(site.termfs, "set", volume.path, "capacity=32M")  # waits for what was begun
+        check(said.startswith("capacity 32.0 MiB, was 64.0 MiB; "), said)
+        check("\rcapacity 64.0 MiB of 32.0 MiB, " in shown and "to be moved" in shown, repr(shown))
         status = volume.status()
         check(status["capacity_bytes"] == status["capacity_target_bytes"] == 32 * MIB, str(status))
         check(status["capacity_changing"] == 0 and status["capacity_failure"] == "", str(status))
@@ -574,7 +592,8 @@ def case_ratio_gives_memory_back(site):
     check(in_memory(volume) > 100 * MIB, f"{in_memory(volume)} bytes in memory")
     load = start_load(site, m, "load")
     for ratio in (0.05, 0.5, 0.1):
-        run(site.termfs, "set", volume.path, f"dram-ratio={ratio}")
+        said = run(site.termfs, "set", volume.path, f"dram-ratio={ratio}")
+        check(said.startswith(f"dram-ratio {ratio}, was "), said)
         # Frames get memory by 4 MiB; page table, states and slack take one or two more.
         eventually(lambda most=ratio * 128 * MIB + 8 * MIB: in_memory(volume) <= most, f"memory at ratio {ratio}")
         check(volume.status()["tier_used_bytes"] <= ratio * 128 * MIB + 4096, f"the tier at ratio {ratio}")

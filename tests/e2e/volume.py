@@ -160,10 +160,11 @@ class Volume:
         self.address = [self.path]  # how mounts reach it
         run(site.termfs, "format", self.path, "--capacity", capacity, "--dram-ratio", ratio, *flags)
 
-    def serve(self, *flags):
+    def serve(self, *flags, at=()):
+        """`at`: words before the command."""
         if self.site.network is not None and "--listen" not in flags:
             flags = (*flags, "--listen", self.listen_at(self.site.network))
-        run(self.site.termfs, "serve", self.path, *flags)
+        run(*at, self.site.termfs, "serve", self.path, *flags)
         self.server = self.site.find_process("serve", self.path)
         return self
 

@@ -18,7 +18,8 @@
 namespace termfs::tlib::server {
 namespace {
 
-constexpr uint64_t kAllocationStep = uint64_t{256} << 20;  // bytes between two calls of `progress`
+// Bytes. The kernel lets nobody read the file while it allocates, and a file that grows is being read.
+constexpr uint64_t kAllocationStep = uint64_t{32} << 20;
 
 Result<uint64_t> BlockDeviceBytes(int fd, const std::string& path) {
   uint64_t bytes = 0;
