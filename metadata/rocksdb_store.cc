@@ -4,11 +4,7 @@
 // key is waited for instead of conflicting. Lock waits end by deadlock detection or by lock_timeout, as EAGAIN.
 #include "metadata/rocksdb_store.h"
 
-#include <rocksdb/cache.h>
-#include <rocksdb/filter_policy.h>
-#include <rocksdb/options.h>
 #include <rocksdb/perf_level.h>
-#include <rocksdb/table.h>
 #include <rocksdb/utilities/transaction.h>
 #include <rocksdb/utilities/transaction_db.h>
 #include <unistd.h>
@@ -19,6 +15,8 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "metadata/disk_room.h"
+#include "metadata/rocksdb_engine.h"
+#include "metadata/rocksdb_files.h"
 #include "metadata/torn_logs.h"
 
 namespace termfs::metadata {
@@ -81,14 +79,16 @@ void CountNothing() { rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable); }
 
 class RocksReader : public Reader {
  public:
-  RocksReader(rocksdb::DB& db, rocksdb::ReadTier tier) : db_(db), snapshot_(db.GetSnapshot()) {
+  enum class Waiting { kMay, kMustNot };  // for a disk
+  RocksReader(rocksdb::DB& db, Waiting waiting)
+      : db_(db), snapshot_(db.GetSnapshot()), must_not_wait_(waiting == Waiting::kMustNot) {
     CountNothing();
     options_.snapshot = snapshot_;
-    options_.read_tier = tier;
   }
   ~RocksReader() override { db_.ReleaseSnapshot(snapshot_); }
 
   Result<std::optional<std::string>> Get(std::string_view key) override {
+    const WithoutWaiting without(must_not_wait_);
     std::string value;
     const rocksdb::Status status = db_.Get(options_, ToSlice(key), &value);
     return ToValue(status, std::move(value), "get");
@@ -96,11 +96,13 @@ class RocksReader : public Reader {
 
   Result<std::vector<KeyValue>> Scan(std::string_view begin, std::string_view end, size_t limit,
                                      ScanOrder order) override {
+    const WithoutWaiting without(must_not_wait_);
     const rocksdb::Slice lower = ToSlice(begin);
     const rocksdb::Slice upper = ToSlice(end);
     rocksdb::ReadOptions options = options_;
     options.iterate_lower_bound = &lower;
     options.iterate_upper_bound = &upper;
+    NarrowScan(begin, end, order == ScanOrder::kAscending, options);
     const std::unique_ptr<rocksdb::Iterator> iterator(db_.NewIterator(options));
     return Collect(*iterator, begin, end, limit, order);
   }
@@ -108,6 +110,7 @@ class RocksReader : public Reader {
  private:
   rocksdb::DB& db_;
   const rocksdb::Snapshot* const snapshot_;
+  const bool must_not_wait_;
   rocksdb::ReadOptions options_;
 };
 
@@ -178,6 +181,7 @@ class RocksTransaction : public Transaction {
     rocksdb::ReadOptions options = read_options_;
     options.iterate_lower_bound = &lower;
     options.iterate_upper_bound = &upper;
+    NarrowScan(begin, end, order == ScanOrder::kAscending, options);
     const std::unique_ptr<rocksdb::Iterator> iterator(transaction_->GetIterator(options));
     return Collect(*iterator, begin, end, limit, order);
   }
@@ -216,8 +220,13 @@ class RocksTransaction : public Transaction {
 
 class RocksStore : public KeyValueStore {
  public:
-  RocksStore(std::unique_ptr<rocksdb::TransactionDB> db, const std::string& path, const RocksDbOptions& options)
-      : db_(std::move(db)), health_(*db_), room_(path, options.wal_bytes, kRoomForChanges) {
+  RocksStore(std::unique_ptr<EngineMemory> memory, std::unique_ptr<rocksdb::TransactionDB> db, const std::string& path,
+             const RocksDbOptions& options)
+      : memory_(std::move(memory)),
+        wal_bytes_(options.wal_bytes),
+        db_(std::move(db)),
+        health_(*db_),
+        room_(path, options.wal_bytes, kRoomForChanges) {
     transaction_options_.deadlock_detect = true;
   }
 
@@ -227,9 +236,11 @@ class RocksStore : public KeyValueStore {
         std::unique_ptr<rocksdb::Transaction>(db_->BeginTransaction(write_options_, transaction_options_)), health_,
         room_);
   }
-  std::unique_ptr<Reader> Snapshot() override { return std::make_unique<RocksReader>(*db_, rocksdb::kReadAllTier); }
+  std::unique_ptr<Reader> Snapshot() override {
+    return std::make_unique<RocksReader>(*db_, RocksReader::Waiting::kMay);
+  }
   std::unique_ptr<Reader> MemorySnapshot() override {
-    return std::make_unique<RocksReader>(*db_, rocksdb::kBlockCacheTier);
+    return std::make_unique<RocksReader>(*db_, RocksReader::Waiting::kMustNot);
   }
   Status SyncWal() override {
     RETURN_IF_ERROR(health_.BeforeWrite());
@@ -242,9 +253,19 @@ class RocksStore : public KeyValueStore {
 
   bool IsRoomy() override { return room_.is_plentiful(); }
 
+  Status SetMemory(uint64_t bytes) override {
+    const std::string buffer = std::to_string(EngineMemory::WriteBufferBytes(bytes, wal_bytes_));
+    RETURN_IF_ERROR(FromRocks(db_->SetOptions({{"write_buffer_size", buffer}}), "set its memory"));
+    memory_->Resize(bytes);
+    return Status::Ok();
+  }
+  std::vector<MetricValue> Metrics() override { return EngineMetrics(*db_, *memory_); }
+
  private:
   static constexpr uint64_t kRoomForChanges = uint64_t{8} << 20;
 
+  const std::unique_ptr<EngineMemory> memory_;
+  const uint64_t wal_bytes_;
   const std::unique_ptr<rocksdb::TransactionDB> db_;
   EngineHealth health_;
   const DiskRoom room_;
@@ -255,7 +276,7 @@ class RocksStore : public KeyValueStore {
 // What reads only, where a transaction is wanted.
 class ReadOnlyTransaction : public Transaction {
  public:
-  explicit ReadOnlyTransaction(rocksdb::DB& db) : reader_(db, rocksdb::kReadAllTier) {}
+  explicit ReadOnlyTransaction(rocksdb::DB& db) : reader_(db, RocksReader::Waiting::kMay) {}
   Result<std::optional<std::string>> Get(std::string_view key) override { return reader_.Get(key); }
   Result<std::vector<KeyValue>> Scan(std::string_view begin, std::string_view end, size_t limit,
                                      ScanOrder order) override {
@@ -273,12 +294,17 @@ class ReadOnlyTransaction : public Transaction {
 
 class ReadOnlyStore : public KeyValueStore {
  public:
-  explicit ReadOnlyStore(std::unique_ptr<rocksdb::DB> db) : db_(std::move(db)) {}
+  ReadOnlyStore(std::unique_ptr<EngineMemory> memory, std::unique_ptr<rocksdb::DB> db)
+      : memory_(std::move(memory)), db_(std::move(db)) {}
   std::unique_ptr<Transaction> Begin() override { return std::make_unique<ReadOnlyTransaction>(*db_); }
-  std::unique_ptr<Reader> Snapshot() override { return std::make_unique<RocksReader>(*db_, rocksdb::kReadAllTier); }
+  std::unique_ptr<Reader> Snapshot() override {
+    return std::make_unique<RocksReader>(*db_, RocksReader::Waiting::kMay);
+  }
   Status SyncWal() override { return Status::Ok(); }
+  std::vector<MetricValue> Metrics() override { return EngineMetrics(*db_, *memory_); }
 
  private:
+  const std::unique_ptr<EngineMemory> memory_;
   const std::unique_ptr<rocksdb::DB> db_;
 };
 
@@ -289,36 +315,13 @@ class NoLog : public rocksdb::Logger {
   void Logv(const char*, va_list) override {}
 };
 
-// Tuned for small records, most of them read again soon: a filter spares the look-up of names that do not exist.
-rocksdb::Options EngineOptions(const RocksDbOptions& options) {
-  rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(options.block_cache_bytes);
-  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10, false));
-  table.cache_index_and_filter_blocks = true;
-  table.pin_l0_filter_and_index_blocks_in_cache = true;
-
-  rocksdb::Options engine;
-  engine.create_if_missing = options.create_if_missing;
-  engine.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  engine.write_buffer_size = options.wal_bytes / 2;
-  engine.max_write_buffer_number = 3;
-  engine.max_total_wal_size = options.wal_bytes;
-  engine.recycle_log_file_num = 0;  // recycled logs cannot be replayed up to a torn tail
-  engine.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  engine.max_background_jobs = 2;
-  engine.max_open_files = options.open_files;
-  engine.bytes_per_sync = size_t{1} << 20;
-  engine.keep_log_file_num = 2;
-  engine.max_log_file_size = size_t{4} << 20;
-  engine.stats_dump_period_sec = 0;
-  return engine;
-}
-
 // A TransactionDB keeps every log, and reads it at each start, until a table is written that has something new in it.
 // A deletion of the empty key, which no record has, is.
 rocksdb::Status ForgetLogs(rocksdb::DB& db) {
   const rocksdb::Status written = db.Delete(rocksdb::WriteOptions(), rocksdb::Slice());
-  return written.ok() ? db.Flush(rocksdb::FlushOptions()) : written;
+  rocksdb::FlushOptions at_once;  // else it may wait for compactions, which is a minute where many names were made
+  at_once.allow_write_stall = true;
+  return written.ok() ? db.Flush(at_once) : written;
 }
 
 // `status`: of opening the store.
@@ -343,7 +346,8 @@ Result<std::unique_ptr<KeyValueStore>> OpenToRead(const std::string& path, const
   if (access((path + "/CURRENT").c_str(), F_OK) != 0) {
     return Status::Error(ENOENT, "metadata store " + path + ": there is none");
   }
-  rocksdb::Options engine = EngineOptions(options);
+  auto memory = std::make_unique<EngineMemory>(options.memory_bytes);
+  rocksdb::Options engine = EngineOptions(options, *memory);
   engine.info_log = std::make_shared<NoLog>();
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(engine, path, &db);
@@ -351,7 +355,7 @@ Result<std::unique_ptr<KeyValueStore>> OpenToRead(const std::string& path, const
   if (!status.ok()) {
     return FromOpening(status, path);
   }
-  return std::unique_ptr<KeyValueStore>(std::make_unique<ReadOnlyStore>(std::move(opened)));
+  return std::unique_ptr<KeyValueStore>(std::make_unique<ReadOnlyStore>(std::move(memory), std::move(opened)));
 }
 
 }  // namespace
@@ -365,8 +369,9 @@ Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, cons
   transactions.default_lock_timeout = options.lock_timeout.count();
   ASSIGN_OR_RETURN(const size_t logs,
                    CutTornLogs(path, options.cut_damaged_logs ? Damage::kSetAside : Damage::kRefuse));
+  auto memory = std::make_unique<EngineMemory>(options.memory_bytes);
   rocksdb::TransactionDB* db = nullptr;
-  rocksdb::Status status = rocksdb::TransactionDB::Open(EngineOptions(options), transactions, path, &db);
+  rocksdb::Status status = rocksdb::TransactionDB::Open(EngineOptions(options, *memory), transactions, path, &db);
   std::unique_ptr<rocksdb::TransactionDB> opened(db);
   if (status.ok() && logs > 0) {
     status = ForgetLogs(*db);
@@ -374,7 +379,8 @@ Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, cons
   if (!status.ok()) {
     return FromOpening(status, path);
   }
-  return std::unique_ptr<KeyValueStore>(std::make_unique<RocksStore>(std::move(opened), path, options));
+  return std::unique_ptr<KeyValueStore>(
+      std::make_unique<RocksStore>(std::move(memory), std::move(opened), path, options));
 }
 
 }  // namespace termfs::metadata

@@ -17,9 +17,8 @@ struct RocksDbOptions {
   bool create_if_missing = false;
   bool read_only = false;         // nothing in the directory is changed, and transactions that write get EROFS
   bool cut_damaged_logs = false;  // instead of EBADMSG; see torn_logs.h
-  size_t block_cache_bytes = size_t{64} << 20;
+  uint64_t memory_bytes = uint64_t{256} << 20;  // cache of the tables' blocks and what is not in tables yet, together
   size_t wal_bytes = size_t{64} << 20;  // about; more is flushed to tables. As much disk is kept free (disk_room.h)
-  int open_files = 200;
   std::chrono::milliseconds lock_timeout{1000};  // a key waited for so long is a conflict
 };
 
