@@ -27,6 +27,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/metrics.h"
 #include "base/result.h"
 
 namespace termfs::metadata {
@@ -84,6 +85,16 @@ class KeyValueStore {
   virtual void MakeRoom(uint64_t /*bytes*/) {}
   // Why transactions that write would be refused now; ok: they would not.
   virtual Status Health() { return Status::Ok(); }
+
+  // Bytes of memory from now on, for what is cached and for what is not in the store's files yet. EOPNOTSUPP: it has no
+  // such limit.
+  virtual Status SetMemory(uint64_t) { return Status::Error(EOPNOTSUPP, "the metadata store has no such limit"); }
+  // metadata_memory_bytes, the limit, and metadata_memory_used_bytes, in which metadata_memtable_bytes are contained;
+  // metadata_table_bytes, the size of its files; metadata_cache_hits_total and metadata_cache_misses_total, of blocks;
+  // metadata_read_bytes_total, of its files, those by compaction included, which metadata_compaction_read_bytes_total
+  // and metadata_compaction_written_bytes_total count once they have ended; metadata_compactions, that have not.
+  // Nothing: it does not count.
+  virtual std::vector<MetricValue> Metrics() { return {}; }
 };
 
 // Calls `visit` for every pair with begin <= key < end, in order, until that fails.

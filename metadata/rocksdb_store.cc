@@ -4,11 +4,7 @@
 // key is waited for instead of conflicting. Lock waits end by deadlock detection or by lock_timeout, as EAGAIN.
 #include "metadata/rocksdb_store.h"
 
-#include <rocksdb/cache.h>
-#include <rocksdb/filter_policy.h>
-#include <rocksdb/options.h>
 #include <rocksdb/perf_level.h>
-#include <rocksdb/table.h>
 #include <rocksdb/utilities/transaction.h>
 #include <rocksdb/utilities/transaction_db.h>
 #include <unistd.h>
@@ -23,6 +19,8 @@
 #include "metadata/disk_room.h"
 #include "metadata/engine_events.h"
 #include "metadata/engine_files.h"
+#include "metadata/rocksdb_engine.h"
+#include "metadata/rocksdb_files.h"
 #include "metadata/torn_logs.h"
 
 namespace termfs::metadata {
@@ -85,14 +83,16 @@ void CountNothing() { rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable); }
 
 class RocksReader : public Reader {
  public:
-  RocksReader(rocksdb::DB& db, rocksdb::ReadTier tier) : db_(db), snapshot_(db.GetSnapshot()) {
+  enum class Waiting { kMay, kMustNot };  // for a disk
+  RocksReader(rocksdb::DB& db, Waiting waiting)
+      : db_(db), snapshot_(db.GetSnapshot()), must_not_wait_(waiting == Waiting::kMustNot) {
     CountNothing();
     options_.snapshot = snapshot_;
-    options_.read_tier = tier;
   }
   ~RocksReader() override { db_.ReleaseSnapshot(snapshot_); }
 
   Result<std::optional<std::string>> Get(std::string_view key) override {
+    const WithoutWaiting without(must_not_wait_);
     std::string value;
     const rocksdb::Status status = db_.Get(options_, ToSlice(key), &value);
     return ToValue(status, std::move(value), "get");
@@ -100,11 +100,13 @@ class RocksReader : public Reader {
 
   Result<std::vector<KeyValue>> Scan(std::string_view begin, std::string_view end, size_t limit,
                                      ScanOrder order) override {
+    const WithoutWaiting without(must_not_wait_);
     const rocksdb::Slice lower = ToSlice(begin);
     const rocksdb::Slice upper = ToSlice(end);
     rocksdb::ReadOptions options = options_;
     options.iterate_lower_bound = &lower;
     options.iterate_upper_bound = &upper;
+    NarrowScan(begin, end, order == ScanOrder::kAscending, options);
     const std::unique_ptr<rocksdb::Iterator> iterator(db_.NewIterator(options));
     return Collect(*iterator, begin, end, limit, order);
   }
@@ -112,6 +114,7 @@ class RocksReader : public Reader {
  private:
   rocksdb::DB& db_;
   const rocksdb::Snapshot* const snapshot_;
+  const bool must_not_wait_;
   rocksdb::ReadOptions options_;
 };
 
@@ -186,6 +189,7 @@ class RocksTransaction : public Transaction {
     rocksdb::ReadOptions options = read_options_;
     options.iterate_lower_bound = &lower;
     options.iterate_upper_bound = &upper;
+    NarrowScan(begin, end, order == ScanOrder::kAscending, options);
     const std::unique_ptr<rocksdb::Iterator> iterator(transaction_->GetIterator(options));
     return Collect(*iterator, begin, end, limit, order);
   }
@@ -231,7 +235,8 @@ struct Disk {
         room(path,
              {.growth = options.wal_bytes / 4 * 3, .changes = kRoomForChanges, .removals = kRoomForRemovals},
              reserve),
-        env(MakeEngineEnv(options.files != nullptr ? *options.files : *rocksdb::Env::Default(), reserve, room)) {}
+        env(MakeEngineEnv(options.files != nullptr ? *options.files : *rocksdb::Env::Default(), reserve, room)),
+        tables(MakeEnvOfTables(env->GetFileSystem())) {}
 
   static constexpr uint64_t kRoomForChanges = uint64_t{8} << 20;
   static constexpr uint64_t kRoomForRemovals = uint64_t{2} << 20;
@@ -239,12 +244,19 @@ struct Disk {
   DiskReserve reserve;
   DiskRoom room;
   const std::unique_ptr<rocksdb::Env> env;
+  const std::unique_ptr<rocksdb::Env> tables;
 };
 
 class RocksStore : public KeyValueStore {
  public:
-  RocksStore(std::unique_ptr<rocksdb::TransactionDB> db, std::unique_ptr<Disk> disk)
-      : disk_(std::move(disk)), db_(std::move(db)), health_(*db_), room_(disk_->room) {
+  RocksStore(std::unique_ptr<EngineMemory> memory, std::unique_ptr<rocksdb::TransactionDB> db,
+             std::unique_ptr<Disk> disk, size_t wal_bytes)
+      : disk_(std::move(disk)),
+        memory_(std::move(memory)),
+        wal_bytes_(wal_bytes),
+        db_(std::move(db)),
+        health_(*db_),
+        room_(disk_->room) {
     transaction_options_.deadlock_detect = true;
   }
 
@@ -254,9 +266,11 @@ class RocksStore : public KeyValueStore {
         std::unique_ptr<rocksdb::Transaction>(db_->BeginTransaction(write_options_, transaction_options_)), health_,
         room_);
   }
-  std::unique_ptr<Reader> Snapshot() override { return std::make_unique<RocksReader>(*db_, rocksdb::kReadAllTier); }
+  std::unique_ptr<Reader> Snapshot() override {
+    return std::make_unique<RocksReader>(*db_, RocksReader::Waiting::kMay);
+  }
   std::unique_ptr<Reader> MemorySnapshot() override {
-    return std::make_unique<RocksReader>(*db_, rocksdb::kBlockCacheTier);
+    return std::make_unique<RocksReader>(*db_, RocksReader::Waiting::kMustNot);
   }
   Status SyncWal() override {
     FitToRoom();
@@ -270,6 +284,14 @@ class RocksStore : public KeyValueStore {
 
   bool IsRoomy() override { return room_.is_plentiful(); }
   void MakeRoom(uint64_t bytes) override { room_.MakeFree(bytes); }
+
+  Status SetMemory(uint64_t bytes) override {
+    const std::string buffer = std::to_string(EngineMemory::WriteBufferBytes(bytes, wal_bytes_));
+    RETURN_IF_ERROR(FromRocks(db_->SetOptions({{"write_buffer_size", buffer}}), "set its memory"));
+    memory_->Resize(bytes);
+    return Status::Ok();
+  }
+  std::vector<MetricValue> Metrics() override { return EngineMetrics(*db_, *memory_); }
 
  private:
   // While room is short, what the log holds becomes a table early, which is much smaller, and the log goes.
@@ -289,6 +311,8 @@ class RocksStore : public KeyValueStore {
   }
 
   const std::unique_ptr<Disk> disk_;  // outlives the engine
+  const std::unique_ptr<EngineMemory> memory_;
+  const uint64_t wal_bytes_;
   const std::unique_ptr<rocksdb::TransactionDB> db_;
   EngineHealth health_;
   const DiskRoom& room_;
@@ -300,7 +324,7 @@ class RocksStore : public KeyValueStore {
 // What reads only, where a transaction is wanted.
 class ReadOnlyTransaction : public Transaction {
  public:
-  explicit ReadOnlyTransaction(rocksdb::DB& db) : reader_(db, rocksdb::kReadAllTier) {}
+  explicit ReadOnlyTransaction(rocksdb::DB& db) : reader_(db, RocksReader::Waiting::kMay) {}
   Result<std::optional<std::string>> Get(std::string_view key) override { return reader_.Get(key); }
   Result<std::vector<KeyValue>> Scan(std::string_view begin, std::string_view end, size_t limit,
                                      ScanOrder order) override {
@@ -318,12 +342,17 @@ class ReadOnlyTransaction : public Transaction {
 
 class ReadOnlyStore : public KeyValueStore {
  public:
-  explicit ReadOnlyStore(std::unique_ptr<rocksdb::DB> db) : db_(std::move(db)) {}
+  ReadOnlyStore(std::unique_ptr<EngineMemory> memory, std::unique_ptr<rocksdb::DB> db)
+      : memory_(std::move(memory)), db_(std::move(db)) {}
   std::unique_ptr<Transaction> Begin() override { return std::make_unique<ReadOnlyTransaction>(*db_); }
-  std::unique_ptr<Reader> Snapshot() override { return std::make_unique<RocksReader>(*db_, rocksdb::kReadAllTier); }
+  std::unique_ptr<Reader> Snapshot() override {
+    return std::make_unique<RocksReader>(*db_, RocksReader::Waiting::kMay);
+  }
   Status SyncWal() override { return Status::Ok(); }
+  std::vector<MetricValue> Metrics() override { return EngineMetrics(*db_, *memory_); }
 
  private:
+  const std::unique_ptr<EngineMemory> memory_;
   const std::unique_ptr<rocksdb::DB> db_;
 };
 
@@ -334,34 +363,10 @@ class NoLog : public rocksdb::Logger {
   void Logv(const char*, va_list) override {}
 };
 
-// Tuned for small records, most of them read again soon: a filter spares the look-up of names that do not exist.
-rocksdb::Options EngineOptions(const RocksDbOptions& options) {
-  rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(options.block_cache_bytes);
-  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10, false));
-  table.cache_index_and_filter_blocks = true;
-  table.pin_l0_filter_and_index_blocks_in_cache = true;
-
-  rocksdb::Options engine;
-  engine.create_if_missing = options.create_if_missing;
-  engine.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  engine.write_buffer_size = options.wal_bytes / 2;
-  engine.max_write_buffer_number = 3;
-  engine.max_total_wal_size = options.wal_bytes;
-  engine.recycle_log_file_num = 0;  // recycled logs cannot be replayed up to a torn tail
-  engine.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  engine.max_background_jobs = 2;
-  engine.max_open_files = options.open_files;
-  engine.bytes_per_sync = size_t{1} << 20;
-  engine.keep_log_file_num = 2;
-  engine.max_log_file_size = size_t{4} << 20;
-  engine.stats_dump_period_sec = 0;
-  return engine;
-}
-
-rocksdb::Options EngineOptionsOn(const Disk& disk, const std::string& path, const RocksDbOptions& options) {
-  rocksdb::Options engine = EngineOptions(options);
-  engine.env = disk.env.get();
+rocksdb::Options EngineOptionsOn(const Disk& disk, const EngineMemory& memory, const std::string& path,
+                                 const RocksDbOptions& options) {
+  rocksdb::Options engine = EngineOptions(options, memory);
+  engine.env = disk.tables.get();
   engine.listeners.push_back(MakeEngineEvents());
   engine.max_bgerror_resume_count = 0;  // the store does that
   engine.info_log = MakeEngineLog(path + "/LOG", disk.room);
@@ -372,7 +377,9 @@ rocksdb::Options EngineOptionsOn(const Disk& disk, const std::string& path, cons
 // A deletion of the empty key, which no record has, is.
 rocksdb::Status ForgetLogs(rocksdb::DB& db) {
   const rocksdb::Status written = db.Delete(rocksdb::WriteOptions(), rocksdb::Slice());
-  return written.ok() ? db.Flush(rocksdb::FlushOptions()) : written;
+  rocksdb::FlushOptions at_once;  // else it may wait for compactions, which is a minute where many names were made
+  at_once.allow_write_stall = true;
+  return written.ok() ? db.Flush(at_once) : written;
 }
 
 // `status`: of opening the store.
@@ -397,7 +404,8 @@ Result<std::unique_ptr<KeyValueStore>> OpenToRead(const std::string& path, const
   if (access((path + "/CURRENT").c_str(), F_OK) != 0) {
     return Status::Error(ENOENT, "metadata store " + path + ": there is none");
   }
-  rocksdb::Options engine = EngineOptions(options);
+  auto memory = std::make_unique<EngineMemory>(options.memory_bytes);
+  rocksdb::Options engine = EngineOptions(options, *memory);
   engine.info_log = std::make_shared<NoLog>();
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(engine, path, &db);
@@ -405,7 +413,7 @@ Result<std::unique_ptr<KeyValueStore>> OpenToRead(const std::string& path, const
   if (!status.ok()) {
     return FromOpening(status, path);
   }
-  return std::unique_ptr<KeyValueStore>(std::make_unique<ReadOnlyStore>(std::move(opened)));
+  return std::unique_ptr<KeyValueStore>(std::make_unique<ReadOnlyStore>(std::move(memory), std::move(opened)));
 }
 
 }  // namespace
@@ -421,8 +429,10 @@ Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, cons
                    CutTornLogs(path, options.cut_damaged_logs ? Damage::kSetAside : Damage::kRefuse));
   auto disk = std::make_unique<Disk>(path, options);
   RETURN_IF_ERROR(disk->room.CheckRemoval());  // the engine would not survive to find that out
+  auto memory = std::make_unique<EngineMemory>(options.memory_bytes);
   rocksdb::TransactionDB* db = nullptr;
-  rocksdb::Status status = rocksdb::TransactionDB::Open(EngineOptionsOn(*disk, path, options), transactions, path, &db);
+  rocksdb::Status status =
+      rocksdb::TransactionDB::Open(EngineOptionsOn(*disk, *memory, path, options), transactions, path, &db);
   std::unique_ptr<rocksdb::TransactionDB> opened(db);
   if (status.ok() && logs > 0) {
     status = ForgetLogs(*db);
@@ -431,7 +441,8 @@ Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, cons
     return FromOpening(status, path);
   }
   disk->room.FillReserve();
-  return std::unique_ptr<KeyValueStore>(std::make_unique<RocksStore>(std::move(opened), std::move(disk)));
+  return std::unique_ptr<KeyValueStore>(
+      std::make_unique<RocksStore>(std::move(memory), std::move(opened), std::move(disk), options.wal_bytes));
 }
 
 }  // namespace termfs::metadata

@@ -29,14 +29,28 @@ int Print(const std::string& text) {
   return printed ? kExitOk : Failed(ErrnoStatus("write to standard output"));
 }
 
-Result<uint64_t> ParseCapacity(const std::string& text) {
+namespace {
+
+// A size that is allowed as that setting.
+Result<uint64_t> ParseSizeOf(uint64_t fs::server::VolumeSettings::*setting, const std::string& text) {
   ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(text));
   fs::server::VolumeSettings settings;
-  settings.capacity_bytes = bytes;
+  settings.capacity_bytes = fs::server::kMaxCapacity;
+  settings.*setting = bytes;
   if (const Status allowed = fs::server::CheckSettings(settings); !allowed.ok()) {
     return Status::Error(EINVAL, "'" + text + "': " + std::string(allowed.message()));
   }
   return bytes;
+}
+
+}  // namespace
+
+Result<uint64_t> ParseCapacity(const std::string& text) {
+  return ParseSizeOf(&fs::server::VolumeSettings::capacity_bytes, text);
+}
+
+Result<uint64_t> ParseMetadataMemory(const std::string& text) {
+  return ParseSizeOf(&fs::server::VolumeSettings::metadata_memory_bytes, text);
 }
 
 Result<std::string> VolumePath(const std::string& address) {

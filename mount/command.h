@@ -31,6 +31,7 @@ struct FormatArguments {
   std::string directory;
   std::string capacity;
   std::string dram_ratio;
+  std::string metadata_memory;
   std::string device;
   bool force = false;
 };
@@ -40,6 +41,7 @@ struct ServeArguments {
   std::string kind;
   std::string promoter;
   std::string workers;
+  std::string metadata_memory;
   std::string memory_directory;
   std::string listen;
   std::string rdma;
@@ -111,6 +113,8 @@ int Print(const std::string& text);
 
 // A volume's size, within what there is. EINVAL.
 Result<uint64_t> ParseCapacity(const std::string& text);
+// The metadata store's memory, within what is allowed. EINVAL.
+Result<uint64_t> ParseMetadataMemory(const std::string& text);
 // The absolute path of a volume's directory. EUCLEAN for a directory that is none.
 Result<std::string> VolumePath(const std::string& address);
 // Where a volume is served: at a host, with the volume's `secret`, a file; or in the volume's directory, as by

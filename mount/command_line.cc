@@ -36,6 +36,8 @@ void AddFormat(CLI::App& app, FormatArguments& arguments, Action& action) {
   command->add_option("DIR", arguments.directory, "a directory that is empty or does not exist")->required();
   command->add_option("--capacity", arguments.capacity, "size of the SSD-extended region, such as 8G")->required();
   command->add_option("--dram-ratio", arguments.dram_ratio, "part of it kept in memory, 0.01 to 1 (default 0.5)");
+  command->add_option("--metadata-memory", arguments.metadata_memory,
+                      "memory for names and attributes, beside that part, 32M to 1T (default 256M)");
   command->add_option("--device", arguments.device,
                       "block device for the data, or a file, which is made and must not be there yet (default: a file\n"
                       "in DIR)");
@@ -58,6 +60,8 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   command->add_option("--workers", arguments.workers,
                       "threads that serve requests, 1 to 64; this time, instead of the volume's setting (1 in a\n"
                       "new volume)");
+  command->add_option("--metadata-memory", arguments.metadata_memory,
+                      "memory for names and attributes; this time, instead of the volume's setting");
   command->add_option("--memory-directory", arguments.memory_directory,
                       "a tmpfs where memory outlives a killed server, instead of the volume's setting; none: nowhere");
   command->add_option("--listen", arguments.listen,
@@ -134,8 +138,10 @@ void AddSet(CLI::App& app, SetArguments& arguments, Action& action) {
   command->add_option("ADDR|MNT", arguments.address, kWhereServed)->required();
   command->add_option("--secret", arguments.secret, kSecret);
   command
-      ->add_option("KEY=VALUE", arguments.settings,
-                   "capacity=16G, dram-ratio=0.3, promoter=heat|recent|static, pattern=random (a new magic pattern)")
+      ->add_option(
+          "KEY=VALUE", arguments.settings,
+          "capacity=16G, dram-ratio=0.3, metadata-memory=512M, promoter=heat|recent|static, pattern=random (a new\n"
+          "magic pattern)")
       ->required();
   command->footer(
       "Everything is changed while the volume is used, and refused where it cannot be. A smaller capacity takes its\n"

@@ -35,6 +35,13 @@ Status Override(const ServeArguments& arguments, fs::server::VolumeSettings& set
     }
     settings.workers = static_cast<uint32_t>(*workers);
   }
+  if (!arguments.metadata_memory.empty()) {
+    Result<uint64_t> memory = ParseMetadataMemory(arguments.metadata_memory);
+    if (!memory.ok()) {
+      return std::move(memory).status().WithContext("--metadata-memory");
+    }
+    settings.metadata_memory_bytes = *memory;
+  }
   if (!arguments.kind.empty()) {
     settings.kind = arguments.kind;
   }

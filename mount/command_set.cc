@@ -41,6 +41,12 @@ Result<Setting> ParseSetting(const std::string& text) {
     if (Result<double> ratio = ParseRatio(value); !ratio.ok()) {
       return std::move(ratio).status().WithContext(key);
     }
+  } else if (key == "metadata-memory") {
+    Result<uint64_t> bytes = ParseMetadataMemory(value);
+    if (!bytes.ok()) {
+      return std::move(bytes).status().WithContext(key);
+    }
+    value = std::to_string(*bytes);
   } else if (key == "promoter") {
     if (value != "heat" && value != "recent" && value != "static") {
       return Status::Error(EINVAL, "promoter: '" + value + "' is none of heat, recent, static");
@@ -50,7 +56,8 @@ Result<Setting> ParseSetting(const std::string& text) {
       return Status::Error(EINVAL, "pattern: '" + value + "' is not random, which makes up a new one");
     }
   } else {
-    return Status::Error(EINVAL, "'" + key + "' is not a setting; those are capacity, dram-ratio, promoter, pattern");
+    return Status::Error(
+        EINVAL, "'" + key + "' is not a setting; those are capacity, dram-ratio, metadata-memory, promoter, pattern");
   }
   return setting;
 }

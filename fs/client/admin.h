@@ -50,6 +50,9 @@ struct VolumeStatus {
   uint64_t tier_bytes = 0;  // D
   uint64_t tier_used_bytes = 0;
   uint64_t dirty_bytes = 0;
+  uint64_t metadata_memory_bytes = 0;  // of the metadata store, the limit
+  uint64_t metadata_used_bytes = 0;
+  uint64_t metadata_table_bytes = 0;  // the store's files
   FileSystemStatus space;
   uint64_t capacity_target_bytes = 0;   // what the capacity is being changed to; equal to it when it is not
   uint64_t capacity_to_move_bytes = 0;  // what has to be moved before it is smaller
@@ -61,7 +64,8 @@ struct VolumeStatus {
 Result<VolumeStatus> GetStatus(const ServerAddress& address);
 // The server's metrics (tlib/server/server.h, and fs_ of the service).
 Result<std::vector<MetricValue>> GetMetrics(const ServerAddress& address);
-// key: capacity (bytes), dram-ratio (0.01 to 1), promoter (heat, recent, static), pattern (value "random": a new one).
+// key: capacity (bytes), dram-ratio (0.01 to 1), metadata-memory (bytes), promoter (heat, recent, static), pattern
+// (value "random": a new one).
 // A smaller capacity is only begun: GetStatus says when it is reached, or why not.
 // EINVAL says what is allowed. Persisted in the volume's termfs.toml by the server where it is a setting.
 Status ChangeSetting(const ServerAddress& address, const std::string& key, const std::string& value);

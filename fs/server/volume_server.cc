@@ -66,6 +66,7 @@ class ServedVolume final : public VolumeServer, private Administrator {
   Status ChangePromoter(const std::string& value) REQUIRES(change_mutex_);
   Status ChangePattern(const std::string& value);
   Status ChangeCapacity(const std::string& value) REQUIRES(change_mutex_);
+  Status ChangeMetadataMemory(const std::string& value) REQUIRES(change_mutex_);
   VolumeSettings settings() EXCLUDES(settings_mutex_) {
     MutexLock lock(settings_mutex_);
     return settings_;
@@ -116,7 +117,8 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   ASSIGN_OR_RETURN(lock_, VolumeLock::Take(paths, LockUse::kServe));
   VolumeSettings settings = this->settings();
   RETURN_IF_ERROR(CheckSettings(settings));
-  ASSIGN_OR_RETURN(store_, open_store ? open_store(paths.meta) : OpenStore(paths));
+  ASSIGN_OR_RETURN(
+      store_, open_store ? open_store(paths.meta) : OpenStore(paths, {.memory_bytes = settings.metadata_memory_bytes}));
   ASSIGN_OR_RETURN(names_, OpenNamespace(*store_, directory_));
   RETURN_IF_ERROR(CheckCapacity(paths, settings, names_->superblock()));
   store_->MakeRoom(kRoomForSmallFiles);
@@ -293,6 +295,10 @@ Bytes ServedVolume::DescribeStatus() {
   status.tier_bytes = ValueOf(metrics, "frames_budget") << kPageBits;
   status.tier_used_bytes = ValueOf(metrics, "frames_used") << kPageBits;
   status.dirty_bytes = ValueOf(metrics, "pages_dirty") << kPageBits;
+  const std::vector<MetricValue> store = store_->Metrics();
+  status.metadata_memory_bytes = settings.metadata_memory_bytes;
+  status.metadata_used_bytes = ValueOf(store, "metadata_memory_used_bytes");
+  status.metadata_table_bytes = ValueOf(store, "metadata_table_bytes");
   status.space = std::make_unique<wire::VolumeSpaceT>();
   status.space->capacity = space.capacity_bytes;
   const Capacity::Progress progress = capacity_->progress();
@@ -336,6 +342,7 @@ Bytes ServedVolume::DescribeMetrics() {
   };
   add(server_->Metrics());
   add(service_->Metrics());
+  add(store_->Metrics());
   return Encode<wire::Metrics>(reply);
 }
 
@@ -359,10 +366,14 @@ Status ServedVolume::ChangeAlone(const std::string& key, const std::string& valu
   if (key == "promoter") {
     return ChangePromoter(value);
   }
+  if (key == "metadata-memory") {
+    return ChangeMetadataMemory(value);
+  }
   if (key == "pattern") {
     return ChangePattern(value);
   }
-  return Status::Error(EINVAL, "what can be set while serving: capacity, dram-ratio, promoter, pattern");
+  return Status::Error(EINVAL,
+                       "what can be set while serving: capacity, dram-ratio, metadata-memory, promoter, pattern");
 }
 
 Status ServedVolume::Keep(const std::function<void(VolumeSettings&)>& change, const std::function<Status()>& apply) {
@@ -400,6 +411,17 @@ Status ServedVolume::ChangeRatio(const std::string& value) {
   RETURN_IF_ERROR(CheckSettings(changed));
   return Keep([&changed](VolumeSettings& settings) { settings.dram_ratio = changed.dram_ratio; },
               [&] { return server_->SetDramRatio(changed.dram_ratio); });
+}
+
+Status ServedVolume::ChangeMetadataMemory(const std::string& value) {
+  VolumeSettings changed = settings();
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), changed.metadata_memory_bytes);
+  if (error != std::errc() || end != value.data() + value.size()) {
+    return Status::Error(EINVAL, "metadata-memory must be a number of bytes");
+  }
+  RETURN_IF_ERROR(CheckSettings(changed));
+  return Keep([&changed](VolumeSettings& settings) { settings.metadata_memory_bytes = changed.metadata_memory_bytes; },
+              [&] { return store_->SetMemory(changed.metadata_memory_bytes); });
 }
 
 Status ServedVolume::ChangePromoter(const std::string& value) {

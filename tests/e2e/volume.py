@@ -325,6 +325,7 @@ class Site:
         self.workloads = os.path.join(build, "benchmarks", "workloads")
         self.term_bench = os.path.join(build, "benchmarks", "term_bench")
         self.file_bench = os.path.join(build, "benchmarks", "file_bench")
+        self.names_bench = os.path.join(build, "benchmarks", "names_bench")
         self.fio_engine = os.path.join(build, "benchmarks", "fio", "libtermfs_fio.so")
         self.set_features = os.path.join(build, "tests", "e2e", "set_features")
         self.stores_beside = os.path.join(build, "tests", "e2e", "stores_beside")
