@@ -102,8 +102,7 @@ class RemoteRegion {
   uint32_t max_frames_ = 0;
   uint64_t max_size_ = 0;  // bytes: max_pages
   uint64_t pattern_version_ = 0;
-  bool pattern_known_ = false;
-  std::array<std::byte, kPageSize> magic_frame_;  // the pattern, when known
+  std::unique_ptr<std::array<std::byte, kPageSize>> magic_frame_;  // the pattern; null: not known
 
   std::shared_ptr<Mapping> validity_;
   std::array<std::shared_ptr<Mapping>, kMaxMessageFds> mappings_;
