@@ -381,6 +381,11 @@ bool SoftQueuePair::Rest(SoftCompletionQueue& queue) {
     return false;
   }
   resting_ = true;
+  // The peer's memory counts as the peer's only.
+  outbox_->LetGo();
+  for (const auto& [key, region] : remote_) {
+    region->LetGo();
+  }
   return true;
 }
 

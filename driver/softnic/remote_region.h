@@ -46,6 +46,13 @@ class RemoteRegion {
   std::byte* At(uint64_t offset) const { return data_ + offset; }
   uint64_t size() const { return size_; }
 
+  // It will not be used for a while.
+  void LetGo() const {
+    if (!has_pages_) {
+      mappings_[0]->LetGo();
+    }
+  }
+
   // --- Of a region with a page table. REQUIRES: page < pages that Covers has accepted.
   PageCopy Copy(PageIndex page, uint32_t in_page, std::byte* to, size_t length) const {
     return CopyPage(entries_[page.value], frames_, max_frames_, in_page, to, length);
