@@ -171,6 +171,8 @@ class FuseServer {
     std::atomic<bool> any_signal{false};  // may end what is being answered; this and the next: sequentially consistent
     std::atomic<uint64_t> signalled{0};   // the last request that the kernel has sent an interrupt for
     RequestFacts facts;
+    bool rests = false;  // of rest_mutex_, as the next
+    CondVar rested;
     std::atomic<bool> finished{false};
     std::thread thread;
   };
@@ -264,6 +266,12 @@ class FuseServer {
       WakeWatch();
     }
   }
+  // fuse_rest.cc
+  int64_t Receivers() const;
+  void NoteBusy(std::chrono::steady_clock::time_point now) EXCLUDES(rest_mutex_);
+  void RestIfMany(Worker& worker) EXCLUDES(rest_mutex_);
+  void WakeOneThatRests() EXCLUDES(rest_mutex_);
+  void WakeAllThatRest() EXCLUDES(rest_mutex_);
   void LeaveBusy() { busy_.fetch_sub(1, std::memory_order_relaxed); }
   void WakeWatch();
 
@@ -286,6 +294,13 @@ class FuseServer {
   FuseBacklog backlog_;
   std::atomic<size_t> readers_{0};  // workers that read the device
   std::atomic<size_t> busy_{0};     // of those
+  std::atomic<int64_t> resting_count_{0};  // of resting_
+  // The most that were busy at a time since then, and in the time before.
+  std::atomic<std::chrono::steady_clock::time_point> lately_began_{};
+  std::atomic<uint32_t> most_busy_{0};
+  std::atomic<uint32_t> most_busy_before_{0};
+  Mutex rest_mutex_;
+  std::vector<Worker*> resting_ GUARDED_BY(rest_mutex_);  // the last is woken first
   struct WatchThread {
     UniqueFd wake;
     UniqueFd device;                  // as Worker's, non-blocking

@@ -250,6 +250,7 @@ fs::client::MountOptions ToClientOptions(const MountRequest& request) {
   options.session.call_timeout = config.timeout;
   options.session.reconnect = config.reconnect;
   options.max_io_bytes = kMaxIo;
+  options.late_lanes = true;
   options.grants = config.grants;
   options.access_times = config.access_times && !config.read_only;
   options.directory_access_times = config.directory_access_times;

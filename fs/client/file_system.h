@@ -89,6 +89,7 @@ struct MountOptions {
   uint32_t max_io_bytes = 1U << 20;  // largest read or write; sizes the lanes' buffers
   bool access_times = true;          // move with accesses, as relatime has it
   bool directory_access_times = true;
+  bool late_lanes = false;  // a lane has no queue pair and no registered memory before its first request
   bool grants = true;  // ask for attributes and entries that the kernel may keep; without a cache: no
 };
 

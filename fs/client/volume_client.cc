@@ -64,8 +64,9 @@ Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connec
   std::unique_ptr<VolumeClient> client(new VolumeClient(options, cache));
   ASSIGN_OR_RETURN(client->link_, ServerLink::Connect(connect, options.session.reconnect, *client, client->kept_));
   if (cache != nullptr) {
-    ASSIGN_OR_RETURN(auto pages, client->link_->OpenLane(kPageSize));
-    ASSIGN_OR_RETURN(auto names, client->link_->OpenLane(kPageSize));
+    const auto opens = options.late_lanes ? ServerLink::Opens::kLate : ServerLink::Opens::kNow;
+    ASSIGN_OR_RETURN(auto pages, client->link_->OpenLane(kPageSize, 0, opens));
+    ASSIGN_OR_RETURN(auto names, client->link_->OpenLane(kPageSize, 0, opens));
     {
       MutexLock lock(client->invalidator_mutex_);
       client->pages_ = std::make_unique<Invalidator>(*client->link_, std::move(pages));
@@ -77,7 +78,7 @@ Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connec
       RETURN_IF_ERROR(
           client->link_->Call(*client->grants_lane_, {.opcode = kFsGrants, .body = wanted, .in = {}, .out = {}}, false)
               .status());
-      ASSIGN_OR_RETURN(client->closing_lane_, client->link_->OpenLane(kPageSize));
+      ASSIGN_OR_RETURN(client->closing_lane_, client->link_->OpenLane(kPageSize, 0, opens));
     }
   }
   return std::unique_ptr<FileSystem>(std::move(client));
@@ -113,12 +114,13 @@ VolumeClient::~VolumeClient() {
 }
 
 Result<std::unique_ptr<Lane>> VolumeClient::OpenLane(size_t place_bytes) {
-  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(options_.max_io_bytes + kExtraBuffer, place_bytes));
+  const auto opens = options_.late_lanes ? ServerLink::Opens::kLate : ServerLink::Opens::kNow;
+  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(options_.max_io_bytes + kExtraBuffer, place_bytes, opens));
   return std::unique_ptr<Lane>(std::move(lane));
 }
 
 Result<std::unique_ptr<Lane>> VolumeClient::OpenLaneByMap(size_t place_bytes) {
-  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(0, place_bytes, /*by_map=*/true));
+  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(0, place_bytes, ServerLink::Opens::kByMap));
   return std::unique_ptr<Lane>(std::move(lane));
 }
 

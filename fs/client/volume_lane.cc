@@ -93,18 +93,26 @@ std::optional<VolumeLane::PostPlace> VolumeLane::TakePostPlace(uint64_t generati
   return std::nullopt;
 }
 
-Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes, size_t place_bytes, bool by_map) {
+Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes, size_t place_bytes, Opens opens) {
   ASSIGN_OR_RETURN(auto interruption, Interruption::Create());
   const auto slot = TakeSlot();
   if (!slot.has_value()) {
     return Status::Error(EUSERS, "too many lanes");
   }
   std::unique_ptr<VolumeLane> lane(
-      new VolumeLane(*this, kept_, std::move(interruption), *slot, buffer_bytes, place_bytes, by_map));
-  RETURN_IF_ERROR(by_map ? JoinNow(*lane) : OpenInSession(*lane));
+      new VolumeLane(*this, kept_, std::move(interruption), *slot, buffer_bytes, place_bytes, opens == Opens::kByMap));
+  RETURN_IF_ERROR(opens == Opens::kByMap ? JoinNow(*lane)
+                  : opens == Opens::kNow ? OpenInSession(*lane)
+                                         : OpenLate(*lane, Status::Error(ENOTCONN, "nothing was asked for yet")));
   MutexLock lock(mutex_);
   lanes_.push_back(lane.get());
   return lane;
+}
+
+// As if the session that it belongs to had been lost: its first request joins the present one.
+Status ServerLink::OpenLate(VolumeLane& lane, Status why) {
+  ASSIGN_OR_RETURN(lane.channel_, LostChannel::Create(std::move(why), lane.channel_bytes()));
+  return Status::Ok();
 }
 
 Status ServerLink::OpenInSession(VolumeLane& lane) {
@@ -114,9 +122,7 @@ Status ServerLink::OpenInSession(VolumeLane& lane) {
     return joined;
   }
   ReportLost(now, joined);
-  ASSIGN_OR_RETURN(lane.channel_,
-                   LostChannel::Create(Status::Error(ENOTCONN, joined.ToString()), lane.channel_bytes()));
-  return Status::Ok();
+  return OpenLate(lane, Status::Error(ENOTCONN, joined.ToString()));
 }
 
 void ServerLink::Remove(VolumeLane& lane) {

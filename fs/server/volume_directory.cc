@@ -23,10 +23,10 @@ namespace {
 
 constexpr size_t kMaxSmallFile = 64 << 10;
 // Of memory that a server takes beside its DRAM tier after it has begun: sessions and what waits to be stored; and the
-// metadata store's cache.
+// metadata store's.
 constexpr uint64_t kServerBytes = uint64_t{32} << 20;
 
-uint64_t BytesBesideTier() { return kServerBytes + metadata::RocksDbOptions().block_cache_bytes; }
+uint64_t BytesBesideTier(const VolumeSettings& settings) { return kServerBytes + settings.metadata_memory_bytes; }
 
 // What a region of `pages` may grow to before the server is started anew: address space in the server and in every
 // client.
@@ -256,14 +256,15 @@ Status CheckCapacity(const VolumePaths& paths, const VolumeSettings& settings, c
 tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
                                         const std::string& volume) {
   if (settings.memory_directory == "none") {
-    return {.record = paths.tier, .volume = volume, .spare_bytes = BytesBesideTier()};  // the record of the server before, which may have had one
+    // The record of the server before, which may have had one.
+    return {.record = paths.tier, .volume = volume, .spare_bytes = BytesBesideTier(settings)};
   }
   const bool own = settings.memory_directory.empty();
   return {.directory = (own ? "/run/termfs" : settings.memory_directory) + "/" + volume,
           .own_tmpfs = own,
           .record = paths.tier,
           .volume = volume,
-          .spare_bytes = BytesBesideTier()};
+          .spare_bytes = BytesBesideTier(settings)};
 }
 
 Result<tlib::server::RegionOptions> RegionOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,

@@ -146,6 +146,7 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
                                             .socket_directory = directory_,
                                             .workers = settings.workers,
                                             .blocking_threads = settings.metadata_threads,
+                                            .max_sessions = settings.max_sessions,
                                             .epoch = epoch,
                                             .allowed_uid = geteuid(),
                                             .listen = listen,

@@ -99,6 +99,10 @@ class CrashDomain final : public ProtectionDomain {
   Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) override {
     return domain_->CreateQueuePair(options);
   }
+  Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      const SharedReceiveQueueOptions& options) override {
+    return domain_->CreateSharedReceiveQueue(options);
+  }
 
  private:
   const std::unique_ptr<ProtectionDomain> domain_;

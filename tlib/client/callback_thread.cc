@@ -35,7 +35,7 @@ Status CallbackThread::Init() {
   if (!stop_event_.valid()) {
     return ErrnoStatus("create an eventfd");
   }
-  messages_ = std::make_unique<std::byte[]>(kMessageBytes);
+  messages_ = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
   ASSIGN_OR_RETURN(messages_region_,
                    core_->domain().RegisterMemory(messages_.get(), kMessageBytes, driver::Access::kLocalWrite));
   ASSIGN_OR_RETURN(queue_, core_->nic().CreateCompletionQueue(4 * kChannelCredits));

@@ -46,7 +46,7 @@ RpcPort::~RpcPort() {
 }
 
 Status RpcPort::Init(int cpu, std::chrono::milliseconds patience) {
-  messages_ = std::make_unique<std::byte[]>(kMessageBytes);  // not make_shared: as malloc aligns it
+  messages_ = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);  // not make_shared: as malloc aligns it
   ASSIGN_OR_RETURN(messages_region_,
                    core_->domain().RegisterMemory(messages_.get(), kMessageBytes, driver::Access::kLocalWrite));
   ASSIGN_OR_RETURN(send_queue_, core_->nic().CreateCompletionQueue(kMaxSend));

@@ -39,6 +39,7 @@ Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, cons
   if (!core->lost_event_.valid()) {
     return ErrnoStatus("create an eventfd");
   }
+  RETURN_IF_ERROR(core->bell_.Create());
   if (address.remote() && options.bitmap == BitmapMode::kLive) {
     return Status::Error(ENOTSUP, "the server's own bitmap cannot be looked into from another host; a copy is pulled");
   }

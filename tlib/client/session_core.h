@@ -112,6 +112,8 @@ class SessionCore {
 
   Status StartHeat();
   HeatExporter* heat() { return heat_.get(); }
+  // Rings when the session is used that has not been for a while.
+  ActivityBell& bell() { return bell_; }
 
   std::shared_ptr<ChannelCounters> AddChannel() EXCLUDES(mutex_);
   void RemoveChannel(const std::shared_ptr<ChannelCounters>& counters) EXCLUDES(mutex_);
@@ -136,6 +138,7 @@ class SessionCore {
   // A server with an RDMA device sends to the one port of RoCE: the first of its refusals says so.
   std::atomic<bool> own_ports_{true};
   std::unique_ptr<driver::ProtectionDomain> domain_;
+  ActivityBell bell_;
   std::unique_ptr<HeatExporter> heat_;
   RegionFacts region_;
   std::atomic<uint64_t> region_bytes_{0};  // stored after what table_ covers, which is never less

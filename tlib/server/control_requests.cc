@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "tlib/rpc/messages.h"
 #include "tlib/server/control_server.h"
+#include "tlib/server/descriptors.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -146,6 +147,10 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
     Refuse(peer, Status::Error(EACCES, "only root and the volume's owner may connect"));
     return;
   }
+  if (const Status room = peer->unwelcome.ok() ? CheckRoomFor(hello) : peer->unwelcome; !room.ok()) {
+    Refuse(peer, room);
+    return;
+  }
   SessionInfo info{.id = {},
                    .program = Printable(hello.program.substr(0, kMaxProgramName)),
                    .transport = peer->seal.has_value() ? options_.network_transport : options_.transport,
@@ -201,11 +206,20 @@ void ControlServer::HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQue
                                 reply.endpoint.assign(bytes, bytes + local.bytes.size());
                                 Reply(peer, std::move(reply), local.fds);
                               } else {
-                                ReplyError(peer, shared->status());
+                                RefuseQueuePair(peer, NameDescriptors(shared->status()));
                               }
                               SetBusy(peer, false);
                             });
                           });
+}
+
+void ControlServer::RefuseQueuePair(const PeerPtr& peer, const Status& why) {
+  if (why.code() == EMFILE || why.code() == ENFILE) {
+    if (const auto left_out = shortages_.Next()) {
+      LOG_WARNING("a client ({}) gets no queue pair: {} ({} more times before)", peer->from, why.ToString(), *left_out);
+    }
+  }
+  ReplyError(peer, why);
 }
 
 void ControlServer::HandleExportHeat(const PeerPtr& peer, const wire::ExportHeatT& request) {

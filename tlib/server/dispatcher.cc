@@ -130,6 +130,17 @@ Status DataHandler::OnMessage(Connection& connection, std::span<const std::byte>
   return Status::Ok();
 }
 
+Status DataHandler::OnRing(uint32_t imm) {
+  if (imm != kRingOfHeat) {
+    return Status::Error(EPROTO, "the client rings for what nobody knows");
+  }
+  rings_++;
+  if (sleeper_ != nullptr) {
+    sleeper_->Unpark();
+  }
+  return Status::Ok();
+}
+
 void DataHandler::OnClosing(Connection&) {
   if (sleeper_ != nullptr) {
     sleeper_->Unpark();

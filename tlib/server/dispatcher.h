@@ -58,10 +58,12 @@ class DataHandler final : public Connection::Handler {
       : dispatcher_(dispatcher), session_(session), bulk_(bulk) {}
 
   Status OnMessage(Connection& connection, std::span<const std::byte> message) override;
+  Status OnRing(uint32_t imm) override;
   void OnClosing(Connection& connection) override;
 
-  // A task that sleeps beside the connection, and is unparked when it closes; null: none.
+  // A task that sleeps beside the connection, and is unparked when the client rings, and when it closes; null: none.
   void set_sleeper(Task* sleeper) { sleeper_ = sleeper; }
+  uint32_t rings() const { return rings_; }
 
  private:
   struct Request {
@@ -73,6 +75,7 @@ class DataHandler final : public Connection::Handler {
   const SessionId session_;
   BulkPool& bulk_;
   Task* sleeper_ = nullptr;
+  uint32_t rings_ = 0;  // of the client so far
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<Request*> idle_;  // of these
 };

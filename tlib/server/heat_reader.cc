@@ -15,6 +15,9 @@ namespace {
 constexpr int kLooksInPeriod = 2;
 constexpr std::chrono::milliseconds kShortestPause{5};
 constexpr std::chrono::milliseconds kLongestPause{125};
+// From then on the client rings when it has something. Should a ring be lost, it is found out late.
+constexpr std::chrono::seconds kPatience{2 * kHeatPause};
+constexpr std::chrono::minutes kPauseOfIdle{2};
 // A hundred thousand counts, each of a page that is in no cache, take longer than anybody should wait for a worker.
 constexpr size_t kCountsPerTurn = 1024;
 
@@ -23,15 +26,25 @@ constexpr size_t kCountsPerTurn = 1024;
 void HeatReader::Run(DataHandler& handler, std::chrono::milliseconds period) {
   handler.set_sleeper(&Task::Current());
   const auto pause = std::clamp(period / kLooksInPeriod, kShortestPause, kLongestPause);
-  auto due = std::chrono::steady_clock::now() + pause;
+  auto now = std::chrono::steady_clock::now();
+  auto news = now;  // when there were some
+  auto due = now + pause;
+  uint32_t rings = handler.rings();
   while (connection_.open()) {
-    if (Task::ParkUntil(due)) {
-      continue;  // closing, or an older permit
+    if (rings == handler.rings() && Task::ParkUntil(due)) {
+      continue;  // closing, a ring, or an older permit
     }
+    if (rings != handler.rings()) {
+      rings = handler.rings();
+      news = std::chrono::steady_clock::now();
+    }
+    const uint64_t before = counted_;
     if (Status read = ReadOnce(); !read.ok()) {
       LOG_DEBUG("access counts of queue pair {}: {}", connection_.number(), read.ToString());
     }
-    due = std::chrono::steady_clock::now() + pause;
+    now = std::chrono::steady_clock::now();
+    news = counted_ != before ? now : news;
+    due = now + (now < news + kPatience ? pause : kPauseOfIdle);
   }
   handler.set_sleeper(nullptr);
 }

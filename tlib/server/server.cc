@@ -174,6 +174,7 @@ class ServerImpl final : public Server {
     ASSIGN_OR_RETURN(
         control_, ControlServer::Start({.directory = options.socket_directory,
                                         .allowed_uid = options.allowed_uid,
+                                        .max_sessions = options.max_sessions,
                                         .epoch = options.epoch,
                                         .transport = nic.transport(),
                                         .network_transport = nic.RegionTransport(options.region.kind, /*network=*/true),

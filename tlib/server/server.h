@@ -175,6 +175,7 @@ struct ServerOptions {
   std::string socket_directory;  // the volume's directory; the control socket is `socket` in it
   uint32_t workers = 1;
   uint32_t blocking_threads = 4;     // for RunBlocking, beside one for each CPU
+  uint32_t max_sessions = 4096;      // clients at a time; administrators get in all the same
   uint64_t epoch = 1;                // of this start
   uint32_t allowed_uid = 0;          // besides root: who may connect
   std::optional<HostPort> listen{};  // on TCP, too; for who knows the secret

@@ -180,6 +180,7 @@ bool SessionTable::Close(SessionId id, const Status& why, std::function<void()> 
   for (const Attached& attached : connections) {
     attached.unit->worker->Post([unit = attached.unit, connection = attached.connection, why] {
       // What it had sent before: some of it nobody waits for. Others are heard as well, but not for ever.
+      unit->port->Disarm();  // so that it looks at all of them
       for (uint32_t polls = 0; polls < kChannelCredits && unit->port->Poll(); ++polls) {
       }
       connection->Close(why);

@@ -23,6 +23,7 @@ TEST(Settings, RoundTrip) {
   s.promoter = "recent";
   s.workers = 3;
   s.metadata_threads = 9;
+  s.max_sessions = 77;
   s.sample_period_ms = 250;
   s.listen = "[::1]:4000";
   const auto read = ParseSettings(FormatSettings(s), "t.toml");
@@ -34,6 +35,7 @@ TEST(Settings, RoundTrip) {
   EXPECT_EQ(read->promoter, s.promoter);
   EXPECT_EQ(read->workers, s.workers);
   EXPECT_EQ(read->metadata_threads, s.metadata_threads);
+  EXPECT_EQ(read->max_sessions, s.max_sessions);
   EXPECT_EQ(read->sample_period_ms, s.sample_period_ms);
   EXPECT_EQ(read->listen, s.listen);
 }
