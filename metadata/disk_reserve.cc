@@ -35,10 +35,10 @@ void DiskReserve::Measure() {
   struct stat found {};
   const bool known = fd_.valid() && fstat(fd_.get(), &found) == 0;
   // A copy of the file may have its length without its blocks.
-  held_.store(known ? std::min<uint64_t>(static_cast<uint64_t>(found.st_size),
-                                         static_cast<uint64_t>(found.st_blocks) * kSector)
-                    : 0,
-              std::memory_order_relaxed);
+  held_.store(
+      known ? std::min<uint64_t>(static_cast<uint64_t>(found.st_size), static_cast<uint64_t>(found.st_blocks) * kSector)
+            : 0,
+      std::memory_order_relaxed);
 }
 
 bool DiskReserve::GiveUp(uint64_t bytes) {

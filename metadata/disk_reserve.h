@@ -25,7 +25,7 @@ class DiskReserve {
   DiskReserve(const DiskReserve&) = delete;
   DiskReserve& operator=(const DiskReserve&) = delete;
 
-  uint64_t full() const { return full_; }                                    // bytes
+  uint64_t full() const { return full_; }                                  // bytes
   uint64_t held() const { return held_.load(std::memory_order_relaxed); }  // bytes
 
   // Frees `bytes` of its blocks, or those that it has. False: it has none.

@@ -25,8 +25,8 @@ class Shared {
   Shared(DiskReserve& reserve, const DiskRoom& room) : reserve_(reserve), room_(room) {}
 
   // The text of `status` has the file and the error. What the engine asks only to find out is no failure. An error that
-  // is said to pass makes the engine stop writing until it is resumed, others until it is opened again. Resumed it writes
-  // all that is in its memory to new files, so what a failing disk has lost of the old ones is no loss.
+  // is said to pass makes the engine stop writing until it is resumed, others until it is opened again. Resumed it
+  // writes all that is in its memory to new files, so what a failing disk has lost of the old ones is no loss.
   IOStatus Report(const char* what, uint64_t offset, uint64_t length, IOStatus status) {
     if (IsFailure(status)) {
       failures_.Report(what, [&] {
@@ -91,8 +91,7 @@ class RandomAccessFile final : public rocksdb::FSRandomAccessFileOwnerWrapper {
 
   IOStatus Read(uint64_t offset, size_t n, const IOOptions& options, Slice* result, char* scratch,
                 IODebugContext* debug) const override {
-    return shared_->Report("read", offset, n,
-                           target()->Read(offset, n, options, result, scratch, debug));
+    return shared_->Report("read", offset, n, target()->Read(offset, n, options, result, scratch, debug));
   }
   IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count, const IOOptions& options,
                      IODebugContext* debug) override {
@@ -116,7 +115,8 @@ class WritableFile final : public rocksdb::FSWritableFileOwnerWrapper {
   IOStatus Append(const Slice& data, const IOOptions& options, IODebugContext* debug) override {
     const uint64_t at = target()->GetFileSize(options, debug);
     bool first = true;
-    // What a full disk has taken of `data` lies behind the end that the file knows, and the next append would follow it.
+    // What a full disk has taken of `data` lies behind the end that the file knows, and the next append would follow
+    // it.
     const auto append = [&] {
       const bool plain = std::exchange(first, false) && !positioned_;
       positioned_ = !plain;
@@ -153,8 +153,9 @@ class WritableFile final : public rocksdb::FSWritableFileOwnerWrapper {
 
  private:
   // The engine takes a full disk in a compaction for its end, as its transactions might be in two phases.
-  static IOStatus WithoutRoom(IOStatus status) {
-    return status.IsNoSpace() ? IOStatus::IOError("a compaction waits for room on the disk", status.ToString()) : status;
+  static IOStatus WithoutRoom(const IOStatus& status) {
+    return status.IsNoSpace() ? IOStatus::IOError("a compaction waits for room on the disk", status.ToString())
+                              : status;
   }
   bool MayWait() { return GetIOPriority() == rocksdb::Env::IO_LOW; }  // of a compaction that stalls nobody
   IOStatus ReportSync(IOStatus status) {
@@ -217,8 +218,8 @@ class EngineFiles final : public rocksdb::FileSystemWrapper {
   }
   IOStatus RenameFile(const std::string& from, const std::string& to, const IOOptions& options,
                       IODebugContext* debug) override {
-    return shared_->Report(
-        "rename", shared_->WithReserve(0, [&] { return target()->RenameFile(from, to, options, debug); }));
+    return shared_->Report("rename",
+                           shared_->WithReserve(0, [&] { return target()->RenameFile(from, to, options, debug); }));
   }
   IOStatus DeleteFile(const std::string& name, const IOOptions& options, IODebugContext* debug) override {
     return shared_->Report("delete", target()->DeleteFile(name, options, debug));

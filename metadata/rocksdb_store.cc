@@ -138,7 +138,7 @@ class EngineHealth {
     }
     next_try_ = now + kBetweenTries;
     const rocksdb::Status resumed = db_.GetRootDB()->Resume();  // a TransactionDB does not pass it on
-    if (resumed.IsBusy()) {  // the engine is at it by itself
+    if (resumed.IsBusy()) {                                     // the engine is at it by itself
       return why_;
     }
     why_ = FromRocks(resumed, "resume after an error");
@@ -232,8 +232,7 @@ class RocksTransaction : public Transaction {
 struct Disk {
   Disk(const std::string& path, const RocksDbOptions& options)
       : reserve(path + "/reserve", options.reserve_bytes),
-        room(path,
-             {.growth = options.wal_bytes / 4 * 3, .changes = kRoomForChanges, .removals = kRoomForRemovals},
+        room(path, {.growth = options.wal_bytes / 4 * 3, .changes = kRoomForChanges, .removals = kRoomForRemovals},
              reserve),
         env(MakeEngineEnv(options.files != nullptr ? *options.files : *rocksdb::Env::Default(), reserve, room)),
         tables(MakeEnvOfTables(env->GetFileSystem())) {}

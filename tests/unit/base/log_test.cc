@@ -47,6 +47,20 @@ TEST_F(LogTest, Level_DropsWhatIsBelow) {
   EXPECT_THAT(Written(), AllOf(Not(HasSubstr("one 1")), HasSubstr(" two 2\n"), HasSubstr(" three 3\n")));
 }
 
+TEST_F(LogTest, FullDisk_LinesThatAreMissingAreCounted) {
+  std::filesystem::create_symlink("/dev/full", path_);
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_).ok());
+  for (int i = 0; i < 3; ++i) {
+    LOG_INFO("nowhere {}", i);
+  }
+  std::filesystem::remove(path_);
+  ASSERT_TRUE(ReopenLog().ok());
+  LOG_INFO("first");
+  LOG_INFO("second");
+  EXPECT_THAT(Written(), AllOf(HasSubstr(" 3 lines are missing here"), HasSubstr(" first\n"), HasSubstr(" second\n"),
+                               Not(HasSubstr("nowhere"))));
+}
+
 TEST_F(LogTest, Arguments_AreEvaluatedOnlyWhenLogged) {
   ASSERT_TRUE(StartLog(LogLevel::kError, path_).ok());
   int evaluated = 0;

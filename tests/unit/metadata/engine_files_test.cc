@@ -10,12 +10,12 @@
 namespace termfs::metadata {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using rocksdb::IODebugContext;
 using rocksdb::IOOptions;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kReserve = uint64_t{1} << 20;  // bytes
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store on a disk that is full, or fails, for a while: errors are returned, what was committed stays, and everything
-// goes on when the disk works again.
+// The store on a disk that is full, or fails, for a while: errors are returned, what was committed stays, and
+// everything goes on when the disk works again.
 #include <rocksdb/file_system.h>
 
 #include <atomic>
-#include <chrono>
-#include <thread>
 
+#include "tests/unit/eventually.h"
 #include "tests/unit/metadata/test_volume.h"
 
 namespace termfs::metadata {
@@ -94,14 +93,9 @@ class FailingDiskTest : public ::testing::TestWithParam<Disk> {
     EXPECT_TRUE(value.ok()) << value.status().ToString();
     return value.ok() && value->has_value();
   }
-  // Hang guard: the engine looks every 5 s.
-  Status PutSoon(int number) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(100);
+  Status PutSoon(int number) {  // the engine is resumed once a second
     Status status;
-    do {
-      status = Put(number);
-      std::this_thread::sleep_for(std::chrono::milliseconds(status.ok() ? 0 : 50));
-    } while (!status.ok() && std::chrono::steady_clock::now() < deadline);
+    Eventually([&] { return (status = Put(number)).ok(); });
     return status;
   }
 
@@ -136,7 +130,6 @@ TEST_P(FailingDiskTest, Close_WhileTheDiskFailsDoesNotWaitForIt) {
   disk_ = GetParam();
   for (int i = 0; i < 3; ++i) {
     EXPECT_FALSE(Put(100 + i).ok());
-    std::this_thread::sleep_for(std::chrono::milliseconds(600));  // the engine tries by itself, or is made to
   }
   store_.reset();
   disk_ = Disk::kWorks;

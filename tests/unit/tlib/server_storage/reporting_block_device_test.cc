@@ -22,12 +22,11 @@ class ReportingBlockDeviceTest : public ::testing::Test {
     fake_ = fake.get();
     device_ = std::make_unique<ReportingBlockDevice>(
         std::move(fake),
-        ReportingBlockDevice::Names{.path = "/srv/vol/region",
-                                    .start = 1 << 20,
-                                    .owner_of =
-                                        [](uint64_t offset) {
-                                          return offset == 8192 ? std::string("inode 7 at 4096") : std::string();
-                                        }},
+        ReportingBlockDevice::Names{
+            .path = "/srv/vol/region",
+            .start = 1 << 20,
+            .owner_of =
+                [](uint64_t offset) { return offset == 8192 ? std::string("inode 7 at 4096") : std::string(); }},
         clock_);
   }
   std::string Logged(const std::function<Status()>& access) {
@@ -59,7 +58,8 @@ TEST_F(ReportingBlockDeviceTest, Failures_OneLineForEachKindAndMinuteWithACount)
   EXPECT_THAT(LoggedRead(0), HasSubstr("read of 4096 bytes at 1048576 failed, errno 5"));
   EXPECT_THAT(LoggedRead(0), IsEmpty());
   EXPECT_THAT(LoggedRead(4096), IsEmpty());
-  EXPECT_THAT(Logged([&] { return device_->Write(0, page_); }), HasSubstr("write of 4096 bytes at 1048576 failed, errno 28"));
+  EXPECT_THAT(Logged([&] { return device_->Write(0, page_); }),
+              HasSubstr("write of 4096 bytes at 1048576 failed, errno 28"));
   EXPECT_THAT(Logged([&] { return device_->Flush(); }), HasSubstr("/srv/vol/region: flush failed, errno 5"));
   clock_.Advance(std::chrono::minutes(1));
   EXPECT_THAT(LoggedRead(4096), HasSubstr("(2 more of this kind since the last such line)"));
