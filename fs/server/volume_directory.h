@@ -27,9 +27,9 @@
 
 namespace termfs::fs::server {
 
-// Of the disk that meta/ is on, format and a growth of the region leave as much free: for the engine's log, for what it
-// keeps free to write that a second time (metadata/disk_room.h), and for the file meta/reserve.
-inline constexpr uint64_t kMetadataReserve = uint64_t{160} << 20;
+// Of the disk that meta/ is on, format and a growth of the region leave as much free, beside the file meta/reserve: for
+// the engine's log, and for what it keeps free to write that a second time (metadata/disk_room.h).
+inline constexpr uint64_t kMetadataReserve = uint64_t{128} << 20;
 // What that file holds: room for removals, and for the end and the next start, on a disk that others have filled
 // (metadata/disk_reserve.h).
 inline constexpr uint64_t kDiskReserve = uint64_t{32} << 20;

@@ -45,7 +45,7 @@ Status CheckSpace(const std::string& directory, const VolumeSettings& settings) 
     return ErrnoStatus("statvfs " + directory);
   }
   const unsigned __int128 available = static_cast<unsigned __int128>(use.f_bavail) * use.f_frsize;
-  const uint64_t needed = kMetadataReserve + (settings.device.empty() ? settings.capacity_bytes : 0);
+  const uint64_t needed = kMetadataReserve + kDiskReserve + (settings.device.empty() ? settings.capacity_bytes : 0);
   if (available < needed) {
     return Status::Error(ENOSPC, directory + " has " + ReadableSize(static_cast<uint64_t>(available)) +
                                      " free, the volume needs " + ReadableSize(needed));
