@@ -195,8 +195,10 @@ def case_full_disk_with_a_greedy_neighbour(site):
 def case_disk_that_fails_altogether(site):
     """Region, written log and metadata on a disk that is gone: EIO, a line for each kind, and an honest end."""
     disk = LoopDisk(site, 300)
+    tier = None
     try:
         volume = site.volume("64M", 0.25)
+        tier = volume.tier()  # nobody can read it later
         m = volume.mount()
         write_file(m / "file", os.urandom(40 * MIB))
         fd = os.open(m / "file", os.O_RDWR)
@@ -231,7 +233,10 @@ def case_disk_that_fails_altogether(site):
         for volume in site.volumes:
             for mount in list(volume.mounts):
                 volume.abandon(mount)
-            volume.drop_tier()
         site.end_processes()
         site.volumes = []
+        if tier is not None:
+            check(os.path.exists(os.path.join(tier, "frames")), "what is not on the SSD is still in memory")
+            run("umount", tier)
+            os.rmdir(tier)
         disk.end()
