@@ -22,10 +22,8 @@ struct Version {
 };
 
 const Version& VersionOf(bool first) {
-  static const Version kFirst{"cgroup",
-                              {"/memory.limit_in_bytes"},
-                              "/memory.usage_in_bytes",
-                              {"total_inactive_file", "total_active_file"}};
+  static const Version kFirst{
+      "cgroup", {"/memory.limit_in_bytes"}, "/memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
   static const Version kSecond{
       "cgroup2", {"/memory.max", "/memory.high"}, "/memory.current", {"inactive_file", "active_file"}};
   return first ? kFirst : kSecond;
@@ -87,7 +85,8 @@ struct Mounted {
   std::string path;
 };
 
-// Where that hierarchy is mounted, as /proc/self/mountinfo has it: "ID PARENT DEVICE ROOT PATH ... - TYPE SOURCE OPTIONS".
+// Where that hierarchy is mounted, as /proc/self/mountinfo has it: "ID PARENT DEVICE ROOT PATH ... - TYPE SOURCE
+// OPTIONS".
 std::optional<Mounted> MountOf(const std::string& root, bool first) {
   std::ifstream in(root + "/proc/self/mountinfo");
   for (std::string line; std::getline(in, line);) {
@@ -110,7 +109,8 @@ std::optional<Mounted> MountOf(const std::string& root, bool first) {
   return std::nullopt;
 }
 
-// `group` as a path below the mount's: "" for the mount itself, which is also all that can be seen of a group elsewhere.
+// `group` as a path below the mount's: "" for the mount itself, which is also all that can be seen of a group
+// elsewhere.
 std::string BelowMount(const std::string& group, const Mounted& mounted) {
   std::string below = group;
   if (mounted.root != "/") {
@@ -165,7 +165,8 @@ MemoryBound TightestMemory(const std::vector<MemoryBound>& bounds) {
   const auto least = std::min_element(bounds.begin(), bounds.end(), [](const MemoryBound& a, const MemoryBound& b) {
     return a.available < b.available;
   });
-  return least != bounds.end() ? *least : MemoryBound{.of = "the machine", .total = UINT64_MAX, .available = UINT64_MAX};
+  return least != bounds.end() ? *least
+                               : MemoryBound{.of = "the machine", .total = UINT64_MAX, .available = UINT64_MAX};
 }
 
 }  // namespace termfs

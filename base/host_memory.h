@@ -20,7 +20,8 @@ struct MemoryBound {
   uint64_t available = 0;  // that can be taken without anything being killed
 };
 
-// The machine's first, then those of the cgroups that have a limit, the nearest first. `root`: where /proc and /sys are.
+// The machine's first, then those of the cgroups that have a limit, the nearest first. `root`: where /proc and /sys
+// are.
 std::vector<MemoryBound> MemoryBounds(const std::string& root = "");
 // The one of which least is available. Where there is none: all the bytes that there can be.
 MemoryBound TightestMemory(const std::vector<MemoryBound>& bounds);

@@ -19,7 +19,7 @@ Result<UniqueFd> OpenUnnamed(const std::string& path, unsigned int mode) {
 Status NameFile(const UniqueFd& fd, const std::string& path) {
   const std::string self = "/proc/self/fd/" + std::to_string(fd.get());
   return linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0 ? Status::Ok()
-                                                                                      : ErrnoStatus("name " + path);
+                                                                                        : ErrnoStatus("name " + path);
 }
 
 }  // namespace termfs

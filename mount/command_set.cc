@@ -101,9 +101,8 @@ std::string ProgressOf(const ServerAddress& address) {
   if (!status.ok() || !metrics.ok()) {
     return "";
   }
-  const std::string move = status->capacity_to_move_bytes == 0
-                               ? ""
-                               : ", " + FormatSize(status->capacity_to_move_bytes) + " to be moved";
+  const std::string move =
+      status->capacity_to_move_bytes == 0 ? "" : ", " + FormatSize(status->capacity_to_move_bytes) + " to be moved";
   return fmt::format("capacity {} of {}{}; DRAM tier {}, {} used, {} of memory ready",
                      FormatSize(status->space.capacity_bytes), FormatSize(status->capacity_target_bytes), move,
                      FormatSize(ValueOf(*metrics, "frames_budget") << kPageBits),
@@ -142,7 +141,7 @@ Status Change(const ServerAddress& address, const Setting& setting, ProgressLine
   Status changed = answer.get();
   // A growth that takes longer than a call may has been begun, too.
   return key == "capacity" && (changed.ok() || changed.code() == ETIMEDOUT) ? WaitForCapacity(address, value, line)
-                                                                              : changed;
+                                                                            : changed;
 }
 
 std::string Done(const Setting& setting, const VolumeStatus& before, const VolumeStatus& now) {

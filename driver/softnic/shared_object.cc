@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "base/host_memory.h"
 #include "base/log.h"
@@ -22,8 +23,9 @@
 namespace termfs::driver::softnic {
 namespace {
 
-constexpr unsigned int kMfdNoexecSeal = 8;          // MFD_NOEXEC_SEAL, Linux 6.3; not in the C library's headers yet
-constexpr size_t kAllocateStep = size_t{64} << 20;  // so that a signal does not restart gigabytes
+constexpr unsigned int kMfdNoexecSeal = 8;  // MFD_NOEXEC_SEAL, Linux 6.3; not in the C library's headers yet
+// Of memory that the kernel clears at once: a huge page. A signal does not restart more, and others get the CPU.
+constexpr size_t kAllocateStep = size_t{2} << 20;
 
 int CreateMemfd(const std::string& name) {
   const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | kMfdNoexecSeal);
@@ -172,7 +174,9 @@ Status SharedObject::Allocate(size_t offset, size_t length) {
   while (done < length) {
     const size_t step = std::min(length - done, kAllocateStep);
     if (fallocate(fd_.get(), 0, static_cast<off_t>(offset + done), static_cast<off_t>(step)) == 0) {
+      Lock(offset + done, step);
       done += step;
+      std::this_thread::yield();
       continue;
     }
     if (errno == EINTR) {
@@ -187,7 +191,6 @@ Status SharedObject::Allocate(size_t offset, size_t length) {
                ? Status::Error(ENOMEM, what + ": the tmpfs of " + path_ + " is full; enlarge it or lower dram-ratio")
                : Status::Error(error == ENOSPC ? ENOMEM : error, what);
   }
-  Lock(offset, length);
   return Status::Ok();
 }
 

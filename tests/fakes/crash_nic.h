@@ -2,8 +2,8 @@
 //
 // CrashNic: another NIC, whose regions with a page table pass crash points around every change of an entry and of the
 // frames' memory: nic.begin_write, nic.publish, nic.hide, nic.commit, nic.decommit, nic.keep before; nic.begun_write,
-// nic.published, nic.hidden, nic.committed, nic.decommitted, nic.kept after; and nic.register, nic.registered, and nic.frames
-// where it is asked how many there may be: while a region is made.
+// nic.published, nic.hidden, nic.committed, nic.decommitted, nic.kept after; and nic.register, nic.registered, and
+// nic.frames where it is asked how many there may be: while a region is made.
 //
 // Thread-safety, errors: the other NIC's. Ownership: borrows the NIC and the points.
 #pragma once

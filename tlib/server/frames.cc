@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <thread>
 #include <utility>
 
@@ -12,7 +13,13 @@
 namespace termfs::tlib::server {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestPause{20};  // between two chunks that are prepared
+constexpr std::chrono::milliseconds kLongestPause{50};  // between two chunks that are prepared
+
+std::chrono::nanoseconds ThreadTime() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 }  // namespace
 
@@ -121,10 +128,9 @@ Status Frames::Prepare(uint32_t limit, const std::function<void(uint32_t)>& prog
   if (kind_ == Kind::kSparse || limit > term_.max_frames()) {
     return Status::Ok();  // SetLimit says what is wrong with it
   }
-  using Clock = std::chrono::steady_clock;
   for (uint32_t frame = this->limit(); frame < limit;) {
     const uint32_t chunk = frame / chunk_frames_;
-    const Clock::time_point begin = Clock::now();
+    const std::chrono::nanoseconds begin = ThreadTime();
     if (Status prepared = PrepareChunk(chunk); !prepared.ok()) {
       DropPrepared();
       return prepared;
@@ -134,7 +140,7 @@ Status Frames::Prepare(uint32_t limit, const std::function<void(uint32_t)>& prog
     if (progress) {
       progress(frame);
     }
-    std::this_thread::sleep_for(std::min<Clock::duration>(Clock::now() - begin, kLongestPause));
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(2 * (ThreadTime() - begin), kLongestPause));
   }
   return Status::Ok();
 }

@@ -57,8 +57,8 @@ class Frames {
   // `progress` is called after each chunk that was committed, with the mutex not held; may be null.
   Status SetLimit(uint32_t limit, const std::function<void()>& progress) EXCLUDES(mutex_);
 
-  // Frames below `limit` get memory, which may take a while: it pauses as long as it works. ENOMEM: what it has prepared
-  // is given back. `progress`: frames that have memory; may be null. Blocks.
+  // Frames below `limit` get memory, which may take a while: a third of a CPU's time at most. ENOMEM: what it has
+  // prepared is given back. `progress`: frames that have memory; may be null. Blocks.
   Status Prepare(uint32_t limit, const std::function<void(uint32_t frames)>& progress) EXCLUDES(mutex_);
   // What was prepared and is beyond the limit still goes.
   void DropPrepared() EXCLUDES(mutex_);

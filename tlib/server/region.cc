@@ -486,10 +486,13 @@ void StorageRegion::StartFault(PageIndex page) {
 }
 
 std::vector<MetricValue> StorageRegion::Gauges() const {
-  return {{"region_pages", states_.pages()}, {"frames_budget", frames_.limit()},
-          {"frames_used", frames_.used()},   {"frames_ready", frames_.ready()},
+  return {{"region_pages", states_.pages()},
+          {"frames_budget", frames_.limit()},
+          {"frames_used", frames_.used()},
+          {"frames_ready", frames_.ready()},
           {"frame_chunks_retiring", frames_.retiring()},
-          {"pages_dirty", states_.dirty()},  {"pages_present", states_.present()}};
+          {"pages_dirty", states_.dirty()},
+          {"pages_present", states_.present()}};
 }
 
 }  // namespace
@@ -546,10 +549,9 @@ Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, Regio
   if (frames > term->max_frames()) {
     return Status::Error(EINVAL, "the RNIC cannot hold that many frames");
   }
-  return std::unique_ptr<Region>(
-      std::make_unique<StorageRegion>(options, std::move(environment), std::move(devices), std::move(log),
-                                      std::move(term), std::move(bounce), std::move(tier), frames,
-                                      std::move(fault_target)));
+  return std::unique_ptr<Region>(std::make_unique<StorageRegion>(options, std::move(environment), std::move(devices),
+                                                                 std::move(log), std::move(term), std::move(bounce),
+                                                                 std::move(tier), frames, std::move(fault_target)));
 }
 
 Status Region::CheckMemory(const RegionOptions& options) {

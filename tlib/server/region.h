@@ -16,7 +16,8 @@
 //                any thread. No base Mutex may be held across a call marked "In a coroutine".
 // Ownership:     what the environment refers to outlives the region.
 // Errors:        EIO from the device; EINVAL for ranges beyond the region.
-// Durability:    with RegionOptions::tier, what returned survives the death of the process, from Keep on; Flush and Zero
+// Durability:    with RegionOptions::tier, what returned survives the death of the process, from Keep on; Flush and
+// Zero
 //                power loss.
 #pragma once
 
@@ -78,7 +79,7 @@ class Region {
 
   // Server::FormatRegion. Blocks.
   static Status Format(const RegionOptions& options, const Progress& progress);
-  static void Remove(const RegionOptions& options);  // Server::RemoveRegion
+  static void Remove(const RegionOptions& options);         // Server::RemoveRegion
   static Status CheckMemory(const RegionOptions& options);  // Server::CheckMemory
   // Server::CheckRegion. Blocks.
   static Status Inspect(const RegionOptions& options);
@@ -123,9 +124,9 @@ class Region {
   virtual Status PrepareTierFor(uint64_t pages) = 0;
   virtual Status SetDramRatio(double ratio) = 0;  // in a coroutine; returns when the budget is in force
   // Growing, in this order: CheckGrowth (whether memory and tmpfs have enough), ExtendDevice (SSD, written log, label),
-  // MakeRoom (page table, page states), PrepareTierFor, SetTierFor (the budget), Resize (everything else). Each leaves a region that
-  // serves its old size and opens with it. Shrinking: Resize, SetTierFor, CutDevice. The errors are Server::Grow's. One
-  // caller at a time.
+  // MakeRoom (page table, page states), PrepareTierFor, SetTierFor (the budget), Resize (everything else). Each leaves
+  // a region that serves its old size and opens with it. Shrinking: Resize, SetTierFor, CutDevice. The errors are
+  // Server::Grow's. One caller at a time.
   virtual Status CheckGrowth(uint64_t pages) = 0;
   virtual Status CheckShrink() const = 0;           // ENOTSUP
   virtual Status ExtendDevice(uint64_t pages) = 0;  // blocks

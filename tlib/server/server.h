@@ -228,8 +228,8 @@ class Server {
   virtual void Expel(SessionId session, const std::string& why) = 0;
   virtual std::vector<SessionInfo> Sessions() const = 0;
 
-  // Gradually, beside the load; returns when the budget is in force. Blocks; one caller at a time, here and in Grow. The
-  // errors are Grow's.
+  // Gradually, beside the load; returns when the budget is in force. Blocks; one caller at a time, here and in Grow.
+  // The errors are Grow's.
   virtual Status SetDramRatio(double ratio) = 0;
   // Makes the region, its files and the tier as large as `pages` ask for, where they are not (a Shrink that failed may
   // have left them so). Blocks; one caller at a time. EINVAL: beyond max_pages; ENOSPC, ENOMEM: the SSD, the tmpfs or
@@ -244,11 +244,11 @@ class Server {
   virtual Status SetFrameChoice(FrameChoice choice) = 0;
   virtual Status SetPattern(const driver::Pattern& pattern) = 0;  // clients are told first
 
-  // Gauges: region_pages, frames_budget, frames_used, frames_ready (that have memory), pages_dirty, pages_present, sessions, queue_pairs. Counters:
-  // rpc_reads_total, rpc_read_pages_total, rpc_writes_total, frame_read_pages_total, ssd_reads_total, ssd_writes_total,
-  // ssd_read_bytes_total, ssd_write_bytes_total, promotions_total, read_ahead_pages_total, evictions_total,
-  // write_backs_total, flushes_total, heat_reads_total, told_hit_pages_total, told_missed_pages_total, faults_total
-  // (odp). Histograms: rpc_read, rpc_write, ssd_read, ssd_write.
+  // Gauges: region_pages, frames_budget, frames_used, frames_ready (that have memory), pages_dirty, pages_present,
+  // sessions, queue_pairs. Counters: rpc_reads_total, rpc_read_pages_total, rpc_writes_total, frame_read_pages_total,
+  // ssd_reads_total, ssd_writes_total, ssd_read_bytes_total, ssd_write_bytes_total, promotions_total,
+  // read_ahead_pages_total, evictions_total, write_backs_total, flushes_total, heat_reads_total, told_hit_pages_total,
+  // told_missed_pages_total, faults_total (odp). Histograms: rpc_read, rpc_write, ssd_read, ssd_write.
   virtual std::vector<MetricValue> Metrics() const = 0;
 };
 

@@ -13,8 +13,8 @@
 namespace termfs::tlib::server {
 namespace {
 
-// Beside the tier's files. Of a page: its heat, and bits of bitmap and written log. Of a frame: its owner, and where the
-// process maps it.
+// Beside the tier's files. Of a page: its heat, and bits of bitmap and written log. Of a frame: its owner, and where
+// the process maps it.
 constexpr uint64_t kBesidePage = 5;
 constexpr uint64_t kBesideFrame = 12;
 constexpr double kLeastRatio = 0.01;  // that the settings allow
@@ -53,8 +53,8 @@ std::string WhatFits(const TierDemand& demand, uint64_t room) {
   if (ratio >= kLeastRatio) {
     return fmt::format("the largest dram-ratio that fits is {}", ratio);
   }
-  const uint64_t capacity = LargestCapacity(demand.by_ratio ? kLeastRatio : 1, room,
-                                            driver::ChunkFramesOf(demand.max_pages) * kPageSize);
+  const uint64_t capacity =
+      LargestCapacity(demand.by_ratio ? kLeastRatio : 1, room, driver::ChunkFramesOf(demand.max_pages) * kPageSize);
   if (capacity == 0) {
     return "no volume fits";
   }
@@ -81,9 +81,9 @@ Status CheckTierFits(const TierDemand& demand, const MemoryBound& bound) {
   }
   const uint64_t room = bound.available - std::min(bound.available, demand.spare) + demand.has;
   const std::string spare = demand.spare == 0 ? "" : " and " + ReadableSize(demand.spare) + " beside it";
-  return Status::Error(ENOMEM, fmt::format("the DRAM tier needs {} MiB more memory{}, of which {} has {} MiB; {}",
-                                           more / kMebibyte + 1, spare, bound.of, bound.available / kMebibyte,
-                                           WhatFits(demand, room)));
+  return Status::Error(
+      ENOMEM, fmt::format("the DRAM tier needs {} MiB more memory{}, of which {} has {} MiB; {}", more / kMebibyte + 1,
+                          spare, bound.of, bound.available / kMebibyte, WhatFits(demand, room)));
 }
 
 }  // namespace termfs::tlib::server

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a DRAM tier takes of the host's memory, and whether that fits. It is asked before any is taken: the kernel rather
-// kills a process than refuses it a page, and memory on a tmpfs stays when the process is dead.
+// What a DRAM tier takes of the host's memory, and whether that fits. It is asked before any is taken: the kernel
+// rather kills a process than refuses it a page, and memory on a tmpfs stays when the process is dead.
 //
 // Thread-safety: free functions.
 // Units:         pages and frames of 4 KiB, bytes.
@@ -20,8 +20,8 @@ namespace termfs::tlib::server {
 uint64_t TierBytes(uint64_t pages, uint64_t frames, uint64_t max_pages);
 
 struct TierDemand {
-  uint64_t pages = 0;    // that the region shall have
-  uint32_t frames = 0;   // that shall be in memory
+  uint64_t pages = 0;   // that the region shall have
+  uint32_t frames = 0;  // that shall be in memory
   uint64_t max_pages = 0;
   bool by_ratio = true;  // the ratio says how many; false: the kind of the region does
   uint64_t has = 0;      // bytes that a tier has already, and that this one takes over or goes on with

@@ -22,8 +22,8 @@ class TierPlace {
  public:
   // Makes what is missing of `directory`, and enters it. With `own_tmpfs` a tmpfs that may hold `most_bytes` is mounted
   // there unless one is already, with `huge_pages` where the kernel has them; where that is not permitted the directory
-  // must lie on one. `needed_bytes`, for advice: what will be allocated at once. What it made is gone when it fails. One
-  // that somebody has is left as it is.
+  // must lie on one. `needed_bytes`, for advice: what will be allocated at once. What it made is gone when it fails.
+  // One that somebody has is left as it is.
   static Result<TierPlace> Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                 uint64_t most_bytes);
 

@@ -165,8 +165,9 @@ Status TierStore::OpenPlace(uint32_t frames) {
   if (record.has_value()) {
     RETURN_IF_ERROR(CheckElsewhere(*record));
   }
-  ASSIGN_OR_RETURN(place_, TierPlace::Open(options_.directory, options_.own_tmpfs, !options_.sparse_frames,
-                                           TierBytes(pages_, frames, max_pages_) + kSlack, MostBytes(pages_, max_pages_)));
+  ASSIGN_OR_RETURN(place_,
+                   TierPlace::Open(options_.directory, options_.own_tmpfs, !options_.sparse_frames,
+                                   TierBytes(pages_, frames, max_pages_) + kSlack, MostBytes(pages_, max_pages_)));
   directory_ = place_->path();
   ASSIGN_OR_RETURN(resumed_, Examine(record));
   RETURN_IF_ERROR(CheckRoomToOpen(frames));
@@ -387,8 +388,7 @@ Status TierStore::ForgetCellsBeyond(uint64_t pages) {
 }
 
 Status TierStore::CheckRoom(uint64_t pages, uint32_t frames, uint32_t frames_now) {
-  const TierDemand now{
-      .pages = pages_, .frames = frames_now, .max_pages = max_pages_, .by_ratio = options_.by_ratio};
+  const TierDemand now{.pages = pages_, .frames = frames_now, .max_pages = max_pages_, .by_ratio = options_.by_ratio};
   TierDemand demand = now;
   demand.pages = std::max(pages, pages_);
   demand.frames = std::max(frames, frames_now);

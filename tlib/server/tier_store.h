@@ -16,15 +16,15 @@
 // Before Commit the files have no names, and end with the process: a server that is killed before it serves leaves no
 // memory behind. Frames are most of it, and come last; where they have a name the tier is complete.
 //
-// A tier is *resumed* when all that is there, its header is of this boot, and of the layout that the record names. So it
-// was never
-// stopped cleanly, no other server ran since, and every word in it was stored by a server that followed the order of
-// page_states.h; a process that dies leaves each word old or new. All else is discarded: what an earlier boot left,
-// what a server left that died before Commit, what is older than a later start elsewhere. Three cases refuse to start
-// (EUCLEAN), because acknowledged writes may be in a tier that this server cannot read or may not use: the header of a
-// tier that was not stopped cleanly is damaged or of another version or volume, or its frames are dense where they now
-// would be sparse, or the other way about; the record names another directory of this boot; and the directory is that
-// of another volume of the same uuid, which is copied. While a server runs it has the directory locked (EBUSY).
+// A tier is *resumed* when all that is there, its header is of this boot, and of the layout that the record names. So
+// it was never stopped cleanly, no other server ran since, and every word in it was stored by a server that followed
+// the order of page_states.h; a process that dies leaves each word old or new. All else is discarded: what an earlier
+// boot left, what a server left that died before Commit, what is older than a later start elsewhere. Three cases refuse
+// to start (EUCLEAN), because acknowledged writes may be in a tier that this server cannot read or may not use: the
+// header of a tier that was not stopped cleanly is damaged or of another version or volume, or its frames are dense
+// where they now would be sparse, or the other way about; the record names another directory of this boot; and the
+// directory is that of another volume of the same uuid, which is copied. While a server runs it has the directory
+// locked (EBUSY).
 //
 // The files are as long as the largest region that they have room for, and sparse: a region grows without another
 // mapping here or at a client. How much room there is stands in the header, and does not change while a tier is
@@ -139,8 +139,8 @@ class TierStore {
   std::string directory_;
   std::string boot_;
   bool resumed_ = false;
-  uint64_t layout_ = 0;       // random; of the files in the directory
-  bool cleared_ = false;      // what was in the directory is not needed any more
+  uint64_t layout_ = 0;   // random; of the files in the directory
+  bool cleared_ = false;  // what was in the directory is not needed any more
   bool recorded_ = false;
   bool committed_ = false;
   std::atomic<uint64_t>* cells_ = nullptr;

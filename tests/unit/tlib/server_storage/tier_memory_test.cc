@@ -70,7 +70,8 @@ TEST(TierMemory, WhatATierHasAlready_CountsOnce) {
   EXPECT_EQ(CheckTierFits(demand, little).code(), ENOMEM);
   demand.has = 20 * kGibibyte;
   EXPECT_TRUE(CheckTierFits(demand, little).ok());
-  const TierDemand larger{.pages = demand.pages, .frames = demand.frames / 20 * 23, .max_pages = kRoom, .has = demand.has};
+  const TierDemand larger{
+      .pages = demand.pages, .frames = demand.frames / 20 * 23, .max_pages = kRoom, .has = demand.has};
   const Status refused = CheckTierFits(larger, little);
   EXPECT_EQ(NumberBehind(refused, "the largest dram-ratio that fits is "), 0.54) << refused.message();
 }
