@@ -256,8 +256,8 @@ def case_capacity_refuses(site):
     same = ("capacity_bytes", "capacity_target_bytes", "free_bytes", "tier_bytes", "dram_ratio")
     check(all(before[key] == after[key] for key in same), f"{before} became {after}")
     check(os.path.getsize(os.path.join(volume.path, "region")) == 33 * MIB, "the region's file")
-    setters = [subprocess.Popen([site.termfs, "set", volume.path, f"capacity={size}M"], stderr=subprocess.DEVNULL)
-               for size in (64, 48)]
+    setters = [subprocess.Popen([site.termfs, "set", volume.path, f"capacity={size}M"], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL) for size in (64, 48)]
     codes = [setter.wait(timeout=60) for setter in setters]
     check(0 in codes and set(codes) <= {0, 1}, f"two at once: {codes}")
     check(volume.status()["capacity_bytes"] in (64 * MIB, 48 * MIB), "one of the two")
