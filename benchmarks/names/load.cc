@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <unordered_set>
 
 #include "base/random.h"
@@ -46,15 +48,23 @@ fs::client::MountOptions OptionsOf() {
   return options;
 }
 
+// One thread's way to the server.
+struct Asker {
+  std::unique_ptr<fs::client::Lane> lane;
+  Random random;
+};
+
 class Load {
  public:
   explicit Load(const LoadSettings& settings)
       : settings_(settings),
         nic_(Must(driver::CreateSoftNic())),
         volume_(Must(fs::client::FileSystem::Connect(*nic_, settings.volume, OptionsOf(), nullptr))),
-        lane_(Must(volume_->OpenLane())),
-        server_(static_cast<pid_t>(Must(fs::client::GetStatus(settings.volume)).pid)),
-        random_(settings.turn + 1) {}
+        server_(static_cast<pid_t>(Must(fs::client::GetStatus(settings.volume)).pid)) {
+    for (uint64_t i = 0; i < settings_.threads; ++i) {
+      askers_.push_back({Must(volume_->OpenLane()), Random(settings_.turn * settings_.threads + i + 1)});
+    }
+  }
 
   std::vector<Cost> Run() {
     std::vector<Cost> costs;
@@ -62,33 +72,50 @@ class Load {
       costs.push_back(Cold());
     }
     LearnDirectories();
-    MeasureKind("look-up", settings_.operations / 10, [&](uint64_t) { LookUp(Draw()); });  // warms up
-    costs.push_back(MeasureKind("look-up", settings_.operations, [&](uint64_t) { LookUp(Draw()); }));
-    costs.push_back(MeasureKind("list", settings_.lists, [&](uint64_t) { List(Draw()); }));
-    costs.push_back(MeasureKind("create", settings_.operations, [&](uint64_t i) { Create(i); }));
-    costs.push_back(MeasureKind("unlink", std::min(settings_.operations, settings_.files / kStride / 2),
-                                [&](uint64_t) { Unlink(); }));
+    const auto look_up = [this](Asker& asker, uint64_t) { LookUp(asker, Draw(asker.random)); };
+    MeasureKind("look-up", settings_.operations / 10, look_up);  // warms up
+    costs.push_back(MeasureKind("look-up", settings_.operations, look_up));
+    costs.push_back(MeasureKind("list", settings_.lists, [this](Asker& asker, uint64_t) { List(asker); }));
+    costs.push_back(
+        MeasureKind("create", settings_.operations, [this](Asker& asker, uint64_t i) { Create(asker, i); }));
+    RunAll(made_.size(), [this](Asker& asker, uint64_t i) { UnlinkMade(asker, i); });  // the next turn finds as many
+    const std::vector<uint64_t> files = DrawForUnlink();
+    costs.push_back(MeasureKind("unlink", files.size(), [&](Asker& asker, uint64_t i) {
+      Must(volume_->Unlink(*asker.lane, DirectoryOf(files[i]), FileName(files[i])));
+    }));
     return costs;
   }
 
  private:
-  // One of every sixteenth file, from `first`. Turns unlink what others do not ask for.
-  uint64_t Draw(uint64_t first = 0) {
-    return std::min(random_.Below((settings_.files + kStride - 1) / kStride) * kStride + first, settings_.files - 1);
+  // One of every kStride files, from `first`. Turns unlink what others do not ask for.
+  uint64_t Draw(Random& random, uint64_t first = 0) const {
+    return std::min(random.Below((settings_.files + kStride - 1) / kStride) * kStride + first, settings_.files - 1);
   }
   uint64_t DirectoryOf(uint64_t file) const { return directories_.at(file / kNamesPerDirectory); }
 
+  std::vector<uint64_t> DrawForUnlink() {
+    const uint64_t count = std::min(settings_.operations, settings_.files / kStride / 2);
+    std::unordered_set<uint64_t> files;
+    while (files.size() < count) {
+      files.insert(Draw(askers_[0].random, settings_.turn + 1));
+    }
+    return {files.begin(), files.end()};
+  }
+
   void LearnDirectories() {
     for (uint64_t i = 0; i < DirectoriesOf(settings_.files); ++i) {
-      directories_.push_back(Must(volume_->Lookup(*lane_, fs::kRootInode, DirectoryName(i))).ino);
+      directories_.push_back(Must(volume_->Lookup(*askers_[0].lane, fs::kRootInode, DirectoryName(i))).ino);
     }
   }
 
-  void LookUp(uint64_t file) { Must(volume_->Lookup(*lane_, DirectoryOf(file), FileName(file)).status()); }
+  void LookUp(Asker& asker, uint64_t file) {
+    Must(volume_->Lookup(*asker.lane, DirectoryOf(file), FileName(file)).status());
+  }
 
-  void List(uint64_t file) {
+  void List(Asker& asker) {
+    const uint64_t directory = DirectoryOf(Draw(asker.random));
     for (uint64_t cursor = 0;;) {
-      const auto entries = Must(volume_->ReadDirectory(*lane_, DirectoryOf(file), cursor, kListBytes, /*plus=*/true));
+      const auto entries = Must(volume_->ReadDirectory(*asker.lane, directory, cursor, kListBytes, /*plus=*/true));
       if (entries.empty()) {
         return;
       }
@@ -96,30 +123,27 @@ class Load {
     }
   }
 
-  void Create(uint64_t i) {
-    Must(volume_->MakeNode(*lane_, {}, DirectoryOf(Draw()), NewName(i), S_IFREG | 0644, 0).status());
-  }
-
   std::string NewName(uint64_t i) const { return fmt::format("new-{}-{:08}.dat", settings_.turn, i); }
 
-  void Unlink() {
-    uint64_t file = Draw(settings_.turn + 1);
-    while (!unlinked_.insert(file).second) {
-      file = Draw(settings_.turn + 1);
-    }
-    Must(volume_->Unlink(*lane_, DirectoryOf(file), FileName(file)));
+  void Create(Asker& asker, uint64_t i) {
+    made_[i] = DirectoryOf(Draw(asker.random));
+    Must(volume_->MakeNode(*asker.lane, {}, made_[i], NewName(i), S_IFREG | 0644, 0).status());
   }
 
-  // Two look-ups each: of a directory, and of a file in it.
+  void UnlinkMade(Asker& asker, uint64_t i) { Must(volume_->Unlink(*asker.lane, made_[i], NewName(i))); }
+
+  // Two look-ups each, by one thread: of a directory, and of a file in it.
   Cost Cold() {
+    Asker& asker = askers_[0];
     uint64_t most = 0;
     uint64_t sum = 0;
     for (uint64_t i = 0; i < settings_.cold; ++i) {
-      const uint64_t file = Draw();
+      const uint64_t file = Draw(asker.random);
       const uint64_t before = ReadBytesOf(server_);
-      const auto directory = Must(volume_->Lookup(*lane_, fs::kRootInode, DirectoryName(file / kNamesPerDirectory)));
+      const auto directory =
+          Must(volume_->Lookup(*asker.lane, fs::kRootInode, DirectoryName(file / kNamesPerDirectory)));
       const uint64_t between = ReadBytesOf(server_);
-      Must(volume_->Lookup(*lane_, directory.ino, FileName(file)).status());
+      Must(volume_->Lookup(*asker.lane, directory.ino, FileName(file)).status());
       const uint64_t after = ReadBytesOf(server_);
       most = std::max({most, between - before, after - between});
       sum += after - before;
@@ -130,16 +154,30 @@ class Load {
             .most_read_bytes = most};
   }
 
-  Cost MeasureKind(const std::string& name, uint64_t operations, const std::function<void(uint64_t)>& operation) {
-    std::vector<double> latencies;
+  // Shares the operations out to the askers; microseconds of each.
+  std::vector<double> RunAll(uint64_t operations, const std::function<void(Asker&, uint64_t)>& operation) {
+    std::vector<double> latencies(operations);
+    std::atomic<uint64_t> next{0};
+    std::vector<std::jthread> threads;
+    for (Asker& asker : askers_) {
+      threads.emplace_back([&] {
+        for (uint64_t i = next++; i < operations; i = next++) {
+          const auto begin = steady_clock::now();
+          operation(asker, i);
+          latencies[i] = std::chrono::duration<double, std::micro>(steady_clock::now() - begin).count();
+        }
+      });
+    }
+    threads.clear();
+    return latencies;
+  }
+
+  Cost MeasureKind(const std::string& name, uint64_t operations,
+                   const std::function<void(Asker&, uint64_t)>& operation) {
     const double server = term::ProcessorSecondsOf(server_);
     const double client = term::ProcessorSecondsOf(getpid());
     const uint64_t read = ReadBytesOf(server_);
-    for (uint64_t i = 0; i < operations; ++i) {
-      const auto begin = steady_clock::now();
-      operation(i);
-      latencies.push_back(std::chrono::duration<double, std::micro>(steady_clock::now() - begin).count());
-    }
+    std::vector<double> latencies = RunAll(operations, operation);
     const auto each = [&](double value) { return value / static_cast<double>(operations); };
     Cost cost{.name = name, .operations = operations};
     cost.server_us = each(1e6 * (term::ProcessorSecondsOf(server_) - server));
@@ -154,11 +192,10 @@ class Load {
   const LoadSettings settings_;
   const std::unique_ptr<driver::Nic> nic_;
   const std::unique_ptr<fs::client::FileSystem> volume_;
-  const std::unique_ptr<fs::client::Lane> lane_;
   const pid_t server_;
-  Random random_;
+  std::vector<Asker> askers_;
   std::vector<uint64_t> directories_;
-  std::unordered_set<uint64_t> unlinked_;
+  std::vector<uint64_t> made_ = std::vector<uint64_t>(settings_.operations);  // the directories of new names
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an operation on names costs the server of a volume that names_bench has filled. The client library asks, one
-// request after another, of files that are drawn at random from all.
+// What an operation on names costs the server of a volume that names_bench has filled. Threads of the client library
+// ask, about files that are drawn at random from all: enough that the server always has a request, and does not spin.
 //
 // Errors: end the benchmark.
 #pragma once
@@ -19,6 +19,7 @@ struct LoadSettings {
   uint64_t files = 0;
   uint64_t operations = 20000;  // of each kind but lists
   uint64_t lists = 200;
+  uint64_t threads = 8;
   uint64_t cold = 200;  // look-ups of a server that has just been started, before all else; 0: none
   uint64_t turn = 0;    // below kTurns: each has files of its own to unlink, and names to create
 };

@@ -37,6 +37,9 @@ int Main(int argc, char** argv) {
   }
   load->add_option("--operations", settings.operations, "of each kind")->capture_default_str();
   load->add_option("--lists", settings.lists, "of a directory")->capture_default_str();
+  load->add_option("--threads", settings.threads, "that ask at a time")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   load->add_option("--cold", settings.cold, "look-ups before all else, counted one by one")->capture_default_str();
   load->add_option("--turn", settings.turn, "which load of this volume; each creates and unlinks files of its own")
       ->check(CLI::Range(uint64_t{0}, kTurns - 1))
