@@ -10,6 +10,7 @@
 #include <chrono>
 #include <string>
 
+#include "metadata/block_memory.h"
 #include "metadata/keys.h"
 #include "metadata/rocksdb_files.h"
 
@@ -23,6 +24,7 @@ constexpr uint64_t kBufferShare = 8;  // of the memory one write buffer is an ei
 // these are one block each, of some MiB. More than a few shards are of use to more threads than there are.
 constexpr uint64_t kLeastShard = uint64_t{16} << 20;
 constexpr int kMostShardBits = 4;
+constexpr double kForIndexes = 0.5;  // of the cache, before blocks of records take their place
 // A table is rewritten then: those of an earlier version, which have one filter and one index, and what holds
 // deletions.
 constexpr std::chrono::seconds kOldestTable = std::chrono::hours(30 * 24);
@@ -64,7 +66,8 @@ rocksdb::BlockBasedTableOptions TableOptions(const EngineMemory& memory) {
 }  // namespace
 
 EngineMemory::EngineMemory(uint64_t bytes)
-    : cache_(rocksdb::NewLRUCache(bytes, ShardBits(bytes))),
+    : cache_(rocksdb::NewLRUCache(bytes, ShardBits(bytes), /*strict_capacity_limit=*/false, kForIndexes,
+                                  std::make_shared<BlockMemory>())),
       write_buffers_(std::make_shared<rocksdb::WriteBufferManager>(bytes / 2, cache_)) {}
 
 void EngineMemory::Resize(uint64_t bytes) {
