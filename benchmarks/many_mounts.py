@@ -10,7 +10,7 @@ import time
 
 import network
 from bars import NotRun
-from mounts import DEADLINE, Mounts, scratch_directory, unmount
+from mounts import DEADLINE, Mounts, scratch_directory, unmount, wait_for
 
 SETTLE = 8  # seconds until a mount that is not used any more has come to rest
 IDLE = 20  # seconds in which processor time is counted
@@ -60,17 +60,19 @@ class ManyMounts:
                 raise RuntimeError(f"mount {number + 1} of {count} failed")
 
     def use(self):
-        """Each does something, several at a time: writes its file, reads it, and lists. The files stay the same ones, as
-        the metadata of more of them would be counted as memory of the mounts."""
+        """Each does something, several at a time: writes a file in a directory of its own, reads it, and lists. The files
+        stay the same ones, as the metadata of more of them would be counted as memory of the mounts."""
 
         def one(path):
-            own = os.path.join(path, os.path.basename(path))
+            directory = os.path.join(path, os.path.basename(path))
+            os.makedirs(directory, exist_ok=True)
+            own = os.path.join(directory, "file")
             for _ in range(4):
                 with open(os.open(own, os.O_WRONLY | os.O_CREAT), "wb") as file:
                     file.write(os.urandom(64 << 10))
                 with open(own, "rb") as file:
                     file.read()
-            os.listdir(path)
+            os.listdir(directory)
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(one, self.paths))
@@ -81,8 +83,11 @@ class ManyMounts:
         return [int(pid) for pid in re.findall(r"mount \(pid (\d+)", status)]
 
     def end(self):
+        """Returns when the server has heard of it."""
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(unmount, self.paths))
+        if self.paths and self.mounts.server.poll() is None:
+            wait_for(lambda: not self.pids(), "the mounts end", self.mounts.server)
         self.paths = []
 
 
@@ -112,7 +117,7 @@ def one_host(build, fuse, counts, bar):
             cost = Cost(server, many, count)
             sizes = sorted(own_bytes(pid) / 2**20 for pid in many.pids())
             many.end()
-            time.sleep(SETTLE)
+            time.sleep(2 * SETTLE)
             kept = (own_bytes(server) - empty) / 1024 / count
         where = f"{count} idle mounts by {fuse}"
         yield bar(f"{where}: server's processor time, % of one for each 200", PERCENT, [cost.percent * 200 / count],

@@ -36,6 +36,7 @@ FileService::FileService(metadata::Namespace& names, const ServiceOptions& optio
                   coherence_.BeginExpel(session, "it did not say in time what it had open and locked");
                 });
             coherence_.Expire();
+            coherence_.grants().DropEnded();
           }),
       versions_(options.start << kVersionBits),
       locks_(options.start << kVersionBits),

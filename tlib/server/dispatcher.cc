@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "tlib/server/heat_reader.h"
 #include "tlib/server/worker.h"
 
 namespace termfs::tlib::server {
@@ -134,16 +135,15 @@ Status DataHandler::OnRing(uint32_t imm) {
   if (imm != kRingOfHeat) {
     return Status::Error(EPROTO, "the client rings for what nobody knows");
   }
-  rings_++;
-  if (sleeper_ != nullptr) {
-    sleeper_->Unpark();
+  if (heat_ != nullptr) {
+    heat_->Ring();
   }
   return Status::Ok();
 }
 
 void DataHandler::OnClosing(Connection&) {
-  if (sleeper_ != nullptr) {
-    sleeper_->Unpark();
+  if (heat_ != nullptr) {
+    heat_->Close();
   }
 }
 

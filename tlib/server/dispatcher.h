@@ -51,6 +51,8 @@ class Dispatcher {
   Histogram& write_latency_;
 };
 
+class HeatReader;
+
 // The messages of one data connection: each becomes a task.
 class DataHandler final : public Connection::Handler {
  public:
@@ -61,9 +63,8 @@ class DataHandler final : public Connection::Handler {
   Status OnRing(uint32_t imm) override;
   void OnClosing(Connection& connection) override;
 
-  // A task that sleeps beside the connection, and is unparked when the client rings, and when it closes; null: none.
-  void set_sleeper(Task* sleeper) { sleeper_ = sleeper; }
-  uint32_t rings() const { return rings_; }
+  // Is told when the client rings, and when the connection closes.
+  void set_heat(std::shared_ptr<HeatReader> heat) { heat_ = std::move(heat); }
 
  private:
   struct Request {
@@ -74,8 +75,7 @@ class DataHandler final : public Connection::Handler {
   Dispatcher& dispatcher_;
   const SessionId session_;
   BulkPool& bulk_;
-  Task* sleeper_ = nullptr;
-  uint32_t rings_ = 0;  // of the client so far
+  std::shared_ptr<HeatReader> heat_;  // null: the client exports no access counts
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<Request*> idle_;  // of these
 };

@@ -155,10 +155,13 @@ Status SessionTable::StartHeat(SessionId id, const HeatExport& exported) {
   if (first.connection == nullptr) {
     return Status::Error(ENOTCONN, "no data queue pair to read the access counts over");
   }
-  first.unit->worker->Spawn([this, first, exported] {
-    const Connection::User user(*first.connection);
-    HeatReader reader(region_, heat_reads_, *user, first.unit->port->bulk(), exported);
-    reader.Run(*first.data, sample_period_);
+  first.unit->worker->Post([this, first, exported] {
+    if (first.connection->open()) {
+      auto reader = std::make_shared<HeatReader>(region_, heat_reads_, *first.connection, first.unit->port->bulk(),
+                                                 exported, sample_period_);
+      first.data->set_heat(reader);
+      reader->Ring();  // what was published before it could ring
+    }
   });
   return Status::Ok();
 }
