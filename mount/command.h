@@ -100,7 +100,8 @@ int RunFsck(const FsckArguments& arguments);
 
 // Parses the command line and runs what it says.
 int RunCommandLine(const Program& program, int argc, char** argv);
-// The same for mount.termfs, called by mount(8): ADDR MNT [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS].
+// The same for mount.termfs, called by mount(8): ADDR MNT [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]. Exit codes are
+// mount(8)'s: 0 ok, 1 bad usage, 32 failed.
 int RunMountHelper(const Program& program, int argc, char** argv);
 
 // Print the error, and return the exit code for it. `command`: the subcommand whose --help says more.

@@ -39,11 +39,9 @@ Status ParseLine(std::string_view line, MountDescription& description) {
   }
   const std::string_view name = line.substr(0, space);
   const std::string_view value = line.substr(space + 1);
-  const std::pair<std::string_view, std::string*> texts[] = {{"address", &description.address},
-                                                             {"secret", &description.secret},
-                                                             {"transport", &description.transport},
-                                                             {"fuse", &description.fuse},
-                                                             {"libfuse", &description.libfuse}};
+  const std::pair<std::string_view, std::string*> texts[] = {
+      {"address", &description.address}, {"secret", &description.secret},   {"transport", &description.transport},
+      {"fuse", &description.fuse},       {"libfuse", &description.libfuse}, {"options", &description.options}};
   for (const auto& [text, place] : texts) {
     if (name == text) {
       *place = FromLine(value);

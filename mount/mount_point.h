@@ -27,6 +27,7 @@ struct MountDescription {
   std::string transport;
   std::string fuse;     // what its requests come over: "io_uring" or "/dev/fuse"
   std::string libfuse;  // version
+  std::string options;  // those that it was mounted with, but for what only others understand
   std::map<std::string, uint64_t> metrics;
 
   Result<fs::client::ServerAddress> server() const;

@@ -84,11 +84,16 @@ struct Caller {
   uint32_t umask = 0;  // counts where the directory has no default access control list
 };
 
+// Which access times move with accesses, as relatime has it.
+struct AccessTimes {
+  bool files = true;
+  bool directories = true;  // where those of files do
+};
+
 struct MountOptions {
   tlib::client::SessionOptions session;
   uint32_t max_io_bytes = 1U << 20;  // largest read or write; sizes the lanes' buffers
-  bool access_times = true;          // move with accesses, as relatime has it
-  bool directory_access_times = true;
+  AccessTimes access_times;
   bool grants = true;  // ask for attributes and entries that the kernel may keep; without a cache: no
 };
 
@@ -343,6 +348,10 @@ class FileSystem {
 
   // As seen from an inode: within the limits of its quota.
   virtual Result<FileSystemStatus> StatFs(Lane& lane, uint64_t ino) = 0;
+
+  // From now on, in the place of MountOptions::access_times: after a remount. A file stays as it was opened. Any
+  // thread.
+  virtual void MoveAccessTimes(AccessTimes which) { static_cast<void>(which); }
 
   // The server has gone, and is waited for, while writes have returned that it has not taken. Any thread.
   virtual bool AwaitsServerForWrites() const { return false; }
