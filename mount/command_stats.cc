@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "mount/command.h"
-#include "mount/error_text.h"
 #include "mount/size.h"
 #include "mount/stats_sample.h"
 
@@ -32,7 +31,7 @@ int Show(const StatsArguments& arguments, std::chrono::duration<double> interval
     return Failed(before.status());
   }
   if (!server_error.ok()) {
-    std::fprintf(stderr, "termfs: the server's own counters are not shown: %s\n", ErrorText(server_error).c_str());
+    std::fprintf(stderr, "termfs: the server's own counters are not shown: %s\n", server_error.ToString().c_str());
   }
   auto next = std::chrono::steady_clock::now();
   for (uint64_t shown = 0; shown < count; shown++) {

@@ -242,7 +242,7 @@ Status CheckMountPoint(const std::string& path) {
     return ErrnoStatus("mount point " + path);
   }
   if (!S_ISDIR(st.st_mode)) {
-    return Status::Error(ENOTDIR, "mount point " + path);
+    return Status::Error(ENOTDIR, "mount point " + path + " is no directory");
   }
   ASSIGN_OR_RETURN(const std::string type, MountType(path));
   if (type == "fuse.termfs") {
