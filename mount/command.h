@@ -70,6 +70,7 @@ struct StatsArguments {
   bool json = false;
   std::string interval = "1";  // seconds
   std::string count;           // samples; empty: until interrupted
+  bool sessions = false;
 };
 struct SetArguments {
   std::string address;  // a volume's, or a mount point
@@ -77,7 +78,8 @@ struct SetArguments {
   std::vector<std::string> settings;  // key=value
 };
 struct QuotaArguments {
-  std::string path;                 // in a mount
+  std::string path;  // in a mount; of a list, a volume's address or a mount point
+  std::string secret;
   std::vector<std::string> limits;  // bytes=SIZE, inodes=N
   bool json = false;
 };
@@ -96,6 +98,7 @@ int RunStats(const StatsArguments& arguments);
 int RunSet(const SetArguments& arguments);
 int RunQuotaSet(const QuotaArguments& arguments);
 int RunQuotaGet(const QuotaArguments& arguments);
+int RunQuotaList(const QuotaArguments& arguments);
 int RunFsck(const FsckArguments& arguments);
 
 // Parses the command line and runs what it says.

@@ -134,7 +134,7 @@ std::string FrontEnd::Describe() {
   }
   for (const std::vector<MetricValue>& values : {file_system_.Metrics(), metrics_.Snapshot()}) {
     for (const MetricValue& value : values) {
-      fmt::format_to(out, "{} {}\n", value.name, value.value);
+      fmt::format_to(out, "{} {}{}\n", value.name, value.value, BucketsToText(value.buckets));
     }
   }
   return text;

@@ -53,6 +53,7 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
       write_time_(metrics_.histogram("fs_write")),
+      metadata_time_(metrics_.histogram("fs_metadata")),
       shared_(caches() ? std::make_unique<SharedOpens>([this](const SharedOpen& open) {
         CloseOne(*closing_lane_, {.ino = open.ino}, open.cache, Closing::kWaits);
       })
@@ -359,7 +360,10 @@ Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, st
   if (has_deferred_.load(std::memory_order_relaxed) && in.empty() && out.empty()) [[unlikely]] {
     SendDeferred(lane);  // which may give the lane another buffer
   }
-  return link_->Call(Of(lane), {.opcode = opcode, .body = body, .in = in, .out = out}, once);
+  const auto begin = std::chrono::steady_clock::now();
+  auto reply = link_->Call(Of(lane), {.opcode = opcode, .body = body, .in = in, .out = out}, once);
+  metadata_time_.Record(static_cast<uint64_t>(Nanoseconds(std::chrono::steady_clock::now() - begin).count()));
+  return reply;
 }
 
 Result<Attributes> VolumeClient::CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,

@@ -384,6 +384,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Counter& kernel_recalls_;
   Histogram& read_time_;  // of a sample
   Histogram& write_time_;
+  Histogram& metadata_time_;
   InodeCacheTable inodes_;
   KnownPages known_pages_;
   KnownNames known_names_;

@@ -28,7 +28,7 @@ void HeatReader::Run(DataHandler& handler, std::chrono::milliseconds period) {
     if (Task::ParkUntil(due)) {
       continue;  // closing, or an older permit
     }
-    if (Status read = ReadOnce(); !read.ok()) {
+    if (Status read = ReadOnce(handler.traffic()); !read.ok()) {
       LOG_DEBUG("access counts of queue pair {}: {}", connection_.number(), read.ToString());
     }
     due = std::chrono::steady_clock::now() + pause;
@@ -51,7 +51,7 @@ Status HeatReader::ReadHeader(HeatHeader& header) {
   return Status::Ok();
 }
 
-Status HeatReader::ReadOnce() {
+Status HeatReader::ReadOnce(SessionTraffic& traffic) {
   HeatHeader before;
   RETURN_IF_ERROR(ReadHeader(before));
   if (before.sequence == counted_) {
@@ -87,8 +87,9 @@ Status HeatReader::ReadOnce() {
       Task::Yield();
     }
   }
-  region_.AddTotals(connection_.number(), before.hit_pages[before.sequence % 2],
-                    before.missed_pages[before.sequence % 2]);
+  const uint32_t hit_pages = before.hit_pages[before.sequence % 2];
+  traffic.hit_pages.fetch_add(hit_pages, std::memory_order_relaxed);
+  region_.AddTotals(connection_.number(), hit_pages, before.missed_pages[before.sequence % 2]);
   return Status::Ok();
 }
 

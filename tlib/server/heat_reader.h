@@ -39,7 +39,7 @@ class HeatReader {
   void Run(DataHandler& handler, std::chrono::milliseconds period);
 
  private:
-  Status ReadOnce();
+  Status ReadOnce(SessionTraffic& traffic);
   Status ReadHeader(HeatHeader& header);
   Status Read(uint64_t offset, uint32_t length, const BulkPool::Buffer& into);
 
