@@ -10,8 +10,8 @@
 // Thread-safety: any thread, each with a Lane of its own (its queue pairs and buffer). A Lane: one thread at a time.
 // Ownership:     lanes and open files are closed before the file system. Open files are closed by Release.
 // A lost server: calls wait until it is back, for at most SessionOptions::reconnect, and then go on as if nothing had
-// happened, each carried out once; later they fail with EIO, and so do files that were open, until a new connection
-// succeeds.
+// happened, each carried out once; later they fail with EIO until a new connection succeeds. Then files that were open
+// work again; those that have been removed, or had locks, fail with EIO for ever.
 //
 // Errors:        errno as the system call would have it; EIO: the server is lost, too; ETIMEDOUT: it is there and does
 //                not answer; ENOTCONN: Abandon was called; EINTR: the lane's interruption was requested. After the last

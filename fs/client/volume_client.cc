@@ -342,11 +342,17 @@ void VolumeClient::Resumed(tlib::client::Channel& channel, uint64_t generation) 
   }
 }
 
+// What is open stays open: a later session opens it again, as far as it is still there. Locks have been given to
+// others.
 uint64_t VolumeClient::GiveUp() {
-  to_reopen_.clear();
+  std::vector<uint64_t> locked;
+  for (const HeldLocks::Held& held : held_locks_.All()) {
+    locked.push_back(held.key.ino);
+  }
+  LoseUnlocked(locked);
   held_locks_.ForgetAll();
   first_writes_.LoseAll();
-  return std::exchange(files_lost_, 0) + inodes_.LoseAll();
+  return std::exchange(files_lost_, 0);
 }
 
 Status VolumeClient::CheckUsable(const OpenFile* file) {
