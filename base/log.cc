@@ -20,7 +20,7 @@
 namespace termfs {
 namespace {
 
-constexpr char kPattern[] = "%Y-%m-%dT%H:%M:%S.%e %L %t ";
+constexpr char kPattern[] = "%Y-%m-%dT%H:%M:%S.%e%z %L %t ";
 
 // Of lines of the log that is called `name`.
 std::string PatternOf(const std::string& name) {

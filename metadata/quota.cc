@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kCountStep = 256;  // inodes, of one transaction
 
-Result<std::vector<Quota>> ListQuotas(Reader& reader) {
+Result<std::vector<Quota>> ReadQuotas(Reader& reader) {
   std::vector<Quota> quotas;
   RETURN_IF_ERROR(ForEach(reader, QuotaKey(0), EndOfType('U'), [&](const KeyValue& pair) -> Status {
     Decoder key(pair.key);
@@ -34,7 +34,7 @@ Result<std::vector<Quota>> ListQuotas(Reader& reader) {
 // EINVAL when another quota tree is below `dir`. REQUIRES: MoveDirectoryKey is claimed.
 Status CheckNoneBelow(Operation& op, InodeNumber dir) {
   constexpr int kMaxDepth = 1 << 20;
-  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ListQuotas(op.transaction()));
+  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ReadQuotas(op.transaction()));
   for (const Quota& quota : quotas) {
     InodeNumber at = quota.project;
     for (int depth = 0; at != kRootInode && depth < kMaxDepth; ++depth) {
@@ -55,7 +55,53 @@ Status CheckNoneBelow(Operation& op, InodeNumber dir) {
   return Status::Ok();
 }
 
+// ENOENT: no entry of `dir` names it (any more).
+Result<std::string> NameIn(Reader& reader, InodeNumber dir, InodeNumber ino) {
+  constexpr size_t kStep = 1024;
+  std::string from = DentryKey(dir, 0, "");
+  while (true) {
+    ASSIGN_OR_RETURN(const auto entries, reader.Scan(from, DentryKey(dir + 1, 0, ""), kStep));
+    for (const KeyValue& entry : entries) {
+      ASSIGN_OR_RETURN(const Dentry dentry, DecodeDentry(entry.value));
+      if (dentry.ino == ino) {
+        return std::string(NameOfDentryKey(entry.key).value_or(""));
+      }
+    }
+    if (entries.size() < kStep) {
+      return Status::Error(ENOENT, "a directory without a name");
+    }
+    from = entries.back().key + '\0';
+  }
+}
+
+// Empty: it has been removed.
+Result<std::string> PathOf(Reader& reader, InodeNumber dir) {
+  std::string path;
+  while (dir != kRootInode) {
+    const Result<InodeRecord> inode = ReadInode(reader, dir);
+    if (inode.status().code() == ESTALE || (inode.ok() && inode->attributes.nlink == 0)) {
+      return std::string();
+    }
+    RETURN_IF_ERROR(inode.status());
+    ASSIGN_OR_RETURN(const std::string name, NameIn(reader, inode->parent, dir));
+    path = "/" + name + path;
+    dir = inode->parent;
+  }
+  return path.empty() ? "/" : path;
+}
+
 }  // namespace
+
+Result<std::vector<QuotaTree>> Namespace::ListQuotas() {
+  std::vector<QuotaTree> trees;
+  const std::unique_ptr<Reader> reader = store_.Snapshot();
+  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ReadQuotas(*reader));
+  for (const Quota& quota : quotas) {
+    ASSIGN_OR_RETURN(std::string path, PathOf(*reader, quota.project));
+    trees.push_back({quota, std::move(path)});
+  }
+  return trees;
+}
 
 Status Namespace::SetQuota(InodeNumber dir, std::optional<uint64_t> bytes, std::optional<uint64_t> inodes) {
   ASSIGN_OR_RETURN(const bool counts, BeginQuota(dir, bytes, inodes));
@@ -134,7 +180,7 @@ Status Namespace::NoteQuotas() {
 
 Status Namespace::EndCounts() {
   const std::unique_ptr<Reader> reader = store_.Snapshot();
-  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ListQuotas(*reader));
+  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ReadQuotas(*reader));
   for (const Quota& quota : quotas) {
     if (quota.counting) {
       RETURN_IF_ERROR(CountTree(quota.project));

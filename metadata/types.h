@@ -202,6 +202,11 @@ struct Quota {
   friend bool operator==(const Quota&, const Quota&) = default;
 };
 
+struct QuotaTree {
+  Quota quota;
+  std::string path;  // of its directory, from the volume's root on: "/home/ann"; empty: it has been removed
+};
+
 struct ClientRecord {
   ClientNumber client = 0;
   uint32_t reconnect_seconds = 0;  // for so long it tries to come back

@@ -8,19 +8,18 @@
 #include <cstdio>
 
 #include "fs/server/settings.h"
-#include "mount/error_text.h"
 #include "mount/mount_point.h"
 #include "mount/size.h"
 
 namespace termfs::mount {
 
 int Failed(const Status& status) {
-  std::fprintf(stderr, "termfs: %s\n", ErrorText(status).c_str());
+  std::fprintf(stderr, "termfs: %s\n", status.ToString().c_str());
   return kExitFailed;
 }
 
 int BadUsage(const std::string& command, const Status& status) {
-  std::fprintf(stderr, "termfs: %s\nSee termfs %s --help.\n", std::string(status.message()).c_str(), command.c_str());
+  std::fprintf(stderr, "termfs: %s\nSee termfs %s --help.\n", status.ToString().c_str(), command.c_str());
   return kExitUsage;
 }
 
@@ -61,8 +60,7 @@ Result<std::string> VolumePath(const std::string& address) {
       return Status::Error(code, address + " does not exist; a server on another host is HOST:PORT, such as " +
                                      address + ":" + std::to_string(tlib::kControlPort));
     }
-    errno = code;
-    return ErrnoStatus(address);
+    return Status::Errno(code, address);
   }
   struct stat st {};
   if (stat(path.get(), &st) != 0) {

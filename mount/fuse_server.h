@@ -35,6 +35,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -120,6 +121,8 @@ class FuseServer {
   // The path that leads to the mount now; "": none does, as somebody has unmounted it or mounted something over it.
   std::string Place() const;
   bool IsAt(const std::string& path) const;
+  // What the mount table of this process says of the mount; nothing: it is not there any more.
+  std::optional<MountEntry> Entry() const;
   // Detaches it from the name space wherever it is now, and nothing else, lazily when it is in use and `lazily` is set
   // (EBUSY otherwise). EBUSY, too: something is mounted over it. See "A mount ends where it is".
   Status Unmount(bool lazily);

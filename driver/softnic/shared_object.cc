@@ -189,7 +189,7 @@ Status SharedObject::Allocate(size_t offset, size_t length) {
     const std::string what = "allocate " + std::to_string(length >> 10) + " KiB of shared memory";
     return error == ENOSPC && !path_.empty()
                ? Status::Error(ENOMEM, what + ": the tmpfs of " + path_ + " is full; enlarge it or lower dram-ratio")
-               : Status::Error(error == ENOSPC ? ENOMEM : error, what);
+               : Status::Errno(error == ENOSPC ? ENOMEM : error, what);
   }
   return Status::Ok();
 }

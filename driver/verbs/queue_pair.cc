@@ -162,7 +162,7 @@ VerbsQueuePair::~VerbsQueuePair() {
 
 Status VerbsQueuePair::Modify(ibv_qp_attr attributes, int mask, const char* what) {
   const int error = ibv_modify_qp(pair_.get(), &attributes, mask);
-  return error == 0 ? Status::Ok() : Status::Error(error, std::string(what) + " a queue pair");
+  return error == 0 ? Status::Ok() : Status::Errno(error, std::string(what) + " a queue pair");
 }
 
 Result<Endpoint> VerbsQueuePair::LocalEndpoint() {
@@ -332,7 +332,7 @@ Status VerbsQueuePair::PostRecv(std::span<const RecvWorkRequest> requests) {
     wanted.num_sge = *parts;
     ibv_recv_wr* bad = nullptr;
     if (const int error = ibv_post_recv(pair_.get(), &wanted, &bad); error != 0) {
-      return Status::Error(error, "post a receive");
+      return Status::Errno(error, "post a receive");
     }
     receive_ids_.push_back(request.id);
     receives_++;

@@ -211,7 +211,7 @@ class ServerLink {
     virtual void WritesLost(uint64_t generation) = 0;
     // Callers go on. Over the same channel.
     virtual void Resumed(tlib::client::Channel& channel, uint64_t generation) = 0;
-    // The time is over. Returns how many open files are lost.
+    // The time is over, right after BeginGeneration. Returns how many open files are lost, whatever comes later.
     virtual uint64_t GiveUp() = 0;
   };
 

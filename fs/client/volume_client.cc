@@ -53,6 +53,7 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
       write_time_(metrics_.histogram("fs_write")),
+      metadata_time_(metrics_.histogram("fs_metadata")),
       shared_(caches() ? std::make_unique<SharedOpens>([this](const SharedOpen& open) {
         CloseOne(*closing_lane_, {.ino = open.ino}, open.cache, Closing::kWaits);
       })
@@ -343,11 +344,17 @@ void VolumeClient::Resumed(tlib::client::Channel& channel, uint64_t generation) 
   }
 }
 
+// What is open stays open: a later session opens it again, as far as it is still there. Locks have been given to
+// others.
 uint64_t VolumeClient::GiveUp() {
-  to_reopen_.clear();
+  std::vector<uint64_t> locked;
+  for (const HeldLocks::Held& held : held_locks_.All()) {
+    locked.push_back(held.key.ino);
+  }
+  LoseUnlocked(locked);
   held_locks_.ForgetAll();
   first_writes_.LoseAll();
-  return std::exchange(files_lost_, 0) + inodes_.LoseAll();
+  return std::exchange(files_lost_, 0);
 }
 
 Status VolumeClient::CheckUsable(const OpenFile* file) {
@@ -361,7 +368,10 @@ Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, st
   if (has_deferred_.load(std::memory_order_relaxed) && in.empty() && out.empty()) [[unlikely]] {
     SendDeferred(lane);  // which may give the lane another buffer
   }
-  return link_->Call(Of(lane), {.opcode = opcode, .body = body, .in = in, .out = out}, once);
+  const auto begin = std::chrono::steady_clock::now();
+  auto reply = link_->Call(Of(lane), {.opcode = opcode, .body = body, .in = in, .out = out}, once);
+  metadata_time_.Record(static_cast<uint64_t>(Nanoseconds(std::chrono::steady_clock::now() - begin).count()));
+  return reply;
 }
 
 Result<Attributes> VolumeClient::CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,

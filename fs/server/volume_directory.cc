@@ -208,13 +208,13 @@ Result<std::unique_ptr<metadata::KeyValueStore>> OpenStore(const VolumePaths& pa
   auto store = metadata::OpenRocksDb(paths.meta, with_reserve);
   const int code = store.status().code();
   if (code == EBADMSG) {
-    return Status::Error(EUCLEAN, std::string(store.status().message()));
+    return Status::Error(EUCLEAN, store.status().ToString());
   }
   if (code != ENOENT && code != EUCLEAN) {
     return store;
   }
-  return Status::Error(EUCLEAN, std::string(store.status().message()) + "; what is missing or damaged in " +
-                                    paths.meta + " has to be restored from a backup");
+  return Status::Error(EUCLEAN, store.status().ToString() + "; what is missing or damaged in " + paths.meta +
+                                    " has to be restored from a backup");
 }
 
 Result<std::unique_ptr<metadata::Namespace>> OpenNamespace(metadata::KeyValueStore& store,
@@ -224,7 +224,7 @@ Result<std::unique_ptr<metadata::Namespace>> OpenNamespace(metadata::KeyValueSto
   if (code != ENOENT && code != EPROTONOSUPPORT && code != EUCLEAN) {
     return names;
   }
-  return Status::Error(EUCLEAN, directory + ": " + std::string(names.status().message()));
+  return Status::Error(EUCLEAN, directory + ": " + names.status().ToString());
 }
 
 std::string ToString(const metadata::Uuid& uuid) {

@@ -36,6 +36,23 @@ uint64_t ValueOf(const std::vector<MetricValue>& metrics, std::string_view name)
   return 0;
 }
 
+// `files`: null for a session that is about to begin or end.
+std::unique_ptr<wire::SessionTrafficT> DescribeTraffic(const tlib::server::SessionInfo& info,
+                                                       const std::shared_ptr<const Session>& files) {
+  auto traffic = std::make_unique<wire::SessionTrafficT>();
+  traffic->reads = info.reads;
+  traffic->read_bytes = info.read_pages << kPageBits;
+  traffic->hit_pages = info.hit_pages;
+  if (files != nullptr) {
+    traffic->reads += files->traffic.reads.load(std::memory_order_relaxed);
+    traffic->read_bytes += files->traffic.read_bytes.load(std::memory_order_relaxed);
+    traffic->writes = files->traffic.writes.load(std::memory_order_relaxed);
+    traffic->write_bytes = files->traffic.write_bytes.load(std::memory_order_relaxed);
+    traffic->metadata = files->traffic.metadata.load(std::memory_order_relaxed);
+  }
+  return traffic;
+}
+
 class ServedVolume final : public VolumeServer, private Administrator {
  public:
   ServedVolume(std::string directory, const VolumeSettings& settings)
@@ -254,6 +271,8 @@ Result<Bytes> ServedVolume::HandleAdmin(uint16_t opcode, std::span<const std::by
       return DescribeStatus();
     case kAdminMetrics:
       return DescribeMetrics();
+    case kAdminQuotas:
+      return service_->DescribeQuotas();
     case kAdminSet: {
       ASSIGN_OR_RETURN(const auto setting, Decode<wire::Setting>(body));
       RETURN_IF_ERROR(Change(setting.key, setting.value));
@@ -326,6 +345,7 @@ Bytes ServedVolume::DescribeStatus() {
     session->queue_pairs = info.queue_pairs;
     session->seconds =
         static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(info.connected_for).count());
+    session->traffic = DescribeTraffic(info, service_->FindSession(info.id));
     status.sessions.push_back(std::move(session));
   }
   return Encode<wire::Status>(status);
@@ -338,6 +358,9 @@ Bytes ServedVolume::DescribeMetrics() {
       auto metric = std::make_unique<wire::MetricT>();
       metric->name = value.name;
       metric->value = value.value;
+      for (const auto& [bucket, count] : value.buckets) {
+        metric->buckets.insert(metric->buckets.end(), {bucket, count});
+      }
       reply.metrics.push_back(std::move(metric));
     }
   };

@@ -673,3 +673,26 @@ def case_service_with_little_locked_memory(site):
         volume.stop()
         os.unlink(mount_log)
     volume.serve()
+
+
+def case_errors_end_in_what_is_wrong(site):
+    """And not in what an errno is called, which says nothing more."""
+    volume = site.volume("64M")
+    m = volume.mount()
+    empty = os.path.join(site.scratch, "empty")
+    os.mkdir(empty)
+    volume_of_none = os.path.join(site.scratch, "none")
+    errnos = {os.strerror(number) for number in errno.errorcode}
+    for words in (("umount", empty), ("umount", "/proc"), ("mount", volume.path, m.path), ("mount", volume.path, "/dev/null"),
+                  ("quota", "get", empty), ("quota", "get", m.path), ("quota", "set", empty, "bytes=1M"),
+                  ("status", m.path + "/nothing/here:x"), ("status", "no-such-host.invalid:4794", "--secret", "/dev/null"),
+                  ("set", volume.path, "capacity=1P"), ("serve", volume.path), ("serve", empty), ("fsck", volume.path),
+                  ("format", volume.path, "--capacity", "64M"), ("stats", empty), ("mount", volume.path, empty, "-o", "x")):
+        done = subprocess.run([site.termfs, *words], capture_output=True, text=True, timeout=120, check=False)
+        check(done.returncode in (1, 2) and done.stderr.startswith("termfs: "), f"{words}: {done.returncode}: {done.stderr}")
+        line = done.stderr.splitlines()[0]
+        check(not any(line.endswith(f": {text}") for text in errnos - {os.strerror(errno.ENOENT)}), f"{words}: {line}")
+    # Where nothing else is known, it is what the system says.
+    done = subprocess.run([site.termfs, "umount", volume_of_none], capture_output=True, text=True, timeout=60, check=False)
+    check(done.stderr == f"termfs: {volume_of_none}: No such file or directory\n", done.stderr)
+    os.rmdir(empty)

@@ -21,7 +21,7 @@ constexpr size_t kMaxProgramName = 128;
 wire::ErrorT ToWire(const Status& error) {
   wire::ErrorT wire;
   wire.code = error.code();
-  wire.text = std::string(error.message());
+  wire.text = error.ToString();
   return wire;
 }
 

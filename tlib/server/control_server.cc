@@ -310,9 +310,9 @@ void ControlServer::Drop(const PeerPtr& peer, const Status& why) {
   if (peer->end.how == SessionEnd::How::kGoodbye) {
     LOG_DEBUG("{} has ended", session);
   } else if (why.code() == ESHUTDOWN) {
-    LOG_INFO("{} ends: {}", session, why.message());
+    LOG_INFO("{} ends: {}", session, why.ToString());
   } else {
-    LOG_WARNING("{} is lost: {}", session, why.message());
+    LOG_WARNING("{} is lost: {}", session, why.ToString());
   }
   sessions_.Close(peer->session->id, why, [this, peer] {
     loop_->Post([this, peer] {

@@ -119,8 +119,9 @@ Status HeatReader::ReadOnce() {
       Task::Yield();
     }
   }
-  region_.AddTotals(connection_.number(), before.hit_pages[before.sequence % 2],
-                    before.missed_pages[before.sequence % 2]);
+  const uint32_t hit_pages = before.hit_pages[before.sequence % 2];
+  traffic_->hit_pages.fetch_add(hit_pages, std::memory_order_relaxed);
+  region_.AddTotals(connection_.number(), hit_pages, before.missed_pages[before.sequence % 2]);
   return Status::Ok();
 }
 

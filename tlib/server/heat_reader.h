@@ -36,8 +36,14 @@ class HeatReader : public std::enable_shared_from_this<HeatReader> {
   static constexpr uint64_t kMaxBytes = 64ULL << 20;  // memory is rounded up by whoever allocates it
 
   HeatReader(Region& region, Counter& reads, Connection& connection, BulkPool& bulk, const HeatExport& exported,
-             std::chrono::milliseconds period)
-      : region_(region), reads_(reads), connection_(connection), bulk_(bulk), exported_(exported), period_(period) {}
+             std::chrono::milliseconds period, std::shared_ptr<SessionTraffic> traffic)
+      : region_(region),
+        reads_(reads),
+        connection_(connection),
+        bulk_(bulk),
+        exported_(exported),
+        period_(period),
+        traffic_(std::move(traffic)) {}
 
   // There may be something new. REQUIRES: the connection is open.
   void Ring();
@@ -56,6 +62,7 @@ class HeatReader : public std::enable_shared_from_this<HeatReader> {
   BulkPool& bulk_;
   const HeatExport exported_;
   const std::chrono::milliseconds period_;  // in which a client publishes
+  const std::shared_ptr<SessionTraffic> traffic_;
   bool running_ = false;                    // a task, as the next
   Task* sleeper_ = nullptr;
   uint32_t rings_ = 0;

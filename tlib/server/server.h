@@ -72,6 +72,9 @@ struct SessionInfo {
   uint64_t client = 0;             // the same in all sessions of one client; 0: it does not come back
   uint32_t reconnect_seconds = 0;  // it says that it will try for so long
   std::chrono::nanoseconds connected_for{0};
+  uint64_t reads = 0;  // since then, as SessionTraffic has it; so are the next
+  uint64_t read_pages = 0;
+  uint64_t hit_pages = 0;
 };
 
 struct SessionEnd {

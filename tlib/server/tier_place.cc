@@ -190,7 +190,7 @@ void TierPlace::LimitTo(uint64_t most_bytes) const {
     return;
   }
   if (const Status limited = MountOwn(most_bytes); !limited.ok()) {
-    LOG_DEBUG("{} keeps its old limit: {}", path_, limited.message());  // which costs nothing
+    LOG_DEBUG("{} keeps its old limit: {}", path_, limited.ToString());  // which costs nothing
   }
 }
 

@@ -323,7 +323,7 @@ Result<std::optional<KeptTier>> TierStore::LookAtKept(const TierOptions& options
 
 Status TierStore::Refusal(const Status& status) const {
   return Status::Error(EUCLEAN, "the last server was killed, and writes that are nowhere else may be in " + directory_ +
-                                    ", which this one cannot take over (" + std::string(status.message()) +
+                                    ", which this one cannot take over (" + status.ToString() +
                                     "): start the program that wrote it and stop it cleanly; or give those writes up " +
                                     "by removing " + options_.record);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -59,6 +60,19 @@ TEST_F(LogTest, FullDisk_LinesThatAreMissingAreCounted) {
   LOG_INFO("second");
   EXPECT_THAT(Written(), AllOf(HasSubstr(" 3 lines are missing here"), HasSubstr(" first\n"), HasSubstr(" second\n"),
                                Not(HasSubstr("nowhere"))));
+}
+
+TEST_F(LogTest, Time_HasItsZone) {
+  const char* const former = std::getenv("TZ");
+  const std::string before = former != nullptr ? former : "";
+  ASSERT_EQ(setenv("TZ", "XYZ-05:30", 1), 0);
+  tzset();
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_).ok());
+  LOG_INFO("now");
+  former != nullptr ? setenv("TZ", before.c_str(), 1) : unsetenv("TZ");
+  tzset();
+  EXPECT_THAT(Written(),
+              ::testing::ContainsRegex("^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{3}[+]05:30 I "));
 }
 
 TEST_F(LogTest, Arguments_AreEvaluatedOnlyWhenLogged) {

@@ -65,6 +65,30 @@ TEST_F(QuotaTest, Limits_RefuseWhatGoesBeyondThem_AndNothingOfItIsDone) {
   EXPECT_TRUE((Of(dir) == Quota{dir, {}, 105, 4, false})) << "without limits it is counted still";
 }
 
+TEST_F(QuotaTest, List_NamesEachDirectory) {
+  ASSERT_TRUE(ns().ListQuotas().ok());
+  EXPECT_TRUE(ns().ListQuotas()->empty());
+  const InodeNumber home = MakeDir(kRootInode, "home");
+  for (int i = 0; i < 1500; i++) {
+    ASSERT_EQ(Create(home, "other" + std::to_string(i)), 0);
+  }
+  const InodeNumber ann = MakeDir(home, "ann");
+  const InodeNumber gone = MakeDir(kRootInode, "gone");
+  ASSERT_EQ(Set(ann, 10 * kPageSize, 0), 0);
+  ASSERT_EQ(Set(gone, 0, 7), 0);
+  const InodeNumber left = Make(gone, "f");
+  ASSERT_EQ(Rename(home, "ann", home, "anna"), 0);
+  ASSERT_TRUE(ns().Unlink(gone, "f", kOpen, Tick()).ok());
+  ASSERT_TRUE(ns().Rmdir(kRootInode, "gone", kNotOpen, Tick()).ok());
+  const auto list = ns().ListQuotas();
+  ASSERT_TRUE(list.ok()) << list.status().ToString();
+  ASSERT_EQ(list->size(), 2u);
+  EXPECT_EQ((*list)[0].path, "/home/anna");
+  EXPECT_EQ((*list)[0].quota.limits.bytes, 10 * kPageSize);
+  EXPECT_EQ((*list)[1].path, "") << "removed, while a file that was in it is open";
+  ASSERT_TRUE(ns().ReleaseOrphan(left).ok());
+}
+
 TEST_F(QuotaTest, Whiteouts_AreInodesOfTheTree) {
   const InodeNumber dir = MakeDir(kRootInode, "d");
   ASSERT_EQ(Set(dir, 0, 3), 0);
