@@ -185,7 +185,7 @@ void KernelCacheNotifier::RefreshSize(uint64_t ino, uint64_t generation) {
     return std::find(cutting_.begin(), cutting_.end(), ino) != cutting_.end();
   };
   BeginNotification(ino);
-  sizes_.set_refreshed(refresher->Refresh(ino, generation, gives_up));
+  refresher->Refresh(ino, generation, gives_up);
   sizes_.EndNotification(ino);
 }
 
