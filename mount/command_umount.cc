@@ -131,10 +131,10 @@ std::map<uint64_t, std::string> MountsOf(dev_t device) {
 }
 
 // Where else something of that device is mounted; "": nowhere that this process may look. `before`: what was mounted
-// when it was mounted here; the device's number may be another file system's by now.
+// when it was mounted here; the device's number may be another file system's by now, and a mount's another mount's.
 std::string OtherPlace(dev_t device, const std::map<uint64_t, std::string>& before) {
   for (const auto& [number, path] : MountsOf(device)) {
-    if (before.contains(number)) {
+    if (const auto found = before.find(number); found != before.end() && found->second == path) {
       return "on " + path;
     }
   }

@@ -113,6 +113,17 @@ Result<bool> LosesGroupId(fuse_req_t request, fuse_ino_t ino) {
   return std::find(groups.begin(), groups.end(), file.gid) == groups.end();
 }
 
+void FinishCut(KernelCacheNotifier::OwnCut& cut) {
+  if (!cut.MayWait()) [[likely]] {
+    return;
+  }
+  FuseServer::Wait wait;
+  if (const Status prepared = wait.Prepare(); !prepared.ok()) {
+    LOG_DEBUG("a thread waits for a page: {}", prepared.ToString());
+  }
+  cut.BeforeAnswer();
+}
+
 // With nothing to set come chown(-1, -1), which clears the set-id bits of the caller's file, and fallocate and
 // copy_file_range by who may write it; the kernel does not say which it is.
 Result<bool> ClearsByNothing(fuse_req_t request, fuse_ino_t ino) {
@@ -254,7 +265,9 @@ void OnSetAttributes(fuse_req_t request, fuse_ino_t ino, struct stat* attributes
   }
   front.directories().Seen(*now);
   front.cache().sizes().NoteGiven(ino, now->size);
-  cut.reset();
+  if (cut.has_value()) {
+    FinishCut(*cut);
+  }
   const struct stat st = ToStat(*now);
   fuse_reply_attr(request, &st, FrontEnd::Keep(&*now).attributes);
 }

@@ -41,7 +41,9 @@ void OnOpen(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info) {
     case fs::client::PageUse::kFresh:
       break;
   }
-  cut.reset();
+  if (cut.has_value()) {
+    FinishCut(*cut);
+  }
   if (fuse_reply_open(request, info) != 0) {
     front.Release(FrontEnd::lane(), *file);  // the caller was interrupted: no release will come
   }

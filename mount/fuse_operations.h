@@ -6,6 +6,7 @@
 #include <fuse_lowlevel.h>
 
 #include "base/result.h"
+#include "mount/kernel_cache.h"
 
 namespace termfs::mount {
 
@@ -26,6 +27,8 @@ void OnStatFs(fuse_req_t request, fuse_ino_t ino);
 // No callback: whether the caller may not keep the file's set-group-id bit, as the kernel has it: it is neither
 // privileged nor in the file's group. A file without the bit has nothing to lose.
 Result<bool> LosesGroupId(fuse_req_t request, fuse_ino_t ino);
+// No callback: the kernel is about to be answered that it has cut the inode off.
+void FinishCut(KernelCacheNotifier::OwnCut& cut);
 
 // fuse_make.cc
 void OnCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info);

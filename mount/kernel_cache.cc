@@ -185,7 +185,9 @@ void KernelCacheNotifier::RefreshSize(uint64_t ino, uint64_t generation) {
     return std::find(cutting_.begin(), cutting_.end(), ino) != cutting_.end();
   };
   BeginNotification(ino);
-  sizes_.set_refreshed(refresher->Refresh(ino, generation, gives_up));
+  if (!refresher->Refresh(ino, generation, gives_up)) {
+    LOG_DEBUG("the kernel was not made to ask for the size of inode {}", ino);
+  }
   sizes_.EndNotification(ino);
 }
 
@@ -194,12 +196,12 @@ KernelCacheNotifier::OwnCut::OwnCut(KernelCacheNotifier& cache, uint64_t ino) : 
   cache_.cutting_.push_back(ino_);
 }
 
+void KernelCacheNotifier::OwnCut::BeforeAnswer() {
+  cache_.BeginNotification(ino_);
+  cache_.sizes_.EndNotification(ino_);
+}
+
 KernelCacheNotifier::OwnCut::~OwnCut() {
-  // Whatever was asked before is not stored after the kernel has this answer.
-  if (cache_.sizes_.Knows(ino_)) {
-    cache_.BeginNotification(ino_);
-    cache_.sizes_.EndNotification(ino_);
-  }
   MutexLock lock(cache_.mutex_);
   cache_.cutting_.erase(std::find(cache_.cutting_.begin(), cache_.cutting_.end(), ino_));
 }

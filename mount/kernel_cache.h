@@ -103,10 +103,14 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   class OwnCut {
    public:
     OwnCut(KernelCacheNotifier& cache, uint64_t ino);
-    // The answer is about to be sent.
     ~OwnCut();
     OwnCut(const OwnCut&) = delete;
     OwnCut& operator=(const OwnCut&) = delete;
+
+    // Before the answer is sent that it has succeeded: what was asked before is not stored afterwards. MayWait: another
+    // thread is to serve meanwhile, for it may wait for requests.
+    bool MayWait() const { return cache_.sizes_.Knows(ino_); }
+    void BeforeAnswer();
 
    private:
     KernelCacheNotifier& cache_;

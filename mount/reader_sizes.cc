@@ -95,11 +95,11 @@ void ReaderSizes::Stored(uint64_t ino, uint64_t size, uint64_t notifications) {
   }
 }
 
-bool ReaderSizes::Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now) const {
+bool ReaderSizes::Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now) {
   if (now >= shown.last + kOnTheWay) {
     return false;
   }
-  if (size < shown.most && !refreshed_.load(std::memory_order_relaxed)) {
+  if (size < shown.most) {
     shown.settling = size;
     shown.settles = now + (shown.most == kUnknown ? kTakesOver : kSettling);
     if (std::find(shown.readers.begin(), shown.readers.end(), reader) == shown.readers.end()) {

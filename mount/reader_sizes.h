@@ -6,8 +6,8 @@
 //
 //   a greater size   is stored in the kernel before the reply is sent (kStore); nothing can overtake that
 //   a smaller one    cannot be stored. Where the kernel can be made to ask (size_refresher.h) it has it before the call
-//                    returns that has cut the file off. Elsewhere it finds it by the short read that follows, which it
-//                    drops as well if it is notified meanwhile: so notifications of the inode wait until that reader
+//                    returns that has cut the file off. Before that it finds it by the short read that follows, which
+//                    it drops as well if it is notified meanwhile: so notifications of the inode wait until that reader
 //                    asks again, which it does when its read is over; for at most kSettling, or kTakesOver after the
 //                    short read was answered
 //
@@ -63,8 +63,6 @@ class ReaderSizes {
   Next Show(uint64_t ino, uint64_t size, uint64_t notifications, uint32_t reader, TimePoint now);
   void BeginStore(uint64_t ino, TimePoint now);
   void Stored(uint64_t ino, uint64_t size, uint64_t notifications);
-  // Whether smaller sizes are in the kernel when the call returns that cut the file off.
-  void set_refreshed(bool refreshed) { refreshed_.store(refreshed, std::memory_order_relaxed); }
   // It was notified of lately.
   bool Knows(uint64_t ino);
   // A reader asks; so what it has read before is over.
@@ -97,11 +95,10 @@ class ReaderSizes {
   Place& PlaceOf(uint64_t ino) { return places_[ino % places_.size()]; }
   Shown& Find(Place& place, uint64_t ino, TimePoint now) REQUIRES(place.mutex);
   // Whether the size is to be stored.
-  bool Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now) const;
+  static bool Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now);
 
   std::array<Place, 64> places_;
-  std::atomic<bool> refreshed_{false};  // relaxed, a hint
-  std::atomic<bool> any_{false};        // has ever been notified of: relaxed, a hint
+  std::atomic<bool> any_{false};  // has ever been notified of: relaxed, a hint
 };
 
 }  // namespace termfs::mount

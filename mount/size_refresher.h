@@ -7,7 +7,7 @@
 // It opens the inode by its handle, which takes CAP_DAC_READ_SEARCH, and looks at its attributes, on a thread that
 // waits for the kernel as any program on the mount does. That thread has a working directory and a table of descriptors
 // of its own: with the others' a killed mount could keep itself alive, waiting for an answer by the device that it
-// holds open. While it looks the mount is busy to umount, as it is by whoever has the file open.
+// holds open. While it looks, umount finds the mount busy, as it does while a program has the file open.
 //
 // Thread-safety: any thread. Ownership: what `gives_up` refers to outlives this.
 #pragma once

@@ -166,13 +166,16 @@ void Coherence::TellShrunk(Inode& inode, const std::vector<uint64_t>& sessions, 
       const auto bytes = AsBytes(body);
       return std::vector<std::byte>(bytes.begin(), bytes.end());
     };
-    if (sessions_.Find(session) != nullptr) {
-      CallAndWait(session, kFsShrunk, encode, timeouts_.recall);
-      EndDrop(inode, session, number);
+    if (sessions_.Find(session) == nullptr) {
+      return Status::Ok();
     }
-    return Status::Ok();
+    const Reply answer = CallAndWait(session, kFsShrunk, encode, timeouts_.invalidate);
+    EndDrop(inode, session, number);
+    return answer != Reply::kNone ? Status::Ok() : Expel(session, "its kernel did not take a smaller size in time");
   });
-  TERMFS_CHECK(done.ok());
+  if (!done.ok()) {
+    LOG_WARNING("the size of inode {}: {}", inode.ino, done.ToDebugString());
+  }
 }
 
 void Coherence::AddDrop(Inode& inode, uint64_t session, uint64_t ticket) {

@@ -8,8 +8,7 @@
 //                after it, outside of the gate: the kernel may first write dirty pages back, and that write must get
 //                through. The client acknowledges with kFsInvalidated.
 //   TellShrunk   sizes that are greater than the file's now, by which kernels would go on. After the change, outside of
-//                the gate. Acknowledged like pages, but not waited for beyond a time: what it leaves is a size that
-//                was.
+//                the gate. Acknowledged like pages, also by a client whose kernel cannot be made to.
 //   Recall       attributes and directory entries that their kernels cache. After the change was committed, with
 //                nothing held: the kernel may wait for locks of requests that wait for this server. Acknowledged like
 //                pages.

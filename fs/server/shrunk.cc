@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/log.h"
-
 namespace termfs::fs::server {
 
 namespace {

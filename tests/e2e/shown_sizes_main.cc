@@ -25,7 +25,11 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/e2e/must.h"
+
 namespace {
+
+using termfs::tests::Must;
 
 using std::chrono::steady_clock;
 
@@ -35,15 +39,6 @@ constexpr uint64_t kBefore = 8192;        // so far before the end a read begins
 constexpr uint64_t kMostAppended = 4096;  // bytes
 constexpr uint64_t kLongest = 1U << 22;   // then it is cut
 constexpr std::chrono::milliseconds kReadersBegin{20};
-
-template <typename T>
-T Must(T result, const char* what) {
-  if (result < 0) {
-    std::perror(what);
-    std::exit(2);
-  }
-  return result;
-}
 
 struct Shared {
   std::atomic<uint64_t> begun{0};  // changes

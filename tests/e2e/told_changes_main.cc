@@ -28,21 +28,16 @@
 #include <thread>
 #include <vector>
 
+#include "tests/e2e/must.h"
+
 namespace {
+
+using termfs::tests::Must;
 
 constexpr size_t kRecord = 4096;
 constexpr size_t kMost = 3 * kRecord;  // bytes that a reader asks for
 constexpr size_t kSteps = 64;          // of a file that is cut, until it is made long again
 constexpr int kLetters = 26;
-
-template <typename T>
-T Must(T result, const char* what) {
-  if (result < 0) {
-    std::perror(what);
-    std::exit(2);
-  }
-  return result;
-}
 
 void MustBe(ssize_t result, size_t wanted, const char* what) {
   if (static_cast<size_t>(Must(result, what)) != wanted) {

@@ -147,6 +147,22 @@ TEST(Coherence, AfterAWriteThatFailed_AMapThatIsNotGivenUpIsWaitedFor) {
   b.Close(fb);
 }
 
+TEST(Coherence, ACut_ExpelsWhoDoesNotAnswer) {
+  MemoryVolume volume(uint64_t{16} << 20, kShort);
+  SilentCache cache;
+  Mount a(volume);
+  Mount b(volume, &cache);
+  OpenFile* fa = a.Create("f");
+  OpenFile* fb = b.Open("f", O_RDONLY);
+  ASSERT_TRUE(a.Write(fa, 0, "1234").ok());  // from here on it has neither pages nor a map
+  volume.tlib().Mute(volume.tlib().last_session());
+  ASSERT_TRUE(a.Resize(a.InodeOf("f"), 3, fa).ok());
+  EXPECT_EQ(b.Read(fb, 0, 4), "123");
+  EXPECT_EQ(b.Metric("link_reconnections_total"), 1u) << "or each cut would wait for it";
+  a.Close(fa);
+  b.Close(fb);
+}
+
 // Its kernel may show what it has until its attributes end, and nobody sees older bytes than somebody has seen before.
 TEST(Coherence, WhoIsGone_ChangesWaitForWhatItsKernelMayShow) {
   constexpr server::CoherenceTimeouts kLease{.invalidate = std::chrono::milliseconds(50),

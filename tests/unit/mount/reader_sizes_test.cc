@@ -188,14 +188,4 @@ TEST(ReaderSizes, WhileASizeIsBeingStored_NotificationsWait) {
   kernel.sizes.Stored(kIno, 100, notifications);
 }
 
-TEST(ReaderSizes, WhereSmallerSizesAreRefreshed_NotificationsDoNotWaitForReaders) {
-  Kernel kernel;
-  kernel.sizes.set_refreshed(true);
-  kernel.Notify();
-  EXPECT_EQ(kernel.Show(100), Next::kStore);
-  kernel.Notify();
-  EXPECT_EQ(kernel.Show(50), Next::kStore);
-  kernel.Notify();
-}
-
 }  // namespace termfs::mount
