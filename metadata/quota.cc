@@ -84,7 +84,7 @@ Result<std::string> PathOf(Reader& reader, InodeNumber dir) {
     }
     RETURN_IF_ERROR(inode.status());
     ASSIGN_OR_RETURN(const std::string name, NameIn(reader, inode->parent, dir));
-    path = "/" + name + path;
+    path.insert(0, "/" + name);
     dir = inode->parent;
   }
   return path.empty() ? "/" : path;

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "metadata/keys.h"
@@ -69,9 +71,6 @@ TEST_F(QuotaTest, List_NamesEachDirectory) {
   ASSERT_TRUE(ns().ListQuotas().ok());
   EXPECT_TRUE(ns().ListQuotas()->empty());
   const InodeNumber home = MakeDir(kRootInode, "home");
-  for (int i = 0; i < 1500; i++) {
-    ASSERT_EQ(Create(home, "other" + std::to_string(i)), 0);
-  }
   const InodeNumber ann = MakeDir(home, "ann");
   const InodeNumber gone = MakeDir(kRootInode, "gone");
   ASSERT_EQ(Set(ann, 10 * kPageSize, 0), 0);
@@ -87,6 +86,25 @@ TEST_F(QuotaTest, List_NamesEachDirectory) {
   EXPECT_EQ((*list)[0].quota.limits.bytes, 10 * kPageSize);
   EXPECT_EQ((*list)[1].path, "") << "removed, while a file that was in it is open";
   ASSERT_TRUE(ns().ReleaseOrphan(left).ok());
+}
+
+TEST_F(QuotaTest, List_FindsNamesInALargeDirectory) {
+  std::set<std::string> paths;
+  for (int i = 0; i < 2500; i++) {
+    const std::string name = "d" + std::to_string(i);
+    const InodeNumber dir = MakeDir(kRootInode, name);
+    if (i % 100 == 0) {
+      ASSERT_EQ(Set(dir, 10 * kPageSize, 0), 0);
+      paths.insert("/" + name);
+    }
+  }
+  const auto list = ns().ListQuotas();
+  ASSERT_TRUE(list.ok()) << list.status().ToString();
+  std::set<std::string> listed;
+  for (const QuotaTree& tree : *list) {
+    listed.insert(tree.path);
+  }
+  EXPECT_EQ(listed, paths);
 }
 
 TEST_F(QuotaTest, Whiteouts_AreInodesOfTheTree) {
