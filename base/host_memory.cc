@@ -128,7 +128,8 @@ void AddGroups(const std::string& root, bool first, std::vector<MemoryBound>& bo
   const Version& version = VersionOf(first);
   std::string below = BelowMount(*group, *mounted);
   while (true) {
-    const std::string path = root + mounted->path + below;
+    std::string path = root;
+    path.append(mounted->path).append(below);
     uint64_t limit = kNoLimit;
     for (const char* name : version.limits) {
       limit = std::min(limit, NumberIn(path + name).value_or(kNoLimit));

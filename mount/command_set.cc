@@ -130,7 +130,8 @@ Status WaitForCapacity(const ServerAddress& address, const std::string& wanted, 
 
 // The server answers when it is done; meanwhile it is asked how far it is.
 Status Change(const ServerAddress& address, const Setting& setting, ProgressLine& line) {
-  const auto& [key, value] = setting;
+  const std::string& key = setting.first;
+  const std::string& value = setting.second;
   std::packaged_task<Status()> change([&] { return fs::client::ChangeSetting(address, key, value); });
   std::future<Status> answer = change.get_future();
   ASSIGN_OR_RETURN(std::thread thread, StartThread(std::move(change)));

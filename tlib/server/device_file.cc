@@ -18,7 +18,7 @@
 namespace termfs::tlib::server {
 namespace {
 
-// Bytes. The kernel lets nobody read the file while it allocates, and a file that grows is being read.
+// Bytes. Reads of the file wait while the kernel allocates.
 constexpr uint64_t kAllocationStep = uint64_t{32} << 20;
 
 Result<uint64_t> BlockDeviceBytes(int fd, const std::string& path) {

@@ -399,7 +399,9 @@ Status TierStore::CheckRoom(uint64_t pages, uint32_t frames, uint32_t frames_now
     return fits;
   }
   if (options_.own_tmpfs) {
-    RETURN_IF_ERROR(std::move(fits));
+    if (!fits.ok()) {
+      return fits;  // with the limit as it is
+    }
     RETURN_IF_ERROR(place_->RaiseLimitTo(MostBytes(pages, max_pages_)));
   }
   ASSIGN_OR_RETURN(const TierPlace::Room room, place_->room());
