@@ -96,7 +96,7 @@ def case_memory_of_a_cgroup(site):
         said = says_no(*group.inside, site.termfs, "serve", volume.path, "--dram-ratio", "1")
         check("memory cgroup /termfs_memory_" in said, said)
         check(volume.tier() is None, "no memory was taken")
-        ratio = largest_ratio(said)
+        ratio = f"{float(largest_ratio(said)) - 0.02:.2f}"  # what a start takes besides varies by some megabytes
         volume.serve("--dram-ratio", ratio, at=group.inside)
         m = volume.mount()
         data = os.urandom(100 * MIB)
