@@ -121,9 +121,10 @@ FILES = """## Names
 What an operation on names costs a server whose volume has more and more files: empty ones, 1,000 in a directory. They
 are made as records of the metadata layer, a directory's by one transaction, while the volume is not served; all that is
 measured is measured on `termfs serve` with `--metadata-memory {memory}`, asked through the client library by 8 threads, so
-that the server always has a request, about files drawn at random from all of them; the volumes in turns, {rounds} times, of which the median counts. A
-list is of 1,000 names with attributes. Cold look-ups are the first of all after a start, in each of which the server's
-reads are counted. `x` is the figure of most files beside that of fewest.
+that the server always has a request, about files drawn at random from all of them; the volumes in turns, {rounds} times, of
+which the median counts. A list is of 1,000 names with attributes. Cold look-ups are the first of all after a start, in
+each of which the server's reads are counted; then all directories are listed, which fills the store's memory. `x` is the
+figure of most files beside that of fewest.
 
 {machine}; {date}{quick}.{busy}
 """

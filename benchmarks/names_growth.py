@@ -63,17 +63,17 @@ class Volume:
         return json.loads(self.run(self.termfs, "status", self.path, "--json"))
 
     def settle(self):
-        """Until the store has merged what was written before."""
+        """Until the store has merged what was written before: it reads for that, too."""
         limit = time.monotonic() + SETTLE_DEADLINE
-        while True:
-            before = seconds_of(self.pid)
-            time.sleep(2)
-            if seconds_of(self.pid) - before < 0.1 or time.monotonic() > limit:
-                return
+        quiet = 0
+        while quiet < 4 and time.monotonic() < limit:
+            stats = json.loads(self.run(self.termfs, "stats", self.path, "--json", "--count", "1"))
+            quiet = quiet + 1 if stats["server"]["metadata_compactions"] == 0 else 0
+            time.sleep(0.5)
 
     def load(self, turn, quick):
         options = ["--turn", str(turn)] + (["--operations", "1000", "--lists", "20"] if quick else [])
-        options += [] if turn == 0 else ["--cold", "0"]  # later than that nothing is cold
+        options += ["--walk"] if turn == 0 else ["--cold", "0"]  # later than that nothing is cold
         return json.loads(self.run(self.bench, "load", self.path, str(self.files), *options, deadline=FILL_DEADLINE))
 
     def end(self, signal_number):
@@ -103,6 +103,7 @@ def measure(build, counts, memory, quick, rounds=ROUNDS):
             volume.end(signal.SIGTERM)
         for volume in volumes:  # nothing of the files is cached
             volume.serve()
+            volume.settle()
         for turn in range(rounds):
             for volume, result in zip(volumes, results):
                 result["rounds"].append({cost["name"]: cost for cost in volume.load(turn, quick)})

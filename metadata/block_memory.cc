@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "metadata/block_memory.h"
 
+#include <sys/mman.h>
+
 #include <cstdint>
-#include <cstdlib>
 #include <new>
 
 namespace termfs::metadata {
@@ -12,10 +13,27 @@ namespace {
 constexpr size_t kChunkBytes = size_t{1} << 20;  // and where chunks begin: a place tells its chunk
 constexpr size_t kHead = 64;
 
+// From the system and back, past the C library's arenas, in which a large piece keeps its place.
+char* Map(size_t bytes) {
+  const size_t mapped = bytes + kChunkBytes;  // so that a chunk's beginning lies in it
+  void* const memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw std::bad_alloc();
+  }
+  char* const first = static_cast<char*>(memory);
+  const size_t before = -reinterpret_cast<uintptr_t>(first) & (kChunkBytes - 1);
+  if (before != 0) {
+    munmap(first, before);
+  }
+  munmap(first + before + bytes, kChunkBytes - before);
+  return first + before;
+}
+
 }  // namespace
 
 struct BlockMemory::Chunk {
   size_t place_bytes;
+  size_t mapped_bytes;
   size_t used = 0;
   size_t never_used = kHead;  // behind it no place was ever given out
   void* freed = nullptr;      // each says which is the next
@@ -32,12 +50,10 @@ BlockMemory::Chunk* BlockMemory::ChunkOf(void* place) {
 
 BlockMemory::Chunk* BlockMemory::NewChunk(size_t place_bytes, size_t chunk_bytes) {
   static_assert(sizeof(Chunk) <= kHead);
-  void* const memory = std::aligned_alloc(kChunkBytes, chunk_bytes);
-  if (memory == nullptr) {
-    throw std::bad_alloc();
-  }
-  return new (memory) Chunk{.place_bytes = place_bytes};
+  return new (Map(chunk_bytes)) Chunk{.place_bytes = place_bytes, .mapped_bytes = chunk_bytes};
 }
+
+void BlockMemory::EndChunk(Chunk* chunk) { munmap(chunk, chunk->mapped_bytes); }
 
 void BlockMemory::Link(Size& size, Chunk* chunk) {
   chunk->before = nullptr;
@@ -61,7 +77,7 @@ BlockMemory::~BlockMemory() {
     while (size.with_room != nullptr) {
       Chunk* const chunk = size.with_room;
       Unlink(size, chunk);
-      std::free(chunk);
+      EndChunk(chunk);
     }
   }
 }
@@ -100,7 +116,7 @@ void BlockMemory::Deallocate(void* place) {
   Chunk* const chunk = ChunkOf(place);
   const size_t index = (chunk->place_bytes - 1) / kStep;
   if (index >= kSizes) {
-    std::free(chunk);
+    EndChunk(chunk);
     return;
   }
   Size& size = sizes_[index];
@@ -114,7 +130,7 @@ void BlockMemory::Deallocate(void* place) {
   if (--chunk->used == 0 && others) {  // the last one stays: the next block would have it made again
     Unlink(size, chunk);
     --size.chunks;
-    std::free(chunk);
+    EndChunk(chunk);
   }
 }
 

@@ -41,6 +41,7 @@ class BlockMemory final : public rocksdb::MemoryAllocator {
 
   static Chunk* ChunkOf(void* place);
   static Chunk* NewChunk(size_t place_bytes, size_t chunk_bytes);
+  static void EndChunk(Chunk* chunk);
   static void Link(Size& size, Chunk* chunk) REQUIRES(size.mutex);
   static void Unlink(Size& size, Chunk* chunk) REQUIRES(size.mutex);
 

@@ -25,6 +25,10 @@ constexpr uint64_t kBufferShare = 8;  // of the memory one write buffer is an ei
 constexpr uint64_t kLeastShard = uint64_t{16} << 20;
 constexpr int kMostShardBits = 4;
 constexpr double kForIndexes = 0.5;  // of the cache, before blocks of records take their place
+// Bytes, of a partition of an index or filter. A filter's ends when it has exactly as many entries as fit; a name adds
+// two at a time, so it may miss that, and ends with the index's then, some ten times as large. Here that is seldom, and
+// small enough for a cold look-up.
+constexpr uint64_t kPartition = 1950;
 // A table is rewritten then: those of an earlier version, which have one filter and one index, and what holds
 // deletions.
 constexpr std::chrono::seconds kOldestTable = std::chrono::hours(30 * 24);
@@ -56,7 +60,7 @@ rocksdb::BlockBasedTableOptions TableOptions(const EngineMemory& memory) {
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10, false));
   table.whole_key_filtering = true;
   table.partition_filters = true;
-  table.metadata_block_size = 4096;
+  table.metadata_block_size = kPartition;
   table.pin_top_level_index_and_filter = true;
   table.optimize_filters_for_memory = true;
   table.data_block_index_type = rocksdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;

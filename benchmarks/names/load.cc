@@ -72,10 +72,14 @@ class Load {
       costs.push_back(Cold());
     }
     LearnDirectories();
+    if (settings_.walk) {
+      RunAll(directories_.size(), [this](Asker& asker, uint64_t i) { List(asker, directories_[i]); });
+    }
     const auto look_up = [this](Asker& asker, uint64_t) { LookUp(asker, Draw(asker.random)); };
     MeasureKind("look-up", settings_.operations / 10, look_up);  // warms up
     costs.push_back(MeasureKind("look-up", settings_.operations, look_up));
-    costs.push_back(MeasureKind("list", settings_.lists, [this](Asker& asker, uint64_t) { List(asker); }));
+    costs.push_back(MeasureKind("list", settings_.lists,
+                                [this](Asker& asker, uint64_t) { List(asker, DirectoryOf(Draw(asker.random))); }));
     costs.push_back(
         MeasureKind("create", settings_.operations, [this](Asker& asker, uint64_t i) { Create(asker, i); }));
     RunAll(made_.size(), [this](Asker& asker, uint64_t i) { UnlinkMade(asker, i); });  // the next turn finds as many
@@ -112,8 +116,7 @@ class Load {
     Must(volume_->Lookup(*asker.lane, DirectoryOf(file), FileName(file)).status());
   }
 
-  void List(Asker& asker) {
-    const uint64_t directory = DirectoryOf(Draw(asker.random));
+  void List(Asker& asker, uint64_t directory) {
     for (uint64_t cursor = 0;;) {
       const auto entries = Must(volume_->ReadDirectory(*asker.lane, directory, cursor, kListBytes, /*plus=*/true));
       if (entries.empty()) {

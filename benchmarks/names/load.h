@@ -21,6 +21,7 @@ struct LoadSettings {
   uint64_t lists = 200;
   uint64_t threads = 8;
   uint64_t cold = 200;  // look-ups of a server that has just been started, before all else; 0: none
+  bool walk = false;    // then every directory is listed, which fills the server's memory as far as it goes
   uint64_t turn = 0;    // below kTurns: each has files of its own to unlink, and names to create
 };
 

@@ -41,6 +41,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   load->add_option("--cold", settings.cold, "look-ups before all else, counted one by one")->capture_default_str();
+  load->add_flag("--walk", settings.walk, "list every directory first, which fills the server's memory");
   load->add_option("--turn", settings.turn, "which load of this volume; each creates and unlinks files of its own")
       ->check(CLI::Range(uint64_t{0}, kTurns - 1))
       ->capture_default_str();

@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -55,19 +56,19 @@ void AwaitCompactions(KeyValueStore& store) {
 class ManyRecords : public ::testing::Test {
  protected:
   static constexpr uint64_t kFiles = 200'000;
-  static constexpr uint64_t kMostBytes = 64 << 10;  // of one cold look-up
+  static constexpr uint64_t kMostBytes = 32 << 10;  // of one cold look-up
 
   static uint64_t HashOf(uint64_t file) { return file * 0x9e3779b97f4a7c15ULL >> 9; }
   static std::string KeyOf(uint64_t file) { return DentryKey(2, HashOf(file), "file"); }
 
   static void SetUpTestSuite() {
     directory_ = new TemporaryDirectory;
-    const auto store = Open(directory_->path(), 256 * kMiB);
+    auto store = Open(directory_->path(), 256 * kMiB);
     Random random(1);
     for (uint64_t file = 0; file < kFiles;) {
       const auto transaction = store->Begin();
       for (const uint64_t end = file + 1000; file < end; ++file) {
-        std::string value(64, '\0');
+        std::string value(16, '\0');
         for (char& c : value) {
           c = static_cast<char>(random());
         }
@@ -75,6 +76,13 @@ class ManyRecords : public ::testing::Test {
       }
       ASSERT_TRUE(transaction->Commit().ok());
     }
+    // Each start adds a table, and four are merged. Of those that are not, filters and indexes are read at the start.
+    for (int i = 0; i < 4; ++i) {
+      store.reset();
+      store = Open(directory_->path(), 256 * kMiB);
+      AwaitCompactions(*store);
+    }
+    store.reset();
   }
   static void TearDownTestSuite() { delete directory_; }
 
@@ -98,14 +106,16 @@ TemporaryDirectory* ManyRecords::directory_ = nullptr;
 
 TEST_F(ManyRecords, ColdLookUp_ReadsLittle) {
   const auto store = ColdToRead();
+  uint64_t most = 0;
   Random random(2);
   for (int i = 0; i < 100; ++i) {
     const uint64_t before = Metric(*store, "metadata_read_bytes_total");
     const auto found = store->Snapshot()->Get(KeyOf(random.Below(kFiles)));
     ASSERT_TRUE(found.ok() && found->has_value());
-    EXPECT_LE(Metric(*store, "metadata_read_bytes_total") - before, kMostBytes);
+    most = std::max(most, Metric(*store, "metadata_read_bytes_total") - before);
   }
-  EXPECT_GE(Metric(*store, "metadata_read_bytes_total"), kMostBytes);  // that it counts
+  EXPECT_LE(most, kMostBytes);
+  EXPECT_GT(most, 0u);
 }
 
 // Takes the tables of a store out of the kernel's page cache; false: the file system does not do that, or cannot tell.
@@ -156,10 +166,10 @@ TEST_F(ManyRecords, ScanForANameThatIsNotThere_ReadsNoRecords) {
 TEST_F(ManyRecords, SetMemory_HoldsForWhatIsCached) {
   const auto store = Cold(64 * kMiB);
   ASSERT_TRUE(ForEach(*store->Snapshot(), "D", "E", [](const KeyValue&) { return Status::Ok(); }).ok());
-  EXPECT_GT(Metric(*store, "metadata_memory_used_bytes"), 8 * kMiB);
-  ASSERT_TRUE(store->SetMemory(8 * kMiB).ok());
-  EXPECT_EQ(Metric(*store, "metadata_memory_bytes"), 8 * kMiB);
-  EXPECT_LE(Metric(*store, "metadata_memory_used_bytes"), 8 * kMiB);
+  EXPECT_GT(Metric(*store, "metadata_memory_used_bytes"), 4 * kMiB);
+  ASSERT_TRUE(store->SetMemory(4 * kMiB).ok());
+  EXPECT_EQ(Metric(*store, "metadata_memory_bytes"), 4 * kMiB);
+  EXPECT_LE(Metric(*store, "metadata_memory_used_bytes"), 4 * kMiB);
 }
 
 TEST(RocksDbMemory, WhatIsWritten_StaysWithinIt) {
