@@ -28,7 +28,7 @@ constexpr double kForIndexes = 0.5;  // of the cache, before blocks of records t
 // Bytes, of a partition of an index or filter. A filter's ends when it has exactly as many entries as fit; a name adds
 // two at a time, so it may miss that, and ends with the index's then, some ten times as large. Here that is seldom, and
 // small enough for a cold look-up.
-constexpr uint64_t kPartition = 1950;
+constexpr uint64_t kPartition = 1910;
 // A table is rewritten then: those of an earlier version, which have one filter and one index, and what holds
 // deletions.
 constexpr std::chrono::seconds kOldestTable = std::chrono::hours(30 * 24);
