@@ -97,7 +97,7 @@ def measure(build, counts, memory, quick, rounds=ROUNDS):
         for volume in volumes:
             print(f"{volume.files} files are made", file=sys.stderr, flush=True)
             results.append({"files": volume.files, "fill_seconds": volume.make(), "rounds": []})
-            stack.callback(volume.end, signal.SIGKILL)
+            stack.callback(volume.end, signal.SIGTERM)  # which gives back what it has in /run/termfs
             volume.serve()
             volume.settle()
             volume.end(signal.SIGTERM)

@@ -45,7 +45,8 @@ struct BlockMemory::Chunk {
 };
 
 BlockMemory::Chunk* BlockMemory::ChunkOf(void* place) {
-  return reinterpret_cast<Chunk*>(reinterpret_cast<uintptr_t>(place) & ~(kChunkBytes - 1));
+  const size_t offset = reinterpret_cast<uintptr_t>(place) & (kChunkBytes - 1);
+  return reinterpret_cast<Chunk*>(static_cast<char*>(place) - offset);
 }
 
 BlockMemory::Chunk* BlockMemory::NewChunk(size_t place_bytes, size_t chunk_bytes) {
