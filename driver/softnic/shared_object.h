@@ -4,9 +4,9 @@
 //
 // - A memfd, sealed against changes of its size, so that neither side can make the other take a SIGBUS. It ends with
 //   the last process that has it.
-// - A file on a tmpfs (`path`), which outlives the process once it has its name (Keep). A tmpfs seals no files: who may
-// open it for writing can
-//   resize it, and those are root and its owner. It is never resized here: another size is another file.
+// - A file on a tmpfs (`path`), which outlives the process once it has its name (Keep). A tmpfs seals no files:
+//   who may open it for writing can resize it, and those are root and its owner. It is never resized here: another size
+//   is another file.
 //
 // What keeps a peer that got a read-only descriptor from writing: a mapping of it cannot be made writable; reopening
 // it through /proc is refused to other users, because the file's mode allows reading only; and where

@@ -38,7 +38,7 @@ TEST(FailureLog, Report_OneLineAMinuteForEachKindAndACountOfTheOthers) {
 
 TEST(FailureLog, Report_AStatusWithWhatItIsAbout) {
   FailureLog failures;
-  const std::string line = Logged([&] { failures.Report("closing inode", 7, Status::Error(EIO, "the store")); });
+  const std::string line = Logged([&] { failures.Report("closing inode", 7, Status::Errno(EIO, "the store")); });
   EXPECT_THAT(line, testing::StartsWith("closing inode 7: the store: Input/output error"));
 }
 
