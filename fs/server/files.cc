@@ -257,6 +257,7 @@ Result<metadata::Attributes> FileService::ReopenInode(const Request& request, ui
     Opener& opener = inode->opens[request.session.id];
     opener.count += count;
     opener.caches |= notify;
+    opener.size_unsure |= notify;
   }
   auto attributes = request.Blocking([&] { return names_.GetAttr(ino); });
   MutexLock lock(inode->mutex);

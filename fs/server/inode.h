@@ -38,6 +38,7 @@ struct Opener {
   // Its kernel may have pages of the file: see page_leases.cc. And how often it was given leave to.
   bool caches = false;
   uint64_t leases = 0;
+  bool size_unsure = false;       // it had the file open in an earlier session: see fs/server/shrunk.h
   std::vector<uint64_t> drops{};  // tickets of kFsInvalidate that it has not acknowledged
 };
 

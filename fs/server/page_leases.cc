@@ -113,6 +113,13 @@ wire::Caching FileService::LeaseAtOpen(Inode& inode, const Session& session) {
   return taken ? wire::Caching::Yes : wire::Caching::OnceAsked;
 }
 
+Status FileService::TellReopened(const Request& request, Inode& inode) {
+  ASSIGN_OR_RETURN(const metadata::Attributes attributes, request.Blocking([&] { return names_.GetAttr(inode.ino); }));
+  ShrunkFile reopened(coherence_, inode, request.session.id);
+  reopened.BeginReopened(attributes.generation);
+  return Status::Ok();
+}
+
 Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode, GateMode mode) {
   // Of an earlier start anybody may have pages. They do not wait for themselves: a first write comes before that.
   if (request.session.client == 0 || clients_.HasResumed(request.session.client)) {
@@ -121,8 +128,11 @@ Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode
   const Waiting waiting(inode);
   for (int round = 0;;) {
     ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(inode, mode, request.session));
-    if (ShrunkFile::IsTold(inode, request.session)) [[unlikely]] {
+    if (const auto others = ShrunkFile::Look(inode, request.session); others != ShrunkFile::Others::kKnow) [[unlikely]] {
       hold.Leave();
+      if (others == ShrunkFile::Others::kAreToBeTold) {
+        RETURN_IF_ERROR(TellReopened(request, inode));
+      }
       RETURN_IF_ERROR(ShrunkFile::Await(inode, request.session));
       continue;
     }

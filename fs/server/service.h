@@ -361,6 +361,8 @@ class FileService final : public tlib::server::Service {
   // REQUIRES: exclusive in the gate. False: it is not open.
   static bool TakeLease(Inode& inode, const Session& session);
   static wire::Caching LeaseAtOpen(Inode& inode, const Session& session);
+  // Sessions that have reopened the inode, of the size that it has now. REQUIRES: not in the gate.
+  Status TellReopened(const Request& request, Inode& inode);
   // Enters the gate when no other session's kernel has pages of the inode, or attributes beside them. Who changes the
   // contents or the size enters so, and calls Coherence::DropPages afterwards.
   Result<GateHold> EnterToChange(const Request& request, Inode& inode, GateMode mode);

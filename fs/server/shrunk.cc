@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace termfs::fs::server {
 
@@ -22,10 +23,24 @@ void ShrunkFile::Begin(uint64_t generation) {
   MutexLock lock(inode_.mutex);
   for (const auto& [session, opener] : inode_.opens) {
     if (session != writer_ && (opener.caches || opener.leases > 0)) {
-      told_.push_back(session);
-      inode_.told_shrunk.push_back(session);
+      Add(session);
     }
   }
+}
+
+void ShrunkFile::BeginReopened(uint64_t generation) {
+  generation_ = generation;
+  MutexLock lock(inode_.mutex);
+  for (auto& [session, opener] : inode_.opens) {
+    if (session != writer_ && std::exchange(opener.size_unsure, false)) {
+      Add(session);
+    }
+  }
+}
+
+void ShrunkFile::Add(uint64_t session) {
+  told_.push_back(session);
+  inode_.told_shrunk.push_back(session);
 }
 
 ShrunkFile::~ShrunkFile() {
@@ -40,9 +55,15 @@ ShrunkFile::~ShrunkFile() {
   inode_.change_entered.NotifyAll();
 }
 
-bool ShrunkFile::IsTold(Inode& inode, const Session& session) {
+ShrunkFile::Others ShrunkFile::Look(Inode& inode, const Session& session) {
   MutexLock lock(inode.mutex);
-  return IsToldHeld(inode, session.id);
+  const bool unsure = std::any_of(inode.opens.begin(), inode.opens.end(), [&](const auto& opener) {
+    return opener.first != session.id && opener.second.size_unsure;
+  });
+  if (unsure) {
+    return Others::kAreToBeTold;
+  }
+  return IsToldHeld(inode, session.id) ? Others::kAreBeingTold : Others::kKnow;
 }
 
 Status ShrunkFile::Await(Inode& inode, const Session& session) {

@@ -4,6 +4,9 @@
 // go by the smaller size no session but themselves changes the file, or they could show bytes of a later change up to
 // the size of before. See "The size that a reader is shown" in docs/design_notes.md.
 //
+// Sessions that have reopened the file are told as well, once, before another one changes it: it may have been cut off
+// while they were away, or by a server that ended before it told them.
+//
 // Thread-safety: a task's. Ownership: borrows all. Made before the gate is entered, so that it ends after that is left.
 #pragma once
 
@@ -19,7 +22,7 @@ namespace termfs::fs::server {
 
 class ShrunkFile {
  public:
-  // `writer`: the session that cuts it; its kernel knows.
+  // `writer`: the session that changes it; its kernel knows.
   ShrunkFile(Coherence& coherence, Inode& inode, uint64_t writer)
       : coherence_(coherence), inode_(inode), writer_(writer) {}
   // Returns when they have been told.
@@ -30,12 +33,18 @@ class ShrunkFile {
   // It is smaller. REQUIRES: exclusive in the gate.
   void Begin(uint64_t generation);
 
-  // Another session than this one is being told.
-  static bool IsTold(Inode& inode, const Session& session);
-  // Until none is, or the session is gone (ECANCELED). REQUIRES: not in the gate.
+  // Tells those that have reopened the file. Any mode of the gate, or none.
+  void BeginReopened(uint64_t generation);
+
+  enum class Others : uint8_t { kKnow, kAreToBeTold, kAreBeingTold };
+  // Sessions but this one.
+  static Others Look(Inode& inode, const Session& session);
+  // Until none is being told, or the session is gone (ECANCELED). REQUIRES: not in the gate.
   static Status Await(Inode& inode, const Session& session);
 
  private:
+  void Add(uint64_t session) REQUIRES(inode_.mutex);
+
   Coherence& coherence_;
   Inode& inode_;
   const uint64_t writer_;

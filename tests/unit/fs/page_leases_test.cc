@@ -221,6 +221,29 @@ TEST(PageLeases, ACut_KeepsOtherChangesOutUntilItIsShown) {
   c.Close(second);
 }
 
+// It may have been cut off by a server that ended before it said so.
+TEST(PageLeases, AReaderThatIsBack_IsShownTheSizeBeforeTheNextChange) {
+  MemoryVolume volume(kCapacity);
+  ToldOfCuts kernel;
+  Mount a(volume, &kernel);
+  Mount b(volume);
+  OpenFile* writer = b.Create("f");
+  ASSERT_TRUE(b.Write(writer, 0, "12345678").ok());
+  OpenFile* reader = a.Open("f", O_RDONLY);
+  ASSERT_EQ(a.fs->pages(reader), PageUse::kFresh);
+  volume.KillAndRestart();
+  ASSERT_EQ(a.Read(reader, 0, 8), "12345678");
+  EXPECT_EQ(kernel.cuts, 0) << "nothing has changed";
+  ASSERT_TRUE(b.Write(writer, 8, "9").ok());
+  EXPECT_EQ(kernel.cuts, 1);
+  const Attributes file = b.Stat(b.InodeOf("f"));
+  EXPECT_EQ(kernel.last, std::make_pair(file.ino, file.generation));
+  ASSERT_TRUE(b.Write(writer, 9, "0").ok());
+  EXPECT_EQ(kernel.cuts, 1) << "once";
+  a.Close(reader);
+  b.Close(writer);
+}
+
 TEST(PageLeases, Changes_NeverLeaveTheSameTimeOfChange) {
   MemoryVolume volume(kCapacity);
   Mount a(volume);
