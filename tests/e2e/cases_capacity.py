@@ -545,7 +545,7 @@ def case_capacity_leaves_room_for_the_metadata(site):
                 space = os.statvfs(small)
                 return 64 * MIB + space.f_bavail * space.f_frsize // 4096 * 4096 - megabytes * MIB
 
-            refused(site, 1, ("more are needed", "No space"), "set", path, f"capacity={all_but(100)}")
+            refused(site, 1, "more are needed on its disk", "set", path, f"capacity={all_but(100)}")
             wanted = all_but(140)
             run(site.termfs, "set", path, f"capacity={wanted}")
             check(json.loads(run(site.termfs, "status", path, "--json"))["capacity_bytes"] == wanted, "it is larger")

@@ -117,7 +117,7 @@ def case_format_refuses_bad_devices(site):
                              ("/dev/termfs-none", "there is no block device /dev/termfs-none"),
                              ("/dev/../dev/termfs-none", "there is no block device /dev/termfs-none")):
             format_refused(says, device)
-        refused(site, 1, ("has 32 MiB, 33 MiB less than is needed", "No space"), "format", path, "--capacity", "64M", "--device", loop)
+        refused(site, 1, "has 32 MiB, 33 MiB less than is needed", "format", path, "--capacity", "64M", "--device", loop)
         run("mkfs.ext4", "-q", loop)
         run("mount", loop, mount)
         format_refused("is mounted", loop, "--force")
@@ -477,7 +477,7 @@ def case_mount_refuses(site):
         refused(site, 2, "is for a volume that is served on a network", "mount", volume.path, empty, *arguments)
     refused(site, 1, "a server on another host is HOST:PORT, such as 127.0.0.1:4794", "mount", "127.0.0.1", empty)
     for address, place, says in ((volume.path, m.path, ("termfs is mounted there", "umount")),
-                                 (volume.path, file, "Not a directory"), (volume.path, file + "x", "No such file"),
+                                 (volume.path, file, "is no directory"), (volume.path, file + "x", "No such file"),
                                  (volume.path, site.scratch, "empty"), (volume.path, "/proc/self", "empty"),
                                  (volume.path, "/proc", "mounted there"), (empty, empty, "not a termfs volume"),
                                  (file, empty, "a volume is a directory"), (file + "x", empty, "No such file")):
@@ -679,7 +679,7 @@ def case_errors_end_in_what_is_wrong(site):
     """And not in what an errno is called, which says nothing more."""
     volume = site.volume("64M")
     m = volume.mount()
-    empty = os.path.join(site.scratch, "empty")
+    empty = os.path.join(site.scratch, "empty_place")
     os.mkdir(empty)
     volume_of_none = os.path.join(site.scratch, "none")
     errnos = {os.strerror(number) for number in errno.errorcode}
