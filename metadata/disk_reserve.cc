@@ -15,6 +15,8 @@ namespace termfs::metadata {
 
 namespace {
 
+constexpr std::chrono::minutes kBetweenTries{1};  // to fill it, which is wished for at each sync
+
 UniqueFd OpenReserve(const std::string& path, int flags) {
   return UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
 }
@@ -64,6 +66,9 @@ void DiskReserve::Fill() {
   if (!fd_.valid()) {
     fd_ = OpenReserve(path_, O_CREAT);
   }
+  if (std::chrono::steady_clock::now() < next_try_) {
+    return;
+  }
   const off_t have = static_cast<off_t>(held());
   // Also the blocks of a hole are allocated. What could not be had in full is not kept in part.
   if (!fd_.valid() || fallocate(fd_.get(), 0, 0, static_cast<off_t>(full_)) != 0) {
@@ -75,6 +80,9 @@ void DiskReserve::Fill() {
     }
   }
   Measure();
+  if (held() < full_) {
+    next_try_ = std::chrono::steady_clock::now() + kBetweenTries;
+  }
 }
 
 }  // namespace termfs::metadata

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -41,6 +42,7 @@ class DiskReserve {
   Mutex mutex_;
   UniqueFd fd_ GUARDED_BY(mutex_);
   bool unsupported_ GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point next_try_ GUARDED_BY(mutex_){};  // to fill it, after one that failed
   std::atomic<uint64_t> held_{0};
 };
 

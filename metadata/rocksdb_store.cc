@@ -131,14 +131,20 @@ class EngineHealth {
     if (!stopped_.load(std::memory_order_acquire)) {
       return Status::Ok();
     }
-    MutexLock lock(mutex_);
-    const auto now = std::chrono::steady_clock::now();
-    if (!stopped_.load(std::memory_order_relaxed) || now < next_try_) {
-      return why_;
+    {
+      MutexLock lock(mutex_);
+      if (!stopped_.load(std::memory_order_relaxed) || trying_ || std::chrono::steady_clock::now() < next_try_) {
+        return why_;
+      }
+      trying_ = true;
     }
-    next_try_ = now + kBetweenTries;
-    const rocksdb::Status resumed = db_.GetRootDB()->Resume();  // a TransactionDB does not pass it on
-    if (resumed.IsBusy()) {                                     // the engine is at it by itself
+    // It writes what is in memory, on a disk that may be failing: the others fail meanwhile. A TransactionDB does not
+    // pass it on.
+    const rocksdb::Status resumed = db_.GetRootDB()->Resume();
+    MutexLock lock(mutex_);
+    trying_ = false;
+    next_try_ = std::chrono::steady_clock::now() + kBetweenTries;
+    if (resumed.IsBusy()) {  // the engine is at it by itself
       return why_;
     }
     why_ = FromRocks(resumed, "resume after an error");
@@ -168,6 +174,7 @@ class EngineHealth {
   std::atomic<bool> stopped_{false};
   Mutex mutex_;
   Status why_ GUARDED_BY(mutex_);
+  bool trying_ GUARDED_BY(mutex_) = false;
   std::chrono::steady_clock::time_point next_try_ GUARDED_BY(mutex_){};
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -27,6 +28,11 @@ constexpr milliseconds kPauseOfJoins{1000};     // after one that took the serve
 constexpr uint16_t kMostSlots = 1024;
 
 bool IsLoss(const Status& status) { return status.code() == ENOTCONN; }
+
+// The server, or this process, has no descriptors, memory or connections to spare just now.
+bool IsShort(const Status& status) {
+  return status.code() == EMFILE || status.code() == ENFILE || status.code() == ENOMEM || status.code() == EUSERS;
+}
 
 // Of a new queue pair: there is no way to the server at the moment.
 bool IsUnreachable(const Status& status) {
@@ -307,6 +313,17 @@ Status ServerLink::Rejoin(VolumeLane& lane, const Status& why) {
     last = Join(lane, session, generation);
     // Of a step of it that is shorter than a request's time: the server is busy, or dying.
     if (last.code() == ETIMEDOUT && steady_clock::now() < until && !lane.interruption_->requested()) {
+      continue;
+    }
+    if (IsShort(last)) {
+      if (steady_clock::now() >= until) {
+        return Status::Error(EIO, last.ToString());  // a program would take the code for its own shortage
+      }
+      if (lane.interruption_->requested()) {
+        return Status::Error(EINTR, "the wait for the server was interrupted");
+      }
+      std::this_thread::sleep_for(kLook);
+      --attempt;
       continue;
     }
     if (last.ok() || !(IsLoss(last) || IsUnreachable(last))) {

@@ -36,13 +36,25 @@ class ActivityBell {
   // After a wait, or when it is over for another reason.
   void Silence() {
     awaited_.store(false, std::memory_order_relaxed);
-    uint64_t rings = 0;
-    [[maybe_unused]] const ssize_t got = read(event_.get(), &rings, sizeof(rings));  // EAGAIN: there was none
+    Drain();
+  }
+  // After a wait that goes on: a Ring of the wait before may have been late, and has made fd() readable since.
+  void Settle() {
+    Drain();
+    if (rung()) {  // and what was drained may have been its
+      const uint64_t one = 1;
+      [[maybe_unused]] const ssize_t put = write(event_.get(), &one, sizeof(one));
+    }
   }
   bool rung() const { return !awaited_.load(std::memory_order_relaxed); }  // since Await
   int fd() const { return event_.get(); }
 
  private:
+  void Drain() {
+    uint64_t rings = 0;
+    [[maybe_unused]] const ssize_t got = read(event_.get(), &rings, sizeof(rings));  // EAGAIN: there was none
+  }
+
   UniqueFd event_;
   std::atomic<bool> awaited_{false};
 };

@@ -180,6 +180,7 @@ void SessionThread::GoOn(TimePoint now) {
   const ReadTotals totals = core_->read_totals();
   const bool used = totals.hit_pages != seen_totals_.hit_pages || totals.missed_pages != seen_totals_.missed_pages;
   if (!core_->bell().rung() && !used) {
+    core_->bell().Settle();
     due_.part = now >= due_.part ? now + kLongestRest : due_.part;
     return;
   }

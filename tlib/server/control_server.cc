@@ -36,6 +36,7 @@ constexpr int kSendBufferBytes = 2 << 20;  // an answer of any size finds room w
 constexpr int kFramesAtOnce = 16;          // then others have their turn
 constexpr std::chrono::seconds kPatience{10};
 constexpr std::chrono::seconds kStopTimeout{60};
+constexpr std::chrono::seconds kBetweenTrims{15};
 // A client over a network that was not heard of for so long is lost. It knows by then: see kServerSilence.
 constexpr std::chrono::seconds kClientSilence{2 * kServerSilence};
 
@@ -326,7 +327,7 @@ void ControlServer::MaybeFinish(const PeerPtr& peer) {
   if (!peer->session_gone || peer->busy) {
     return;
   }
-  ended_++;
+  ended_ += peer->session->client != 0 ? 1 : 0;
   pool_->Submit([this, id = peer->session->id, end = peer->end] {
     sessions_.Remove(id);
     service_.SessionClosed(id, end);
@@ -336,11 +337,14 @@ void ControlServer::MaybeFinish(const PeerPtr& peer) {
   });
 }
 
-// What sessions that have ended had allocated goes back to the system, once none has ended for a tick.
+// What sessions that have ended had allocated goes back to the system, once none has ended for a tick, and seldom: who
+// allocates meanwhile waits.
 void ControlServer::TrimMemory() {
-  if (ended_ != 0 && ended_ == ended_by_last_tick_) {
-    malloc_trim(0);
+  const auto now = std::chrono::steady_clock::now();
+  if (ended_ != 0 && ended_ == ended_by_last_tick_ && now >= next_trim_) {
+    pool_->Submit([] { malloc_trim(0); });
     ended_ = 0;
+    next_trim_ = now + kBetweenTrims;
   }
   ended_by_last_tick_ = ended_;
 }

@@ -109,7 +109,6 @@ class ControlServer {
   Status Admit(const PeerPtr& peer);
   void MakeRoomFor(const PeerPtr& peer);
   Status CheckRoomFor(const wire::HelloT& hello) const;
-  bool AcceptWithSpare(int listener, bool tcp);
   void SetAccepting(bool accepting);
   void LogRefusal(const Peer& peer, const Status& why);
   void OnEvents(const PeerPtr& peer, uint32_t events);
@@ -149,8 +148,9 @@ class ControlServer {
   std::vector<Listener> listeners_;
   std::unique_ptr<EventLoop> loop_;
   std::unordered_map<int, PeerPtr> peers_;  // by socket
-  uint64_t ended_ = 0;  // sessions, since memory was given back
+  uint64_t ended_ = 0;  // sessions, but administrators', since memory was given back
   uint64_t ended_by_last_tick_ = 0;
+  std::chrono::steady_clock::time_point next_trim_{};
   bool accepting_ = true;
   UniqueFd spare_;  // given up so that a client can be told that there are no descriptors
   Seldom shortages_{std::chrono::minutes(1)};  // of descriptors: lines of the log

@@ -54,13 +54,13 @@ void HeatReader::Run() {
     if (rings == rings_ && Task::ParkUntil(due)) {
       continue;  // closing, a ring, or an older permit
     }
-    const uint64_t before = counted_;
+    const uint64_t before = seen_;
     const uint32_t rung = rings_;
     if (Status read = ReadOnce(); !read.ok()) {
       LOG_DEBUG("access counts of queue pair {}: {}", connection_.number(), read.ToString());
     }
     now = steady_clock::now();
-    news = counted_ != before || rung != rings ? now : news;
+    news = seen_ != before || rung != rings ? now : news;
     rings = rung;
     due = now + pause;
   }
@@ -86,6 +86,7 @@ Status HeatReader::ReadHeader(HeatHeader& header) {
 Status HeatReader::ReadOnce() {
   HeatHeader before;
   RETURN_IF_ERROR(ReadHeader(before));
+  seen_ = before.sequence;
   if (before.sequence == counted_) {
     return Status::Ok();
   }

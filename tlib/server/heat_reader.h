@@ -66,7 +66,8 @@ class HeatReader : public std::enable_shared_from_this<HeatReader> {
   bool running_ = false;                    // a task, as the next
   Task* sleeper_ = nullptr;
   uint32_t rings_ = 0;
-  uint64_t counted_ = 0;  // sequence
+  uint64_t seen_ = 0;     // sequence
+  uint64_t counted_ = 0;  // of it
   std::vector<HeatEntry> entries_;
 };
 
