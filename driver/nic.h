@@ -340,8 +340,8 @@ class CompletionQueue {
   // Call after waking up from fd(), before polling.
   virtual void Disarm() = 0;
   virtual int fd() const = 0;
-  // Holds `capacity` completions from now on, those that wait included: ibv_resize_cq. EINVAL: more than the RNIC has, or
-  // fewer than the queue pairs bound to it may fill; the queue is as before then.
+  // Holds `capacity` completions from now on, those that wait included: ibv_resize_cq. EINVAL: more than the RNIC has,
+  // or fewer than the queue pairs bound to it may fill; the queue is as before then.
   virtual Status Resize(uint32_t capacity);
   // For who sends many messages between two Polls and always polls or arms soon again: a peer on the same host that
   // sleeps is woken by the next of those, once, and no more by each message. Where a device wakes, nothing changes.

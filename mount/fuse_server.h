@@ -295,8 +295,8 @@ class FuseServer {
   FuseReads::Factory make_reads_;
   std::vector<std::unique_ptr<RingQueue>> ring_queues_;  // by CPU; does not change while threads serve
   FuseBacklog backlog_;
-  std::atomic<size_t> readers_{0};  // workers that read the device
-  std::atomic<size_t> busy_{0};     // of those
+  std::atomic<size_t> readers_{0};         // workers that read the device
+  std::atomic<size_t> busy_{0};            // of those
   std::atomic<int64_t> resting_count_{0};  // of resting_
   // The most that were busy at a time since then, and in the time before.
   std::atomic<std::chrono::steady_clock::time_point> lately_began_{};

@@ -33,7 +33,7 @@ class QueuePairCounts {
 
  protected:
   ~QueuePairCounts() = default;
-  uint32_t sends_in_flight_ = 0;  // posted, and completion not yet polled
+  uint32_t sends_in_flight_ = 0;     // posted, and completion not yet polled
   uint32_t receives_in_flight_ = 0;  // of its own; nobody asks where they are shared
 };
 

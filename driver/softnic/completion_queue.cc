@@ -306,7 +306,8 @@ void SoftCompletionQueue::SetTimer(TimePoint deadline) {
 }
 
 void SoftCompletionQueue::Disarm() {
-  if (inlet_ != nullptr && queue_pairs_.empty() && resting_ == 0 && !timer_set_) {  // else it is to be found out what it was
+  if (inlet_ != nullptr && queue_pairs_.empty() && resting_ == 0 &&
+      !timer_set_) {  // else it is to be found out what it was
     lone_ = false;
     if (inlet_->woken()) {
       inlet_->ReadEvent();

@@ -109,9 +109,9 @@ class SoftCompletionQueue final : public CompletionQueue {
   uint32_t reserved_ = 0;
   std::vector<SoftQueuePair*> queue_pairs_;  // that do not rest
   size_t resting_ = 0;
-  uint32_t until_rest_;        // polls, before those that had nothing are let rest
-  uint32_t until_look_;        // polls, before the descriptors of those that rest are looked at
-  size_t next_ = 0;            // whose turn it is
+  uint32_t until_rest_;  // polls, before those that had nothing are let rest
+  uint32_t until_look_;  // polls, before the descriptors of those that rest are looked at
+  size_t next_ = 0;      // whose turn it is
   bool armed_ = false;
   bool lone_ = false;  // armed for the one queue pair's socket only, or for the inlet only
   bool timer_set_ = false;

@@ -219,7 +219,7 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   std::vector<Large> large_;          // in use, in order
   std::vector<uint32_t> free_large_;  // have been in use; the last one is used next
   uint32_t touched_large_ = 0;        // those beyond have never been
-  bool wakes_later_ = false;  // the send queue knows
+  bool wakes_later_ = false;          // the send queue knows
   uint64_t sent_ = 0;
   uint64_t credit_ = 0;  // receives that the peer is known to have posted
 };

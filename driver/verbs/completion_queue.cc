@@ -39,10 +39,9 @@ VerbsCompletionQueue::~VerbsCompletionQueue() { Disarm(); }
 
 Status VerbsCompletionQueue::Resize(uint32_t capacity) {
   if (capacity < reserved_ || capacity > device_->max_completions()) {
-    return Status::Error(EINVAL, "a completion queue of " + std::to_string(capacity) + " entries: " +
-                                     device_->name() + " has them with up to " +
-                                     std::to_string(device_->max_completions()) + ", and the queue pairs may fill " +
-                                     std::to_string(reserved_));
+    return Status::Error(EINVAL, "a completion queue of " + std::to_string(capacity) + " entries: " + device_->name() +
+                                     " has them with up to " + std::to_string(device_->max_completions()) +
+                                     ", and the queue pairs may fill " + std::to_string(reserved_));
   }
   if (const int error = ibv_resize_cq(queue_.get(), static_cast<int>(capacity)); error != 0) {
     return Status::Error(error, "make a completion queue one of " + std::to_string(capacity) + " entries");
@@ -54,8 +53,8 @@ Status VerbsCompletionQueue::Resize(uint32_t capacity) {
 Status VerbsCompletionQueue::Reserve(uint32_t completions) {
   if (completions > capacity_ - reserved_) {
     return Status::Error(ENOMEM, "create a queue pair: its completions do not fit into the completion queue of " +
-                                     std::to_string(capacity_) + " entries; " + device_->name() + " has them with up to " +
-                                     std::to_string(device_->max_completions()));
+                                     std::to_string(capacity_) + " entries; " + device_->name() +
+                                     " has them with up to " + std::to_string(device_->max_completions()));
   }
   reserved_ += completions;
   return Status::Ok();

@@ -95,7 +95,7 @@ struct MountOptions {
   uint32_t max_io_bytes = 1U << 20;  // largest read or write; sizes the lanes' buffers
   AccessTimes access_times;
   bool late_lanes = false;  // a lane has no queue pair and no registered memory before its first request
-  bool grants = true;  // ask for attributes and entries that the kernel may keep; without a cache: no
+  bool grants = true;       // ask for attributes and entries that the kernel may keep; without a cache: no
 };
 
 // Who lends its thread to a wait for a server that is gone, which may last as long as MountOptions::session.reconnect;

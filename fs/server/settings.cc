@@ -253,8 +253,10 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
   }
   const toml::table& table = parsed.table();
   static constexpr std::array<std::string_view, 13> kKeys = {
-      "capacity",        "dram-ratio",   "device",           "kind",             "promoter", "workers", "metadata-threads",
-      "metadata-memory", "max-sessions", "sample-period-ms", "memory-directory", "listen",   "rdma"};
+      "capacity",     "dram-ratio",       "device",           "kind",
+      "promoter",     "workers",          "metadata-threads", "metadata-memory",
+      "max-sessions", "sample-period-ms", "memory-directory", "listen",
+      "rdma"};
   for (const auto& [key, value] : table) {
     if (std::find(kKeys.begin(), kKeys.end(), key.str()) == kKeys.end()) {
       return Status::Error(EINVAL, name + ": unknown key '" + std::string(key.str()) + "'; remove its line");

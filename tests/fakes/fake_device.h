@@ -187,8 +187,7 @@ class FakeDevice final : public RdmaDevice {
     Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
         const SharedReceiveQueueOptions& options) override {
       ASSIGN_OR_RETURN(std::unique_ptr<SharedReceiveQueue> queue, domain_->CreateSharedReceiveQueue(options));
-      return std::unique_ptr<SharedReceiveQueue>(
-          std::make_unique<TranslatingSharedReceives>(std::move(queue), keys_));
+      return std::unique_ptr<SharedReceiveQueue>(std::make_unique<TranslatingSharedReceives>(std::move(queue), keys_));
     }
     Result<std::unique_ptr<MemoryRegion>> RegisterForeign(std::byte* data, size_t size, Access access) override {
       if (device_.registrations_left-- <= 0) {

@@ -209,8 +209,7 @@ Result<std::unique_ptr<driver::QueuePair>> SessionCore::TryOpenQueuePair(wire::P
   request.endpoint.resize(local.bytes.size());
   std::memcpy(request.endpoint.data(), local.bytes.data(), local.bytes.size());
   driver::Endpoint remote;
-  ASSIGN_OR_RETURN(const auto opened,
-                   control_->Call<wire::QueuePairOpenedT>(request, wait, local.fds, &remote.fds));
+  ASSIGN_OR_RETURN(const auto opened, control_->Call<wire::QueuePairOpenedT>(request, wait, local.fds, &remote.fds));
   remote.bytes = ToBytes(opened.endpoint);
   RETURN_IF_ERROR(pair->Connect(std::move(remote)));
   return pair;

@@ -274,7 +274,8 @@ Status SessionThread::Carry(const driver::SendWorkRequest& request) {
   RETURN_IF_ERROR(waiter_.Wait(
       *queue_, [&] { return queue_->Poll(completion) != 0; }, deadline, /*soon=*/true));
   if (completion[0].status != driver::WcStatus::kSuccess) {
-    return Status::Error(ENOTCONN, "a request of the session itself: " + std::string(driver::ToString(completion[0].status)));
+    return Status::Error(ENOTCONN,
+                         "a request of the session itself: " + std::string(driver::ToString(completion[0].status)));
   }
   return Status::Ok();
 }

@@ -135,10 +135,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   uint32_t number_ = 0;
   uint32_t users_ = 0;
   std::unique_ptr<driver::QueuePair> pair_;
-  uint32_t sending_ = 0;              // messages, each with a buffer
-  uint32_t free_slots_ = kMaxSend;    // of the send queue
-  uint32_t in_flight_ = 0;            // sends posted, not completed
-  std::deque<Task*> waiting_;         // for a buffer or for slots
+  uint32_t sending_ = 0;            // messages, each with a buffer
+  uint32_t free_slots_ = kMaxSend;  // of the send queue
+  uint32_t in_flight_ = 0;          // sends posted, not completed
+  std::deque<Task*> waiting_;       // for a buffer or for slots
   std::function<void()> on_gone_;
   std::function<void()> on_port_gone_;
   std::function<void()> on_unreachable_;

@@ -206,8 +206,8 @@ void ControlServer::MakeRoomFor(const PeerPtr& peer) {
     }
   }
   if (of_same > kMaxPeersOfProcess && peer->unwelcome.ok()) {
-    peer->unwelcome = Status::Error(EUSERS, "a process has at most " + std::to_string(kMaxPeersOfProcess) +
-                                                " connections to a server");
+    peer->unwelcome = Status::Error(
+        EUSERS, "a process has at most " + std::to_string(kMaxPeersOfProcess) + " connections to a server");
   }
   if (strangers >= kMaxStrangers) {
     Drop(oldest, Status::Error(EUSERS, "too many connections without a Hello"));

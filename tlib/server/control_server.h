@@ -8,8 +8,8 @@
 //
 // What clients can make it spend is bounded: ControlOptions::max_sessions, and some more of who does not come back, so
 // that an administrator gets in; kMaxPeersOfProcess of one process; kMaxStrangers that have not said Hello (the oldest
-// makes room); kPatience for a Hello or the rest of a message that has begun. A session needs kDescriptorsOfSession file
-// descriptors to be there. Who is refused for one of these is told so, in answer to its Hello.
+// makes room); kPatience for a Hello or the rest of a message that has begun. A session needs kDescriptorsOfSession
+// file descriptors to be there. Who is refused for one of these is told so, in answer to its Hello.
 //
 // Thread-safety: any thread.
 // Ownership:     owns the listening socket, its threads and the clients' sockets; refers to the rest.
@@ -148,11 +148,11 @@ class ControlServer {
   std::vector<Listener> listeners_;
   std::unique_ptr<EventLoop> loop_;
   std::unordered_map<int, PeerPtr> peers_;  // by socket
-  uint64_t ended_ = 0;  // sessions, but administrators', since memory was given back
+  uint64_t ended_ = 0;                      // sessions, but administrators', since memory was given back
   uint64_t ended_by_last_tick_ = 0;
   std::chrono::steady_clock::time_point next_trim_{};
   bool accepting_ = true;
-  UniqueFd spare_;  // given up so that a client can be told that there are no descriptors
+  UniqueFd spare_;                             // given up so that a client can be told that there are no descriptors
   Seldom shortages_{std::chrono::minutes(1)};  // of descriptors: lines of the log
   std::chrono::steady_clock::time_point refusal_logged_{};  // the last one of a stranger over TCP
   uint64_t refusals_ = 0;                                   // not logged since

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HeatReader: READs one client's access counts (tlib/rpc/heat.h) as it publishes them, and gives them to the region, in a
-// task that ends when there were none for a while, or when the connection closes.
+// HeatReader: READs one client's access counts (tlib/rpc/heat.h) as it publishes them, and gives them to the region, in
+// a task that ends when there were none for a while, or when the connection closes.
 //
 //   no task ---- Ring ----> looking, every so often ---- nothing new for kPatience, or Close ----> no task
 //
@@ -23,6 +23,7 @@
 #include "tlib/server/bulk_pool.h"
 #include "tlib/server/connection.h"
 #include "tlib/server/region.h"
+#include "tlib/server/session_traffic.h"
 
 namespace termfs::tlib::server {
 
@@ -63,7 +64,7 @@ class HeatReader : public std::enable_shared_from_this<HeatReader> {
   const HeatExport exported_;
   const std::chrono::milliseconds period_;  // in which a client publishes
   const std::shared_ptr<SessionTraffic> traffic_;
-  bool running_ = false;                    // a task, as the next
+  bool running_ = false;  // a task, as the next
   Task* sleeper_ = nullptr;
   uint32_t rings_ = 0;
   uint64_t seen_ = 0;     // sequence

@@ -19,7 +19,7 @@ constexpr uint64_t kNetworkBit = 4;
 constexpr int kNumberShift = 3;
 
 uint32_t CapacityFor(size_t connections) {
-  return static_cast<uint32_t>(2 * kReceives + connections * Connection::kMaxCompletions);
+  return static_cast<uint32_t>(size_t{2} * kReceives + connections * Connection::kMaxCompletions);
 }
 
 }  // namespace

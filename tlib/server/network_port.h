@@ -60,9 +60,9 @@ class NetworkPort final : public EventSource {
   MessageBuffers buffers_;
   std::unique_ptr<BulkPool> bulk_;
   std::unique_ptr<driver::CompletionQueue> queue_;
-  uint32_t capacity_ = 0;  // of the queue
-  std::unique_ptr<driver::SharedReceiveQueue> receives_;          // of connections on this host
-  std::unique_ptr<driver::SharedReceiveQueue> network_receives_;  // of others; null: there was none yet
+  uint32_t capacity_ = 0;                                                  // of the queue
+  std::unique_ptr<driver::SharedReceiveQueue> receives_;                   // of connections on this host
+  std::unique_ptr<driver::SharedReceiveQueue> network_receives_;           // of others; null: there was none yet
   std::unordered_map<uint32_t, std::shared_ptr<Connection>> connections_;  // by queue pair number
   std::array<driver::WorkCompletion, 32> completions_;  // of Poll, which is too hot to initialise them every time
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TaskPool: the tasks of one worker. A task keeps its coroutine and stack when what it ran has ended, and takes the
-// next function; so a request costs no allocation of a stack. Of many that came at once the stacks go back in time. Stacks are kStackBytes with an inaccessible page below,
-// so an overflow is a clean fault, never a neighbour's bytes. Deep library calls (RocksDB) do not belong on them:
-// Call::RunBlocking.
+// next function; so a request costs no allocation of a stack. Of many that came at once the stacks go back in time.
+// Stacks are kStackBytes with an inaccessible page below, so an overflow is a clean fault, never a neighbour's bytes.
+// Deep library calls (RocksDB) do not belong on them: Call::RunBlocking.
 //
 // Thread-safety: the worker's thread only.
 // Ownership:     owns the tasks. REQUIRES at destruction: running() == 0.

@@ -64,8 +64,7 @@ Status NetworkQueuePair::Init(const std::shared_ptr<Registry>& registry, uint32_
   ASSIGN_OR_RETURN(auto receives, receive_queue_->AttachToInlet(own_receives()));
   receive_attached_ = true;
   connection_ = std::make_shared<Connection>(*port_, network_->counters(), ExportedMemory(registry, domain), this,
-                                             std::move(sends), std::move(receives),
-                                             shared_ != nullptr);
+                                             std::move(sends), std::move(receives), shared_ != nullptr);
   if (own != nullptr) {
     own_port_ = std::make_shared<OwnPort>(*network_, std::move(own), connection_);
     RETURN_IF_ERROR(own_port_->Open());

@@ -24,8 +24,8 @@ constexpr size_t kFileBytes = 1 << 20;
 
 std::byte ValueAt(uint64_t offset) { return static_cast<std::byte>(offset * 7 + (offset >> 12)); }
 
-// Mappings of this process of memory that a server has removed. Of memory that is there the kernel shows no path either:
-// its files got their names after they were made.
+// Mappings of this process of memory that a server has removed. Of memory that is there the kernel shows no path
+// either: its files got their names after they were made.
 int DeadMappings(const std::string& directory) {
   const std::string memory = "/dev/shm/termfs_test_" + directory.substr(directory.size() - 6);
   std::set<uint64_t> there;

@@ -275,8 +275,8 @@ void HostilePeer(int socket, uint64_t seed) {
   Random random(seed);
   for (int i = 0; i < 20000; i++) {
     const uint64_t index = random.Below(peer.endpoint.slots);
-    auto* slot = reinterpret_cast<softnic::SlotHeader*>(peer.inbox + softnic::kSlotsOffset +
-                                                        index * softnic::kSlotStride);
+    auto* slot =
+        reinterpret_cast<softnic::SlotHeader*>(peer.inbox + softnic::kSlotsOffset + index * softnic::kSlotStride);
     slot->large = static_cast<uint32_t>(random.Below(500) == 0 ? random() : random.Below(peer.endpoint.slots));
     slot->length = static_cast<uint32_t>(random.Below(500) == 0 ? random() : random.Below(101));
     slot->kind = static_cast<uint32_t>(random.Below(1000) == 0 ? random() : random.Below(2) + 1);
