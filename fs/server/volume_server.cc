@@ -287,7 +287,7 @@ Result<Bytes> ServedVolume::HandleAdmin(uint16_t opcode, std::span<const std::by
 std::string ServedVolume::DescribeHealth(const std::vector<MetricValue>& metrics) {
   std::string text;
   if (const Status store = store_->Health(); !store.ok()) {
-    text = std::string(store.message());
+    text = store.ToString();
   }
   if (const uint64_t errors = ValueOf(metrics, "ssd_errors_total"); errors > 0) {
     text +=
