@@ -97,6 +97,8 @@ class ServedVolume final : public VolumeServer, private Administrator {
   Mutex change_mutex_;    // one change at a time, which may take a minute: requests do not wait for it
   Mutex settings_mutex_;  // for an instant
   VolumeSettings settings_ GUARDED_BY(settings_mutex_);
+  std::string changing_ GUARDED_BY(settings_mutex_);        // the setting that is being changed; empty: none
+  std::string change_failure_ GUARDED_BY(settings_mutex_);  // why the last change failed; empty: it did not
   const steady_clock::time_point begun_;
   std::string transport_;
   bool stopped_ = false;
@@ -304,7 +306,13 @@ Bytes ServedVolume::DescribeStatus() {
   status.uuid = ToString(superblock.uuid);
   status.version = kVersion;
   status.format = superblock.format_version;
-  const VolumeSettings settings = this->settings();
+  VolumeSettings settings;
+  {
+    MutexLock lock(settings_mutex_);  // for all three: what has changed shows when the change has ended
+    settings = settings_;
+    status.changing = changing_;
+    status.change_failure = change_failure_;
+  }
   status.kind = settings.kind;
   status.dram_ratio = settings.dram_ratio;
   status.transport = transport_;
@@ -375,7 +383,16 @@ Status ServedVolume::Change(const std::string& key, const std::string& value) {
   if (!change_mutex_.TryLock()) {
     return Status::Error(EBUSY, "another setting is being changed; set this one when that has ended");
   }
+  {
+    MutexLock lock(settings_mutex_);
+    changing_ = key;
+  }
   Status changed = ChangeAlone(key, value);
+  {
+    MutexLock lock(settings_mutex_);
+    changing_.clear();
+    change_failure_ = changed.ok() ? "" : changed.ToString();
+  }
   change_mutex_.Unlock();
   return changed;
 }
