@@ -146,6 +146,10 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   const std::string uuid = ToString(names_->superblock().uuid);
   ASSIGN_OR_RETURN(auto region, RegionOptionsOf(paths, settings, uuid));
   region.tier = TierOptionsOf(paths, settings, uuid);
+  region.tier.spare_now = [this] {
+    const std::vector<MetricValue> store = store_->Metrics();
+    return BytesBesideTier(ValueOf(store, "metadata_memory_bytes"), ValueOf(store, "metadata_memory_used_bytes"));
+  };
   WarnOfOpenDoors(paths, region.device);
   if (region.tier.directory.empty()) {
     LOG_WARNING("memory-directory is 'none': what is not synced is lost when this server is killed");
