@@ -6,6 +6,7 @@
 
 #include <charconv>
 
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/size.h"
@@ -84,6 +85,7 @@ class ServedVolume final : public VolumeServer, private Administrator {
   Status ChangePattern(const std::string& value);
   Status ChangeCapacity(const std::string& value) REQUIRES(change_mutex_);
   Status ChangeMetadataMemory(const std::string& value) REQUIRES(change_mutex_);
+  Status CheckMetadataMemory(uint64_t before, uint64_t wanted);
   VolumeSettings settings() EXCLUDES(settings_mutex_) {
     MutexLock lock(settings_mutex_);
     return settings_;
@@ -465,8 +467,28 @@ Status ServedVolume::ChangeMetadataMemory(const std::string& value) {
     return Status::Error(EINVAL, "metadata-memory must be a number of bytes");
   }
   RETURN_IF_ERROR(CheckSettings(changed));
+  RETURN_IF_ERROR(CheckMetadataMemory(settings().metadata_memory_bytes, changed.metadata_memory_bytes));
   return Keep([&changed](VolumeSettings& settings) { settings.metadata_memory_bytes = changed.metadata_memory_bytes; },
               [&] { return store_->SetMemory(changed.metadata_memory_bytes); });
+}
+
+// Before it is granted: the kernel rather kills the server than refuses it a page, and the next start would be refused.
+Status ServedVolume::CheckMetadataMemory(uint64_t before, uint64_t wanted) {
+  if (wanted <= before) {
+    return Status::Ok();
+  }
+  const uint64_t used = ValueOf(store_->Metrics(), "metadata_memory_used_bytes");
+  const uint64_t needed = BytesBesideTier(wanted, used);
+  const MemoryBound bound = TightestMemory(MemoryBounds());
+  if (needed <= bound.available) {
+    return Status::Ok();
+  }
+  const uint64_t excess = needed - bound.available;
+  return Status::Error(ENOMEM,
+                       fmt::format("the server would need {} MiB more memory, of which {} has {} MiB; the largest "
+                                   "metadata-memory that fits is {} MiB",
+                                   needed >> 20, bound.of, bound.available >> 20,
+                                   std::max(before, wanted - std::min(wanted, excess)) >> 20));
 }
 
 Status ServedVolume::ChangePromoter(const std::string& value) {
