@@ -116,20 +116,57 @@ std::string BelowMount(const std::string& group, const Mounted& mounted) {
   if (mounted.root != "/") {
     below = group.starts_with(mounted.root) ? group.substr(mounted.root.size()) : "";
   }
-  return below == "/" || below.find("/..") != std::string::npos ? "" : below;
+  // What begins with another character is that of a group beside the mount's, such as /abcd where it is /abc, or no
+  // path.
+  const bool inside = below.starts_with('/') && below.find("/..") == std::string::npos;
+  return inside && below != "/" ? below : "";
 }
 
-void AddGroups(const std::string& root, bool first, std::vector<MemoryBound>& bounds) {
-  const std::optional<std::string> group = GroupOf(root, first);
-  const std::optional<Mounted> mounted = MountOf(root, first);
-  if (!group.has_value() || !mounted.has_value()) {
-    return;
+// The memory cgroups of this process, in one version's hierarchy.
+struct Hierarchy {
+  bool first = false;
+  std::string mount;  // where it can be seen
+  std::string below;  // the nearest group, as a path below that
+};
+
+std::vector<Hierarchy> FindHierarchies(const std::string& root) {
+  std::vector<Hierarchy> found;
+  for (const bool first : {true, false}) {
+    const std::optional<std::string> group = GroupOf(root, first);
+    const std::optional<Mounted> mounted = group.has_value() ? MountOf(root, first) : std::nullopt;
+    if (mounted.has_value()) {
+      found.push_back({.first = first, .mount = root + mounted->path, .below = BelowMount(*group, *mounted)});
+    }
   }
-  const Version& version = VersionOf(first);
-  std::string below = BelowMount(*group, *mounted);
+  return found;
+}
+
+void AddMachine(const std::string& root, std::vector<MemoryBound>& bounds) {
+  std::ifstream in(root + "/proc/meminfo");
+  std::optional<uint64_t> total, available;
+  for (std::string line; !(total && available) && std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string name;
+    uint64_t kibibytes = 0;
+    if (!(words >> name >> kibibytes)) {
+      continue;
+    }
+    if (name == "MemTotal:") {
+      total = kibibytes << 10;
+    } else if (name == "MemAvailable:") {
+      available = kibibytes << 10;
+    }
+  }
+  if (total.value_or(0) != 0) {
+    bounds.push_back({.of = "the machine", .total = *total, .available = available.value_or(0)});
+  }
+}
+
+void AddGroups(const Hierarchy& hierarchy, std::vector<MemoryBound>& bounds) {
+  const Version& version = VersionOf(hierarchy.first);
+  std::string below = hierarchy.below;
   while (true) {
-    std::string path = root;
-    path.append(mounted->path).append(below);
+    const std::string path = hierarchy.mount + below;
     uint64_t limit = kNoLimit;
     for (const char* name : version.limits) {
       limit = std::min(limit, NumberIn(path + name).value_or(kNoLimit));
@@ -151,14 +188,12 @@ void AddGroups(const std::string& root, bool first, std::vector<MemoryBound>& bo
 }  // namespace
 
 std::vector<MemoryBound> MemoryBounds(const std::string& root) {
+  static const std::vector<Hierarchy> kOwn = FindHierarchies("");
   std::vector<MemoryBound> bounds;
-  const std::string info = root + "/proc/meminfo";
-  const uint64_t total = SumOf(info, {"MemTotal:"}) << 10;
-  if (total != 0) {
-    bounds.push_back({.of = "the machine", .total = total, .available = SumOf(info, {"MemAvailable:"}) << 10});
+  AddMachine(root, bounds);
+  for (const Hierarchy& hierarchy : root.empty() ? kOwn : FindHierarchies(root)) {
+    AddGroups(hierarchy, bounds);
   }
-  AddGroups(root, /*first=*/true, bounds);
-  AddGroups(root, /*first=*/false, bounds);
   return bounds;
 }
 

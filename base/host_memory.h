@@ -21,7 +21,7 @@ struct MemoryBound {
 };
 
 // The machine's first, then those of the cgroups that have a limit, the nearest first. `root`: where /proc and /sys
-// are.
+// are; without it, the process's cgroups are those of the first call, and only what they have is read again.
 std::vector<MemoryBound> MemoryBounds(const std::string& root = "");
 // The one of which least is available. Where there is none: all the bytes that there can be.
 MemoryBound TightestMemory(const std::vector<MemoryBound>& bounds);

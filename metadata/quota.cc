@@ -4,6 +4,9 @@
 //
 // A tree is counted from the top. A directory counts before its entries do; from then on what is made in it counts,
 // too, and nothing comes into it that does not (KeepProject, AddLink). So one look at its entries finds all others.
+#include <algorithm>
+#include <unordered_map>
+
 #include "metadata/content.h"
 #include "metadata/keys.h"
 #include "metadata/namespace.h"
@@ -55,37 +58,100 @@ Status CheckNoneBelow(Operation& op, InodeNumber dir) {
   return Status::Ok();
 }
 
-// ENOENT: no entry of `dir` names it (any more).
-Result<std::string> NameIn(Reader& reader, InodeNumber dir, InodeNumber ino) {
+// Paths of directories. Each directory above them is read once, however many of the paths lead through it.
+class Paths {
+ public:
+  explicit Paths(Reader& reader) : reader_(reader) {}
+  Paths(const Paths&) = delete;
+  Paths& operator=(const Paths&) = delete;
+
+  // Looks up what is above `dir`.
+  Status Add(InodeNumber dir);
+  // After all Add.
+  Status FindNames();
+  // Empty: it has been removed. After FindNames.
+  std::string Of(InodeNumber dir) const;
+
+ private:
+  struct Place {
+    InodeNumber parent = 0;  // 0: it has been removed
+    std::string name;        // empty: no entry of the parent names it
+  };
+
+  Status FindNamesIn(InodeNumber parent, std::vector<InodeNumber>& dirs);
+
+  Reader& reader_;
+  std::unordered_map<InodeNumber, Place> places_;
+};
+
+Status Paths::Add(InodeNumber dir) {
+  while (dir != kRootInode && !places_.contains(dir)) {
+    const Result<InodeRecord> inode = ReadInode(reader_, dir);
+    const bool removed = inode.status().code() == ESTALE || (inode.ok() && inode->attributes.nlink == 0);
+    if (removed) {
+      places_[dir] = {};
+      return Status::Ok();
+    }
+    RETURN_IF_ERROR(inode.status());
+    places_[dir].parent = inode->parent;
+    dir = inode->parent;
+  }
+  return Status::Ok();
+}
+
+Status Paths::FindNames() {
+  std::unordered_map<InodeNumber, std::vector<InodeNumber>> below;  // by parent
+  for (const auto& [dir, place] : places_) {
+    if (place.parent != 0) {
+      below[place.parent].push_back(dir);
+    }
+  }
+  for (auto& [parent, dirs] : below) {
+    RETURN_IF_ERROR(FindNamesIn(parent, dirs));
+  }
+  return Status::Ok();
+}
+
+// As many scans as it takes to find them all.
+Status Paths::FindNamesIn(InodeNumber parent, std::vector<InodeNumber>& dirs) {
   constexpr size_t kStep = 1024;
-  std::string from = DentryKey(dir, 0, "");
-  while (true) {
-    ASSIGN_OR_RETURN(const auto entries, reader.Scan(from, DentryKey(dir + 1, 0, ""), kStep));
+  std::sort(dirs.begin(), dirs.end());
+  size_t found = 0;
+  std::string from = DentryKey(parent, 0, "");
+  while (found < dirs.size()) {
+    ASSIGN_OR_RETURN(const auto entries, reader_.Scan(from, DentryKey(parent + 1, 0, ""), kStep));
     for (const KeyValue& entry : entries) {
       ASSIGN_OR_RETURN(const Dentry dentry, DecodeDentry(entry.value));
-      if (dentry.ino == ino) {
-        return std::string(NameOfDentryKey(entry.key).value_or(""));
+      if (std::binary_search(dirs.begin(), dirs.end(), dentry.ino)) {
+        places_[dentry.ino].name = NameOfDentryKey(entry.key).value_or("");
+        found++;
       }
     }
     if (entries.size() < kStep) {
-      return Status::Error(ENOENT, "a directory without a name");
+      break;
     }
     from = entries.back().key + '\0';
   }
+  return Status::Ok();
 }
 
-// Empty: it has been removed.
-Result<std::string> PathOf(Reader& reader, InodeNumber dir) {
-  std::string path;
-  while (dir != kRootInode) {
-    const Result<InodeRecord> inode = ReadInode(reader, dir);
-    if (inode.status().code() == ESTALE || (inode.ok() && inode->attributes.nlink == 0)) {
-      return std::string();
+std::string Paths::Of(InodeNumber dir) const {
+  std::vector<std::string_view> names;  // from the bottom up
+  for (InodeNumber at = dir; at != kRootInode;) {
+    const Place& place = places_.at(at);
+    if (place.parent == 0) {
+      return "";
     }
-    RETURN_IF_ERROR(inode.status());
-    ASSIGN_OR_RETURN(const std::string name, NameIn(reader, inode->parent, dir));
-    path.insert(0, "/" + name);
-    dir = inode->parent;
+    // More names than there are directories: it goes round in a circle.
+    if (place.name.empty() || names.size() == places_.size()) {
+      return "(inode " + std::to_string(dir) + ", whose path is damaged: run termfs fsck)";
+    }
+    names.push_back(place.name);
+    at = place.parent;
+  }
+  std::string path;
+  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    path.append("/").append(*name);
   }
   return path.empty() ? "/" : path;
 }
@@ -96,9 +162,14 @@ Result<std::vector<QuotaTree>> Namespace::ListQuotas() {
   std::vector<QuotaTree> trees;
   const std::unique_ptr<Reader> reader = store_.Snapshot();
   ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ReadQuotas(*reader));
+  Paths paths(*reader);
   for (const Quota& quota : quotas) {
-    ASSIGN_OR_RETURN(std::string path, PathOf(*reader, quota.project));
-    trees.push_back({quota, std::move(path)});
+    RETURN_IF_ERROR(paths.Add(quota.project));
+  }
+  RETURN_IF_ERROR(paths.FindNames());
+  trees.reserve(quotas.size());
+  for (const Quota& quota : quotas) {
+    trees.push_back({quota, paths.Of(quota.project)});
   }
   return trees;
 }

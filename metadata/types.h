@@ -204,7 +204,9 @@ struct Quota {
 
 struct QuotaTree {
   Quota quota;
-  std::string path;  // of its directory, from the volume's root on: "/home/ann"; empty: it has been removed
+  // Of its directory, from the volume's root on: "/home/ann"; empty: it has been removed. Without a "/" in front: a
+  // remark, as the store is damaged.
+  std::string path;
 };
 
 struct ClientRecord {

@@ -14,6 +14,7 @@
 #include "fs/client/quota.h"
 #include "mount/command.h"
 #include "mount/json.h"
+#include "mount/printable.h"
 #include "mount/quota_count.h"
 #include "mount/size.h"
 
@@ -122,11 +123,12 @@ std::string ListForPeople(const std::vector<QuotaStatus>& quotas) {
     return limit == 0 ? "-" : fmt::format("{:.0f}%", 100.0 * static_cast<double>(used) / static_cast<double>(limit));
   };
   for (const QuotaStatus& quota : quotas) {
-    text += fmt::format(
-        "{:>10} {:>10} {:>5}{:>12} {:>12} {:>5}  {}{}\n", FormatSize(quota.used_bytes),
-        quota.bytes == 0 ? "none" : FormatSize(quota.bytes), share(quota.used_bytes, quota.bytes), quota.used_inodes,
-        quota.inodes == 0 ? "none" : std::to_string(quota.inodes), share(quota.used_inodes, quota.inodes),
-        quota.path.empty() ? "(removed, in use still)" : quota.path, quota.counting ? " (being counted)" : "");
+    text += fmt::format("{:>10} {:>10} {:>5}{:>12} {:>12} {:>5}  {}{}\n", FormatSize(quota.used_bytes),
+                        quota.bytes == 0 ? "none" : FormatSize(quota.bytes), share(quota.used_bytes, quota.bytes),
+                        quota.used_inodes, quota.inodes == 0 ? "none" : std::to_string(quota.inodes),
+                        share(quota.used_inodes, quota.inodes),
+                        quota.path.empty() ? "(removed, in use still)" : Printable(quota.path),
+                        quota.counting ? " (being counted)" : "");
   }
   return text;
 }

@@ -128,6 +128,24 @@ Status WaitForCapacity(const ServerAddress& address, const std::string& wanted, 
   }
 }
 
+// A large tier gets its memory for longer than a call may take.
+Status WaitForRatio(const ServerAddress& address, const std::string& wanted, ProgressLine& line) {
+  ASSIGN_OR_RETURN(const double ratio, ParseRatio(wanted));
+  while (true) {
+    ASSIGN_OR_RETURN(const VolumeStatus status, fs::client::GetStatus(address));
+    if (status.changing != "dram-ratio") {
+      if (!status.change_failure.empty()) {
+        return Status::Error(EIO, status.change_failure);
+      }
+      return status.dram_ratio == ratio
+                 ? Status::Ok()
+                 : Status::Error(EIO, fmt::format("dram-ratio is {}, as it has been set meanwhile", status.dram_ratio));
+    }
+    line.Show([&] { return ProgressOf(address); });
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
 // The server answers when it is done; meanwhile it is asked how far it is.
 Status Change(const ServerAddress& address, const Setting& setting, ProgressLine& line) {
   const std::string& key = setting.first;
@@ -141,8 +159,10 @@ Status Change(const ServerAddress& address, const Setting& setting, ProgressLine
   thread.join();
   Status changed = answer.get();
   // A growth that takes longer than a call may has been begun, too.
-  return key == "capacity" && (changed.ok() || changed.code() == ETIMEDOUT) ? WaitForCapacity(address, value, line)
-                                                                            : changed;
+  if (key == "capacity" && (changed.ok() || changed.code() == ETIMEDOUT)) {
+    return WaitForCapacity(address, value, line);
+  }
+  return key == "dram-ratio" && changed.code() == ETIMEDOUT ? WaitForRatio(address, value, line) : changed;
 }
 
 std::string Done(const Setting& setting, const VolumeStatus& before, const VolumeStatus& now) {

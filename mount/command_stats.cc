@@ -48,10 +48,13 @@ int Show(const StatsArguments& arguments, std::chrono::duration<double> interval
   if (!server_error.ok()) {
     std::fprintf(stderr, "termfs: the server's own counters are not shown: %s\n", server_error.ToString().c_str());
   }
+  const auto period = std::chrono::duration_cast<std::chrono::steady_clock::duration>(interval);
   auto next = std::chrono::steady_clock::now();
   for (uint64_t shown = 0; shown < count; shown++) {
     if (!arguments.json || shown > 0) {
-      next += std::chrono::duration_cast<std::chrono::steady_clock::duration>(interval);
+      // After a sample that took longer than an interval the next is a whole one later.
+      const auto now = std::chrono::steady_clock::now();
+      next = now - next > period ? now + period : next + period;
       std::this_thread::sleep_until(next);
     }
     Result<StatsSample> now = TakeSample(source, server_error);

@@ -51,7 +51,7 @@ class LibraryLog {
 
 Status LibraryError(int code, const std::string& what) {
   const std::string said = LibraryLog::Get().Take();
-  return Status::Error(code, said.empty() ? what : what + " (" + said + ")");
+  return said.empty() ? Status::Errno(code, what) : Status::Error(code, what + " (" + said + ")");
 }
 
 Status UnmountAt(const std::string& place, bool lazily) {

@@ -23,7 +23,7 @@ Status RunFusermount(const std::string& mountpoint, bool lazily) {
     }
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    return Status::Error(EBUSY, "fusermount3 could not unmount " + mountpoint);
+    return Status::Error(EBUSY, "fusermount3 could not unmount " + mountpoint + ": it is in use, or another user's");
   }
   return Status::Ok();
 }

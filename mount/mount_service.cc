@@ -37,7 +37,7 @@ Status CheckEmpty(const std::string& path) {
   }
   while (const dirent* entry = readdir(directory.get())) {
     if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) {
-      return Status::Error(ENOTEMPTY, "mount point " + path + ": choose an empty directory");
+      return Status::Error(ENOTEMPTY, "mount point " + path + " is not empty; choose an empty directory");
     }
   }
   return Status::Ok();

@@ -37,6 +37,7 @@ Status AskServer(const StatsSource& source, const fs::client::ServerAddress& add
   ASSIGN_OR_RETURN(auto metrics, fs::client::GetMetrics(address));
   if (source.sessions) {
     ASSIGN_OR_RETURN(sample.sessions, SessionsOf(address));
+    sample.of_sessions = true;
   }
   sample.of_server = true;
   sample.server = ToCounted(std::move(metrics));
@@ -122,7 +123,7 @@ std::string StatsJson(const StatsSample& sample) {
   if (sample.of_server) {
     AddCounted(json, "server", sample.server);
   }
-  if (!sample.sessions.empty()) {
+  if (sample.of_sessions) {
     AddSessions(json, sample.sessions);
   }
   json.EndObject();

@@ -33,7 +33,8 @@ struct StatsSample {
   std::string libfuse;  // its version
   bool of_server = false;
   Counted server;
-  std::vector<fs::client::SessionStatus> sessions;  // of the server, where they are asked for
+  bool of_sessions = false;                         // they are asked for
+  std::vector<fs::client::SessionStatus> sessions;  // of the server; else empty
 };
 
 struct StatsSource {

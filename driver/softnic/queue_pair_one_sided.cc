@@ -296,7 +296,7 @@ Result<std::span<const std::byte>> SoftQueuePair::SharedView(RKey rkey) {
   }
   const RemoteRegion* region = FindRemote(rkey);
   if (!region->valid() || !region->Allows(Access::kRemoteRead)) {
-    return Status::Error(EACCES, "map remote memory");
+    return Status::Error(EACCES, "map remote memory: the region is gone, or not for remote reads");
   }
   if (region->has_pages()) {
     return Status::Error(ENOTSUP, "map a region that has a page table");

@@ -44,7 +44,7 @@ Status VerbsCompletionQueue::Resize(uint32_t capacity) {
                                      ", and the queue pairs may fill " + std::to_string(reserved_));
   }
   if (const int error = ibv_resize_cq(queue_.get(), static_cast<int>(capacity)); error != 0) {
-    return Status::Error(error, "make a completion queue one of " + std::to_string(capacity) + " entries");
+    return Status::Errno(error, "make a completion queue one of " + std::to_string(capacity) + " entries");
   }
   capacity_ = capacity;
   return Status::Ok();

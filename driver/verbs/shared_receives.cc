@@ -52,7 +52,7 @@ Status VerbsSharedReceives::PostOne(const RecvWorkRequest& request) {
   wanted.num_sge = *parts;
   ibv_recv_wr* bad = nullptr;
   if (const int error = ibv_post_srq_recv(queue_.get(), &wanted, &bad); error != 0) {
-    return Status::Error(error, "post a shared receive");
+    return Status::Errno(error, "post a shared receive");
   }
   free_.pop_back();
   return Status::Ok();

@@ -82,6 +82,8 @@ Result<VolumeStatus> GetStatus(const tlib::ServerAddress& address) {
                       .metadata_memory_bytes = s.metadata_memory_bytes,
                       .metadata_used_bytes = s.metadata_used_bytes,
                       .metadata_table_bytes = s.metadata_table_bytes,
+                      .changing = s.changing,
+                      .change_failure = s.change_failure,
                       .space = {},
                       .capacity_target_bytes = 0,
                       .capacity_to_move_bytes = 0,

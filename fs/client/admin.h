@@ -65,6 +65,8 @@ struct VolumeStatus {
   uint64_t metadata_memory_bytes = 0;  // of the metadata store, the limit
   uint64_t metadata_used_bytes = 0;
   uint64_t metadata_table_bytes = 0;  // the store's files
+  std::string changing;               // the setting that is being changed; empty: none
+  std::string change_failure;         // why the last change of a setting failed; empty: it did not
   FileSystemStatus space;
   uint64_t capacity_target_bytes = 0;   // what the capacity is being changed to; equal to it when it is not
   uint64_t capacity_to_move_bytes = 0;  // what has to be moved before it is smaller
@@ -80,7 +82,8 @@ Result<std::vector<MetricValue>> GetMetrics(const ServerAddress& address);
 Result<std::vector<QuotaStatus>> ListQuotas(const ServerAddress& address);
 // key: capacity (bytes), dram-ratio (0.01 to 1), metadata-memory (bytes), promoter (heat, recent, static), pattern
 // (value "random": a new one).
-// A smaller capacity is only begun: GetStatus says when it is reached, or why not.
+// A smaller capacity is only begun: GetStatus says when it is reached, or why not. ETIMEDOUT: a change may go on at the
+// server; VolumeStatus::changing says whether it does.
 // EINVAL says what is allowed. Persisted in the volume's termfs.toml by the server where it is a setting.
 Status ChangeSetting(const ServerAddress& address, const std::string& key, const std::string& value);
 

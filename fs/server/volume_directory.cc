@@ -26,8 +26,6 @@ constexpr size_t kMaxSmallFile = 64 << 10;
 // metadata store's.
 constexpr uint64_t kServerBytes = uint64_t{32} << 20;
 
-uint64_t BytesBesideTier(const VolumeSettings& settings) { return kServerBytes + settings.metadata_memory_bytes; }
-
 // What a region of `pages` may grow to before the server is started anew: address space in the server and in every
 // client.
 uint64_t RoomFor(uint64_t pages) {
@@ -253,18 +251,22 @@ Status CheckCapacity(const VolumePaths& paths, const VolumeSettings& settings, c
                                    ReadableSize(superblock.capacity_pages << kPageBits) + "); 'termfs set' changes it");
 }
 
+uint64_t BytesBesideTier(uint64_t metadata_memory, uint64_t metadata_used) {
+  return kServerBytes + metadata_memory - std::min(metadata_memory, metadata_used);
+}
+
 tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
                                         const std::string& volume) {
   if (settings.memory_directory == "none") {
     // The record of the server before, which may have had one.
-    return {.record = paths.tier, .volume = volume, .spare_bytes = BytesBesideTier(settings)};
+    return {.record = paths.tier, .volume = volume, .spare_bytes = BytesBesideTier(settings.metadata_memory_bytes, 0)};
   }
   const bool own = settings.memory_directory.empty();
   return {.directory = (own ? "/run/termfs" : settings.memory_directory) + "/" + volume,
           .own_tmpfs = own,
           .record = paths.tier,
           .volume = volume,
-          .spare_bytes = BytesBesideTier(settings)};
+          .spare_bytes = BytesBesideTier(settings.metadata_memory_bytes, 0)};
 }
 
 Result<tlib::server::RegionOptions> RegionOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,

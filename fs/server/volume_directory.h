@@ -84,6 +84,9 @@ std::string ToString(const metadata::Uuid& uuid);
 // The capacity is the superblock's; termfs.toml says it for people. EINVAL: it says another one, and not by a change of
 // the capacity that was cut short, which has left it on the region's label.
 Status CheckCapacity(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Superblock& superblock);
+// Bytes of memory that a server takes beside its DRAM tier, from a moment on when the metadata store, which may have
+// `metadata_memory`, has taken `metadata_used`.
+uint64_t BytesBesideTier(uint64_t metadata_memory, uint64_t metadata_used);
 // The tier is where the settings say; `volume`: the uuid.
 tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
                                         const std::string& volume);

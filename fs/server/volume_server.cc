@@ -6,6 +6,7 @@
 
 #include <charconv>
 
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/size.h"
@@ -84,6 +85,7 @@ class ServedVolume final : public VolumeServer, private Administrator {
   Status ChangePattern(const std::string& value);
   Status ChangeCapacity(const std::string& value) REQUIRES(change_mutex_);
   Status ChangeMetadataMemory(const std::string& value) REQUIRES(change_mutex_);
+  Status CheckMetadataMemory(uint64_t before, uint64_t wanted);
   VolumeSettings settings() EXCLUDES(settings_mutex_) {
     MutexLock lock(settings_mutex_);
     return settings_;
@@ -97,6 +99,8 @@ class ServedVolume final : public VolumeServer, private Administrator {
   Mutex change_mutex_;    // one change at a time, which may take a minute: requests do not wait for it
   Mutex settings_mutex_;  // for an instant
   VolumeSettings settings_ GUARDED_BY(settings_mutex_);
+  std::string changing_ GUARDED_BY(settings_mutex_);        // the setting that is being changed; empty: none
+  std::string change_failure_ GUARDED_BY(settings_mutex_);  // why the last change failed; empty: it did not
   const steady_clock::time_point begun_;
   std::string transport_;
   bool stopped_ = false;
@@ -144,6 +148,10 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   const std::string uuid = ToString(names_->superblock().uuid);
   ASSIGN_OR_RETURN(auto region, RegionOptionsOf(paths, settings, uuid));
   region.tier = TierOptionsOf(paths, settings, uuid);
+  region.tier.spare_now = [this] {
+    const std::vector<MetricValue> store = store_->Metrics();
+    return BytesBesideTier(ValueOf(store, "metadata_memory_bytes"), ValueOf(store, "metadata_memory_used_bytes"));
+  };
   WarnOfOpenDoors(paths, region.device);
   if (region.tier.directory.empty()) {
     LOG_WARNING("memory-directory is 'none': what is not synced is lost when this server is killed");
@@ -287,7 +295,7 @@ Result<Bytes> ServedVolume::HandleAdmin(uint16_t opcode, std::span<const std::by
 std::string ServedVolume::DescribeHealth(const std::vector<MetricValue>& metrics) {
   std::string text;
   if (const Status store = store_->Health(); !store.ok()) {
-    text = std::string(store.message());
+    text = store.ToString();
   }
   if (const uint64_t errors = ValueOf(metrics, "ssd_errors_total"); errors > 0) {
     text +=
@@ -304,7 +312,13 @@ Bytes ServedVolume::DescribeStatus() {
   status.uuid = ToString(superblock.uuid);
   status.version = kVersion;
   status.format = superblock.format_version;
-  const VolumeSettings settings = this->settings();
+  VolumeSettings settings;
+  {
+    MutexLock lock(settings_mutex_);  // for all three: what has changed shows when the change has ended
+    settings = settings_;
+    status.changing = changing_;
+    status.change_failure = change_failure_;
+  }
   status.kind = settings.kind;
   status.dram_ratio = settings.dram_ratio;
   status.transport = transport_;
@@ -375,7 +389,16 @@ Status ServedVolume::Change(const std::string& key, const std::string& value) {
   if (!change_mutex_.TryLock()) {
     return Status::Error(EBUSY, "another setting is being changed; set this one when that has ended");
   }
+  {
+    MutexLock lock(settings_mutex_);
+    changing_ = key;
+  }
   Status changed = ChangeAlone(key, value);
+  {
+    MutexLock lock(settings_mutex_);
+    changing_.clear();
+    change_failure_ = changed.ok() ? "" : changed.ToString();
+  }
   change_mutex_.Unlock();
   return changed;
 }
@@ -444,8 +467,28 @@ Status ServedVolume::ChangeMetadataMemory(const std::string& value) {
     return Status::Error(EINVAL, "metadata-memory must be a number of bytes");
   }
   RETURN_IF_ERROR(CheckSettings(changed));
+  RETURN_IF_ERROR(CheckMetadataMemory(settings().metadata_memory_bytes, changed.metadata_memory_bytes));
   return Keep([&changed](VolumeSettings& settings) { settings.metadata_memory_bytes = changed.metadata_memory_bytes; },
               [&] { return store_->SetMemory(changed.metadata_memory_bytes); });
+}
+
+// Before it is granted: the kernel rather kills the server than refuses it a page, and the next start would be refused.
+Status ServedVolume::CheckMetadataMemory(uint64_t before, uint64_t wanted) {
+  if (wanted <= before) {
+    return Status::Ok();
+  }
+  const uint64_t used = ValueOf(store_->Metrics(), "metadata_memory_used_bytes");
+  const uint64_t needed = BytesBesideTier(wanted, used);
+  const MemoryBound bound = TightestMemory(MemoryBounds());
+  if (needed <= bound.available) {
+    return Status::Ok();
+  }
+  const uint64_t excess = needed - bound.available;
+  return Status::Error(ENOMEM,
+                       fmt::format("the server would need {} MiB more memory, of which {} has {} MiB; the largest "
+                                   "metadata-memory that fits is {} MiB",
+                                   needed >> 20, bound.of, bound.available >> 20,
+                                   std::max(before, wanted - std::min(wanted, excess)) >> 20));
 }
 
 Status ServedVolume::ChangePromoter(const std::string& value) {

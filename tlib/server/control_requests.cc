@@ -17,6 +17,7 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kReplyTimeout{10};  // for large replies, on threads that may block
 constexpr size_t kMaxProgramName = 128;
+constexpr size_t kMaxAdminAnswer = kMaxControlMessage - 4096;  // bytes; the rest is for what is around it
 
 wire::ErrorT ToWire(const Status& error) {
   wire::ErrorT wire;
@@ -241,6 +242,9 @@ void ControlServer::HandleAdmin(const PeerPtr& peer, wire::AdminT request) {
   pool_->Submit([this, peer, request = std::move(request)] {
     const auto* body = reinterpret_cast<const std::byte*>(request.body.data());
     auto result = service_.HandleAdmin(request.opcode, {body, request.body.size()});
+    if (result.ok() && result->size() > kMaxAdminAnswer) {
+      result = Status::Error(EMSGSIZE, "too many entries for one answer, which holds 1 MiB");
+    }
     wire::ControlMessageT message;
     if (result.ok()) {
       wire::AdminReplyT reply;

@@ -150,6 +150,8 @@ struct TierOptions {
   bool sparse_frames = false;  // as ProtectionDomain::SparseFrames says
   bool by_ratio = true;        // DRAM ratio, not the region's kind, says how much memory it takes
   uint64_t spare_bytes = 0;    // of the host's memory that must be left beside it, for the rest of the server
+  // As much while it is served, where the rest has taken some of it already; from any thread. Null: spare_bytes.
+  std::function<uint64_t()> spare_now{};
 };
 
 struct RegionOptions {

@@ -161,7 +161,7 @@ class CoroutineTask final : public Task {
     stack_.emplace();
     if (!stack_->valid()) {
       stack_.reset();
-      return Status::Error(ENOMEM, "map a coroutine's stack");
+      return Status::Errno(ENOMEM, "map a coroutine's stack");
     }
     here_.SetStack(*stack_);
     coroutine_.emplace(BorrowedStack{&*stack_}, [this](Coroutine::pull_type& out) { Body(out); });

@@ -81,9 +81,11 @@ Status CheckTierFits(const TierDemand& demand, const MemoryBound& bound) {
   }
   const uint64_t room = bound.available - std::min(bound.available, demand.spare) + demand.has;
   const std::string spare = demand.spare == 0 ? "" : " and " + ReadableSize(demand.spare) + " beside it";
+  const bool fits_alone = demand.beside && more <= bound.available;
   return Status::Error(
-      ENOMEM, fmt::format("the DRAM tier needs {} MiB more memory{}, of which {} has {} MiB; {}", more / kMebibyte + 1,
-                          spare, bound.of, bound.available / kMebibyte, WhatFits(demand, room)));
+      ENOMEM, fmt::format("the DRAM tier needs {} MiB more memory{}, of which {} has {} MiB; {}{}",
+                          more / kMebibyte + 1, spare, bound.of, bound.available / kMebibyte, WhatFits(demand, room),
+                          fits_alone ? "; or lower metadata-memory, most of what is beside it" : ""));
 }
 
 }  // namespace termfs::tlib::server

@@ -32,7 +32,8 @@ struct TierDemand {
 // All that it takes; what it has, and what must be left, is not looked at.
 uint64_t BytesOf(const TierDemand& demand);
 
-// ENOMEM: it does not fit into what is available. The text ends with what would, the largest ratio or capacity.
+// ENOMEM: it does not fit into what is available. The text ends with what would, the largest ratio or capacity; and
+// names metadata-memory where only what must be left does not fit.
 Status CheckTierFits(const TierDemand& demand, const MemoryBound& bound);
 
 }  // namespace termfs::tlib::server

@@ -393,7 +393,7 @@ Status TierStore::CheckRoom(uint64_t pages, uint32_t frames, uint32_t frames_now
   demand.pages = std::max(pages, pages_);
   demand.frames = std::max(frames, frames_now);
   demand.has = BytesOf(now);
-  demand.spare = options_.spare_bytes;
+  demand.spare = options_.spare_now ? options_.spare_now() : options_.spare_bytes;
   Status fits = CheckTierFits(demand, TightestMemory(MemoryBounds()));
   if (!place_.has_value()) {
     return fits;

@@ -105,6 +105,19 @@ TEST_F(HostMemory, MountOfAGroup_IsThatGroup) {
   }
 }
 
+// What is left of its path without the mount's does not begin with a slash, and has none to cut it at.
+TEST_F(HostMemory, GroupBesideTheMounts_IsTheMount) {
+  Put("/proc/self/mountinfo", "26 20 0:23 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
+  PutFirst("/sys/fs/cgroup/memory", 100 * kMebibyte, 60 * kMebibyte, 0);
+  for (const char* const group : {"/docker/abcd", "/docker/abcd/sub", "/docker/ab", "docker", ""}) {
+    Put("/proc/self/cgroup", std::string("2:memory:") + group + "\n");
+    const auto bounds = Bounds();
+    ASSERT_EQ(bounds.size(), 2U) << group;
+    EXPECT_EQ(bounds[1].of, "the memory cgroup /") << group;
+    EXPECT_EQ(bounds[1].available, 40 * kMebibyte) << group;
+  }
+}
+
 TEST_F(HostMemory, Nonsense_IsNoBound) {
   Put("/proc/self/cgroup", "memory\n2:memory\n:::\n2:memory:/a\n");
   Put("/proc/self/mountinfo", "nothing\n - \n26 20 - cgroup\n1 2 3 / /m rw - cgroup cgroup rw,memory\n");

@@ -107,6 +107,44 @@ TEST_F(QuotaTest, List_FindsNamesInALargeDirectory) {
   EXPECT_EQ(listed, paths);
 }
 
+class DamagedQuotaTest : public QuotaTest {
+ protected:
+  void TearDown() override {}  // what these tests leave is not sound
+
+  static std::string NameKey(InodeNumber dir, std::string_view name) {
+    return DentryKey(dir, NameHash(SmallVolume().uuid, SmallVolume().name_hash_bits)(name), name);
+  }
+};
+
+TEST_F(DamagedQuotaTest, List_RemarksOnWhatHasNoPath) {
+  const InodeNumber upper = MakeDir(kRootInode, "upper");
+  const InodeNumber lower = MakeDir(upper, "lower");
+  const InodeNumber lost = MakeDir(kRootInode, "lost");
+  const InodeNumber whole = MakeDir(MakeDir(kRootInode, "a"), "whole");
+  for (const InodeNumber dir : {lower, lost, whole}) {
+    ASSERT_EQ(Set(dir, 10 * kPageSize, 0), 0);
+  }
+  Result<InodeRecord> above = ReadInode(*store().Snapshot(), upper);
+  ASSERT_TRUE(above.ok());
+  above->parent = lower;  // a circle
+  ASSERT_TRUE(
+      Retry(store(), [&](Transaction& transaction) -> Status {
+        RETURN_IF_ERROR(transaction.Put(InodeKey(upper), EncodeInode(*above)));
+        RETURN_IF_ERROR(transaction.Put(NameKey(lower, "upper"), EncodeDentry({upper, FileType::kDirectory, 0})));
+        return transaction.Delete(NameKey(kRootInode, "lost"));
+      }).ok());
+  const auto list = ns().ListQuotas();
+  ASSERT_TRUE(list.ok()) << list.status().ToString();
+  ASSERT_EQ(list->size(), 3u);
+  for (const QuotaTree& tree : *list) {
+    if (tree.quota.project == whole) {
+      EXPECT_EQ(tree.path, "/a/whole");
+    } else {
+      EXPECT_THAT(tree.path, testing::HasSubstr("(inode " + std::to_string(tree.quota.project) + ", whose path"));
+    }
+  }
+}
+
 TEST_F(QuotaTest, Whiteouts_AreInodesOfTheTree) {
   const InodeNumber dir = MakeDir(kRootInode, "d");
   ASSERT_EQ(Set(dir, 0, 3), 0);

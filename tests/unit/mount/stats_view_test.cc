@@ -176,4 +176,10 @@ TEST(ShortNumbers, FiveColumns) {
   EXPECT_EQ(ShortTime(60'000'000'000), "60s");
 }
 
+TEST_F(StatsView, Json_HasSessionsWhereTheyAreAskedFor) {
+  EXPECT_THAT(StatsJson(now), testing::Not(testing::HasSubstr("sessions")));
+  now.of_sessions = true;
+  EXPECT_THAT(StatsJson(now), testing::HasSubstr("\"sessions\":[]"));
+}
+
 }  // namespace termfs::mount

@@ -82,6 +82,9 @@ TEST(TierMemory, WhatMustBeLeft_IsNotTaken) {
   const Status refused = CheckTierFits(demand, kMachine);
   ASSERT_EQ(refused.code(), ENOMEM);
   EXPECT_NE(refused.message().find("and 2 GiB beside it"), std::string::npos) << refused.message();
+  EXPECT_NE(refused.message().find("or lower metadata-memory"), std::string::npos) << refused.message();
+  const Status alone = CheckTierFits(Demand(100, 0.5), kMachine);
+  EXPECT_EQ(alone.message().find("metadata-memory"), std::string::npos) << alone.message();
   demand.has = 40 * kGibibyte;  // nothing is taken
   EXPECT_TRUE(CheckTierFits(demand, kMachine).ok());
 }

@@ -169,6 +169,18 @@ TEST_F(TierStoreTest, Open_WhereTheMachineHasTooLittle_SaysWhatWouldFit) {
   EXPECT_EQ(Refused().code(), ENOMEM);
 }
 
+// What the rest of the server has taken since the start is not available any more, and is not asked for again.
+TEST_F(TierStoreTest, CheckRoom_LeavesWhatTheRestOfTheServerWantsNow) {
+  constexpr uint64_t kRoom = 64 * kPages;
+  uint64_t spare = 0;
+  options_.spare_now = [&spare] { return spare; };
+  auto store = TierStore::Open(options_, kPages, kRoom, kFrames);
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  EXPECT_TRUE((*store)->CheckRoom(2 * kPages, kFrames, kFrames).ok());
+  spare = UINT64_MAX / 2;
+  EXPECT_EQ((*store)->CheckRoom(2 * kPages, kFrames, kFrames).code(), ENOMEM);
+}
+
 // Its own memory is there; that nobody has another page does not matter.
 TEST_F(TierStoreTest, Resume_WhereTheMachineIsFull_NeedsNoMore) {
   Leave(42);
