@@ -6,8 +6,10 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -18,7 +20,7 @@
 namespace termfs {
 namespace {
 
-constexpr char kPattern[] = "%Y-%m-%dT%H:%M:%S.%e %L %t ";
+constexpr char kPattern[] = "%Y-%m-%dT%H:%M:%S.%e%z %L %t ";
 
 // Of lines of the log that is called `name`.
 std::string PatternOf(const std::string& name) {
@@ -93,7 +95,20 @@ Result<UniqueFd> OpenFile(const std::string& path, LogLink link) {
   return fd;
 }
 
-// A line is one write, so those of several processes do not mix. What a full disk does not take is lost.
+// What a log may still add to a disk with less than kShortRoom free, which others need more: some lines that say why.
+constexpr uint64_t kShortRoom = uint64_t{4} << 20;     // bytes, or a sixteenth of the disk
+constexpr uint64_t kShortBudget = uint64_t{64} << 10;  // bytes
+
+// The disk of the file, if it is one, has little room left.
+bool IsShort(int fd) {
+  struct stat file {};
+  struct statvfs use {};
+  return fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && fstatvfs(fd, &use) == 0 &&
+         use.f_bavail * use.f_frsize < std::min(kShortRoom, use.f_blocks * use.f_frsize / 16);
+}
+
+// A line is one write, so those of several processes do not mix. What a full disk does not take is lost; how many lines
+// that were is said when there is room again.
 class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   FileSink(std::string path, LogLink link) : path_(std::move(path)), link_(link) {}
@@ -109,13 +124,37 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    [[maybe_unused]] const ssize_t written = write(fd_.get(), line.data(), line.size());
+    if (!MayAdd(line.size())) {
+      ++lost_;
+      return;
+    }
+    if (lost_ > 0) {
+      spdlog::memory_buf_t note;
+      const std::string text = fmt::format("{} lines are missing here: the log's disk was full, or failed", lost_);
+      formatter_->format({message.time, {}, message.logger_name, spdlog::level::warn, text}, note);
+      if (!Put(note)) {
+        ++lost_;
+        return;
+      }
+      lost_ = 0;
+    }
+    lost_ += Put(line) ? 0 : 1;
+  }
+  bool MayAdd(size_t bytes) {
+    short_bytes_ = IsShort(fd_.get()) ? short_bytes_ + bytes : 0;
+    return short_bytes_ <= kShortBudget;
+  }
+  bool Put(const spdlog::memory_buf_t& line) {
+    return write(fd_.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
   }
   void flush_() override {}
 
   const std::string path_;
   const LogLink link_;
-  UniqueFd fd_;  // under mutex_
+  // Under mutex_.
+  UniqueFd fd_;
+  uint64_t lost_ = 0;         // lines since the last that was written
+  uint64_t short_bytes_ = 0;  // of lines since the disk has been short of room
 };
 
 // Null: the log is on standard error.

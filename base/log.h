@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The log: one line per event to standard error, or to a file, "time level thread message", with the log's name in
-// front of the message where it has one. Format strings are fmt's. base/log.cc is the only file that sees spdlog.
+// front of the message where it has one. The time is the machine's local one with its distance from UTC,
+// 2026-01-31T12:00:00.123+01:00. Format strings are fmt's. base/log.cc is the only file that sees spdlog.
 //
 //   LOG_INFO("session {} connected over {}", id, transport);
 //

@@ -22,8 +22,21 @@ uint64_t Histogram::count() const {
   return sum;
 }
 
-uint64_t Histogram::Percentile(double fraction) const {
-  const uint64_t total = count();
+Buckets Histogram::buckets() const {
+  Buckets found;
+  for (uint32_t i = 0; i < kBuckets; i++) {
+    if (const uint64_t count = buckets_[i].load(std::memory_order_relaxed); count > 0) {
+      found.emplace_hint(found.end(), i, count);
+    }
+  }
+  return found;
+}
+
+uint64_t PercentileOf(const Buckets& buckets, double fraction) {
+  uint64_t total = 0;
+  for (const auto& [bucket, count] : buckets) {
+    total += count;
+  }
   if (total == 0) {
     return 0;
   }
@@ -31,13 +44,13 @@ uint64_t Histogram::Percentile(double fraction) const {
   const double rank = fraction * static_cast<double>(total);
   const auto wanted = static_cast<uint64_t>(std::ceil(rank - rank * 1e-12));
   uint64_t seen = 0;
-  for (int i = 0; i < kBuckets; i++) {
-    seen += buckets_[i].load(std::memory_order_relaxed);
-    if (seen >= wanted && seen > 0) {
-      return UpperBound(i);
+  for (const auto& [bucket, count] : buckets) {
+    seen += count;
+    if (seen >= wanted) {
+      return Histogram::UpperBound(static_cast<int>(bucket));
     }
   }
-  return UpperBound(kBuckets - 1);
+  return Histogram::UpperBound(static_cast<int>(buckets.rbegin()->first));
 }
 
 Counter& MetricsRegistry::counter(std::string_view name) {
@@ -67,10 +80,12 @@ std::vector<MetricValue> MetricsRegistry::Snapshot() const {
     values.push_back({named.name, named.metric.value()});
   }
   for (const auto& named : histograms_) {
-    values.push_back({named.name + "_count", named.metric.count()});
-    values.push_back({named.name + "_p50_ns", named.metric.Percentile(0.50)});
-    values.push_back({named.name + "_p99_ns", named.metric.Percentile(0.99)});
-    values.push_back({named.name + "_p999_ns", named.metric.Percentile(0.999)});
+    Buckets buckets = named.metric.buckets();
+    values.push_back({named.name + "_p50_ns", PercentileOf(buckets, 0.50)});
+    values.push_back({named.name + "_p99_ns", PercentileOf(buckets, 0.99)});
+    values.push_back({named.name + "_p999_ns", PercentileOf(buckets, 0.999)});
+    const uint64_t count = named.metric.count();
+    values.push_back({named.name + "_count", count, std::move(buckets)});
   }
   return values;
 }

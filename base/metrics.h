@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,12 @@ class Counter {
   alignas(64) std::atomic<uint64_t> value_{0};
 };
 
+// How many values a histogram has in each bucket that is not empty, by the bucket's number.
+using Buckets = std::map<uint32_t, uint64_t>;
+
+// A value that `fraction` (0 to 1) of the values do not exceed; 0 when there are none.
+uint64_t PercentileOf(const Buckets& buckets, double fraction);
+
 // Log-linear buckets: 16 per power of two, so a percentile is exact to about 6%.
 class Histogram {
  public:
@@ -37,8 +44,8 @@ class Histogram {
 
   void Record(uint64_t nanoseconds) { buckets_[BucketOf(nanoseconds)].fetch_add(1, std::memory_order_relaxed); }
   uint64_t count() const;
-  // A value that `fraction` (0 to 1) of what was recorded does not exceed; 0 when nothing was recorded.
-  uint64_t Percentile(double fraction) const;
+  Buckets buckets() const;
+  uint64_t Percentile(double fraction) const { return PercentileOf(buckets(), fraction); }
 
   static int BucketOf(uint64_t value) {
     if (value < (uint64_t{1} << kSubBits)) {
@@ -57,6 +64,7 @@ class Histogram {
 struct MetricValue {
   std::string name;  // lower case with underscores; counters end in _total, gauges in their unit
   uint64_t value;
+  Buckets buckets{};  // of the histogram, where this is its NAME_count
 };
 
 class MetricsRegistry {
@@ -69,7 +77,7 @@ class MetricsRegistry {
   Counter& counter(std::string_view name) EXCLUDES(mutex_);
   Histogram& histogram(std::string_view name) EXCLUDES(mutex_);
 
-  // Every counter, and of every histogram NAME: NAME_count, NAME_p50_ns, NAME_p99_ns, NAME_p999_ns.
+  // Every counter, and of every histogram NAME: NAME_p50_ns, NAME_p99_ns, NAME_p999_ns, NAME_count with the buckets.
   std::vector<MetricValue> Snapshot() const EXCLUDES(mutex_);
 
  private:

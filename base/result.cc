@@ -13,10 +13,16 @@ void CheckFailed(const char* condition, const char* file, int line) {
   std::abort();
 }
 
-Status Status::Error(int code, std::string what, SourceLocation where) {
+Status Status::Error(int code, std::string why, SourceLocation where) {
   TERMFS_CHECK(code > 0);
   Status status;
-  status.rep_ = std::make_unique<Rep>(Rep{code, std::move(what), where});
+  status.rep_ = std::make_unique<Rep>(Rep{.code = code, .what = std::move(why), .where = where});
+  return status;
+}
+
+Status Status::Errno(int code, std::string what, SourceLocation where) {
+  Status status = Error(code, std::move(what), where);
+  status.rep_->says_why = false;
   return status;
 }
 
@@ -24,10 +30,14 @@ std::string Status::ToString() const {
   if (ok()) {
     return "ok";
   }
+  const std::string& what = rep_->what;
   const std::string reason = ": " + std::generic_category().message(rep_->code);
+  const size_t advice = what.rfind("; ");
+  const size_t detail = what.rfind(": ");
+  const bool advises = advice != std::string::npos && (detail == std::string::npos || detail < advice);
   // As what another error is the reason of.
-  const bool said = rep_->what.ends_with(reason) || rep_->what.ends_with(reason + ")");
-  return said ? rep_->what : rep_->what + reason;
+  const bool said = what.ends_with(reason) || what.ends_with(reason + ")");
+  return rep_->says_why || advises || said ? what : what + reason;
 }
 
 std::string Status::ToDebugString() const {
@@ -45,7 +55,7 @@ Status Status::WithContext(std::string_view context) && {
 }
 
 Status ErrnoStatus(std::string what, SourceLocation where) {
-  return Status::Error(errno != 0 ? errno : EIO, std::move(what), where);
+  return Status::Errno(errno != 0 ? errno : EIO, std::move(what), where);
 }
 
 }  // namespace termfs

@@ -43,14 +43,19 @@ class [[nodiscard]] Status {
 
   static Status Ok() { return {}; }
 
-  // `code` is a positive errno; `what` says what was attempted and, where it helps, what to do.
-  static Status Error(int code, std::string what, SourceLocation where = SourceLocation::Current());
+  // `code` is a positive errno, for programs. `why` is all that people are told: what is wrong and, where it helps,
+  // what to do.
+  static Status Error(int code, std::string why, SourceLocation where = SourceLocation::Current());
+  // `what` was attempted, and failed with `code`, whose text says why.
+  static Status Errno(int code, std::string what, SourceLocation where = SourceLocation::Current());
 
   bool ok() const { return rep_ == nullptr; }
   // 0 when ok, else a positive errno.
   int code() const { return rep_ ? rep_->code : 0; }
+  // Without what the errno says; for the whole ToString().
   std::string_view message() const { return rep_ ? std::string_view(rep_->what) : std::string_view(); }
-  // "what: strerror" for people, or what alone where it ends so, or does before a ")"; "ok" when ok.
+  // For people: why, or "what: strerror", but what alone where it ends so, or does before a ")", or in advice behind a
+  // semicolon; "ok" when ok.
   std::string ToString() const;
   // ToString() and file:line of the origin, for logs.
   std::string ToDebugString() const;
@@ -63,11 +68,12 @@ class [[nodiscard]] Status {
     int code;
     std::string what;
     SourceLocation where;
+    bool says_why = true;
   };
   std::unique_ptr<Rep> rep_;
 };
 
-// Status from the current errno.
+// Status::Errno of the current errno.
 Status ErrnoStatus(std::string what, SourceLocation where = SourceLocation::Current());
 
 template <typename T>

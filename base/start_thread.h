@@ -21,7 +21,7 @@ Result<std::thread> StartThread(Function&& function) {
   try {
     return std::thread(std::forward<Function>(function));
   } catch (const std::system_error& error) {
-    return Status::Error(error.code().value(),
+    return Status::Errno(error.code().value(),
                          "no thread can be started: raise the limits of memory and processes, or use fewer threads");
   }
 }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What benchmarks/growth measured, as one page, with what it comes from."""
 
+from names_growth import KINDS, median
+
 PAGE = 4096
 MIB = 2**20
 
@@ -114,6 +116,34 @@ over those of the region; a change of the capacity, over what is added or cut of
 """
 
 
+FILES = """## Names
+
+What an operation on names costs a server whose volume has more and more files: empty ones, 1,000 in a directory. They
+are made as records of the metadata layer, a directory's by one transaction, while the volume is not served; all that is
+measured is measured on `termfs serve` with `--metadata-memory {memory}`, asked through the client library by 8 threads, so
+that the server always has a request, about files drawn at random from all of them; the volumes in turns, {rounds} times, of
+which the median counts. A list is of 1,000 names with attributes. Cold look-ups are the first of all after a start, in
+each of which the server's reads are counted; then all directories are listed, which fills the store's memory. `x` is the
+figure of most files beside that of fewest.
+
+{machine}; {date}{quick}.{busy}
+"""
+
+FILE_ROWS = [
+    *[(f"{kind}, server's processor time, us", lambda v, kind=kind: median(v, kind, "server_us")) for kind in KINDS],
+    *[(f"{kind}, client's processor time, us", lambda v, kind=kind: median(v, kind, "client_us")) for kind in KINDS],
+    *[(f"{kind}, from request to reply, median, us", lambda v, kind=kind: median(v, kind, "p50_us")) for kind in KINDS],
+    *[(f"{kind}, read by the server, B", lambda v, kind=kind: median(v, kind, "read_bytes")) for kind in KINDS],
+    ("cold look-up, read by the server, mean, B", lambda v: v["rounds"][0]["cold look-up"]["read_bytes"]),
+    ("cold look-up, the most that one read, B", lambda v: v["rounds"][0]["cold look-up"]["most_read_bytes"]),
+    ("server's own memory, MiB", lambda v: v["anonymous_bytes"] / MIB),
+    ("of the metadata store's memory used, MiB", lambda v: v["metadata_used_bytes"] / MIB),
+    ("the store's files, MiB", lambda v: v["metadata_table_bytes"] / MIB),
+    ("start after SIGKILL, wall, s", lambda v: v["killed"]["seconds"]),
+    ("start after SIGKILL, processor, s", lambda v: v["killed"]["processor_seconds"]),
+]
+
+
 def per_page(size, count):
     return count / (size["region_bytes"] / PAGE)
 
@@ -144,19 +174,45 @@ def starts_of(settings):
     return (STARTS if warm_up else ALL_STARTS).format(starts=settings["starts"], warm_up=warm_up)
 
 
+def machine_of(measured):
+    machine = measured["machine"]
+    return (f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory_gib']} GiB, Linux {machine['kernel']}, load average "
+            f"{machine['load_before']} before")
+
+
+def circumstances(measured):
+    return {"machine": machine_of(measured), "date": measured["date"],
+            "quick": ", a quick run" if measured["quick"] else "",
+            "busy": BUSY if measured["machine"]["load_before"] > MOST_LOAD else ""}
+
+
+def files_part(measured):
+    result = measured["result"]
+    volumes = result["volumes"]
+    rows = [[""] + [f"{volume['files']:,} files" for volume in volumes] + ["x"]]
+    rows.append(["---"] * len(rows[0]))
+    for name, value in FILE_ROWS:
+        values = [value(volume) for volume in volumes]
+        times = f"{values[-1] / values[0]:.2f}" if values[0] > 0 else "-"
+        rows.append([name] + [number(v) for v in values] + [times])
+    head = FILES.format(memory=result["memory"], rounds=len(volumes[0]["rounds"]), **circumstances(measured))
+    return [head.strip(), "\n".join("| " + " | ".join(row) + " |" for row in rows)]
+
+
 def render(stored):
-    settings, machine = stored["result"]["settings"], stored["machine"]
+    parts = regions_part(stored) if "result" in stored else ["# The cost of growth"]
+    return "\n\n".join(parts + (files_part(stored["files"]) if "files" in stored else [])) + "\n"
+
+
+def regions_part(stored):
+    settings = stored["result"]["settings"]
     head = HEAD.format(dram=settings["dram_bytes"] >> 20, active=settings["active_bytes"] >> 20,
-                       period=settings["period_ms"], starts=starts_of(settings), date=stored["date"],
-                       quick=", a quick run" if stored["quick"] else "",
-                       machine=f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory_gib']} GiB, "
-                               f"Linux {machine['kernel']}, load average {machine['load_before']} before",
-                       busy=BUSY if machine["load_before"] > MOST_LOAD else "")
+                       period=settings["period_ms"], starts=starts_of(settings), **circumstances(stored))
     sizes = stored["result"]["sizes"]
     apart = [8 * size["region_bytes"] // settings["active_bytes"] for size in (sizes[0], sizes[-1])]
     below = BELOW.format(active=settings["active_bytes"] >> 20, near=apart[0], far=apart[1],
                               times=f"{apart[1] / apart[0]:g}")
-    return "\n\n".join([head.strip(), table(sizes), below.strip()]) + "\n"
+    return [head.strip(), table(sizes), below.strip()]
 
 
 def write(path, words):

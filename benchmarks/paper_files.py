@@ -16,7 +16,7 @@ DRAM_RATIO = 0.5
 SPARE = 64 << 20  # of a volume beside its files
 # Of a server beside what it holds of its region; that of odp pages in on the way to its frames.
 BLOCKING_WORKERS = "8"  # theirs wait for the SSD, as in term_bench
-OWN_BYTES = {"rpc": 64 << 20, "odp": 128 << 20}
+OWN_BYTES = {"rpc": 64 << 20, "odp": 160 << 20}
 
 
 def serve(stack, build, scratch, kind, files_bytes, group):

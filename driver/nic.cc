@@ -80,6 +80,13 @@ RegionKeys TermRegion::keys(bool) const {
 void TermRegion::Revoke(FrameIndex, uint32_t) {}
 void TermRegion::Restore(FrameIndex, uint32_t) {}
 
+Status CompletionQueue::Resize(uint32_t) { return Status::Error(ENOTSUP, "change the size of a completion queue"); }
+
+Result<std::unique_ptr<SharedReceiveQueue>> ProtectionDomain::CreateSharedReceiveQueue(
+    const SharedReceiveQueueOptions&) {
+  return Status::Error(ENOTSUP, "create a shared receive queue");
+}
+
 std::string Nic::RegionTransport(RegionKind, bool network) const { return transport(network); }
 
 Result<UniqueFd> TermRegion::FramesFd() const { return Status::Error(ENOTSUP, "map the frames once more"); }

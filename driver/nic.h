@@ -150,6 +150,8 @@ struct MemoryOptions {
   // False: nobody will ever be able to map it writable through what a peer gets, not even root; registering it for
   // remote WRITE or atomics then fails with EPERM.
   bool peers_may_write = true;
+  // The bytes are zeros that take memory when they are touched, where the RNIC does not need them all at once.
+  bool on_demand = false;
 };
 
 class MemoryRegion {
@@ -213,8 +215,8 @@ struct TermRegionOptions {
   Pattern pattern;
   // How peers over the network READ it, on an RNIC that can do it either way (the software RNIC, for tests).
   ReadWay network_way = ReadWay::kTranslated;
-  // Where frames and page table shall outlive the process: a directory on a tmpfs, this region's alone, that nobody but
-  // its owner may enter. Empty: they end with the process.
+  // Where frames and page table shall outlive the process, from Keep on: a directory on a tmpfs, this region's alone,
+  // that nobody but its owner may enter. Empty: they end with the process.
   std::string directory;
   // What an earlier process left in `directory` is taken over: frames keep their bytes, entries their generations, so
   // that peers of that process, which may still map them, go on reading whole pages. REQUIRES: that process has ended;
@@ -294,6 +296,10 @@ class TermRegion {
   virtual Status Resize(uint64_t pages) = 0;
   virtual Status MakeRoom(uint64_t pages) = 0;
 
+  // From now on frames and page table outlive the process; a resumed region's do so anyhow. The frames come last: where
+  // their file is, everything is. Once. Does nothing without TermRegionOptions::directory.
+  virtual Status Keep() { return Status::Ok(); }
+
   // The memory that it is made of, for a Nic that makes it reachable through another RNIC as well; frames_fd: for
   // another, read-only mapping of the frames. ENOTSUP: none such.
   virtual TermRegionMemory memory() { return {}; }
@@ -334,16 +340,47 @@ class CompletionQueue {
   // Call after waking up from fd(), before polling.
   virtual void Disarm() = 0;
   virtual int fd() const = 0;
+  // Holds `capacity` completions from now on, those that wait included: ibv_resize_cq. EINVAL: more than the RNIC has,
+  // or fewer than the queue pairs bound to it may fill; the queue is as before then.
+  virtual Status Resize(uint32_t capacity);
   // For who sends many messages between two Polls and always polls or arms soon again: a peer on the same host that
   // sleeps is woken by the next of those, once, and no more by each message. Where a device wakes, nothing changes.
   virtual void GatherWakeUps() {}
 };
 
+struct SharedReceiveQueueOptions {
+  uint32_t max_recv = 256;      // receives posted
+  uint32_t max_message = 4096;  // bytes that each of them holds; all are of this length
+  bool network = false;         // for queue pairs that leave the host; else for those that do not
+};
+
+// Receives that many queue pairs take from, whichever comes first: ibv_srq. So the memory of receives
+// goes by the messages that arrive at a time, and no more by the number of connections. While it is empty a message
+// waits as it does for a receive of its queue pair's own.
+//
+// Thread-safety: one thread, that of the completion queues of its queue pairs.
+// Ownership:     it outlives the queue pairs that it was given to.
+class SharedReceiveQueue {
+ public:
+  virtual ~SharedReceiveQueue() = default;
+  // ENOMEM: more than max_recv would be posted. EINVAL: one of another length than max_message.
+  virtual Status PostRecv(std::span<const RecvWorkRequest> requests) = 0;
+};
+
+// The id of the completion by which a queue pair with a shared receive queue says that it is in the error state, where
+// the RNIC finds out by itself that the peer is gone: opcode kRecv, status kWrFlushErr. It is of no receive: those stay
+// posted. What verbs has for that is an asynchronous event, IBV_EVENT_QP_LAST_WQE_REACHED.
+inline constexpr uint64_t kNoReceive = UINT64_MAX;
+
 struct QueuePairOptions {
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* recv_cq = nullptr;
+  // Takes its receives from there, and posts none; null: it has its own. Each receive that a message took completes,
+  // with an error at times, also after its queue pair was destroyed. In the receive completion queue there must be room
+  // for max_recv of the shared queue, once, and for one completion of each of its queue pairs.
+  SharedReceiveQueue* shared_receives = nullptr;
   uint32_t max_send = 64;                       // work requests in flight
-  uint32_t max_recv = 64;                       // receives posted
+  uint32_t max_recv = 64;                       // receives posted; of a shared queue: messages of the peer that wait
   uint32_t max_message = 4096;                  // bytes in a SEND
   std::chrono::milliseconds rnr_timeout{1000};  // how long a SEND waits for a receive before kRnrRetryExcErr
   // The peer's regions may be files on a tmpfs, which it could shrink while they are mapped here. Nothing for a server.
@@ -396,6 +433,8 @@ class ProtectionDomain {
   // present.
   virtual bool SparseFrames(RegionKind /*kind*/) const { return false; }
   virtual Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) = 0;
+  virtual Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      const SharedReceiveQueueOptions& options);
 };
 
 class Nic {
@@ -410,7 +449,8 @@ class Nic {
   virtual std::vector<MetricValue> Metrics() const { return {}; }
   virtual Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) = 0;
   virtual Result<std::unique_ptr<ProtectionDomain>> CreateProtectionDomain() = 0;
-  // `capacity`: completions it holds; the sum of max_send and max_recv of its queue pairs must not exceed it.
+  // `capacity`: completions it holds; the sum of max_send and max_recv of its queue pairs must not exceed it; see
+  // CompletionQueue::Resize and QueuePairOptions::shared_receives.
   virtual Result<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t capacity) = 0;
 };
 

@@ -22,13 +22,34 @@ uint64_t DiskRoom::Free() const {
   return free_.load(std::memory_order_relaxed);
 }
 
-Status DiskRoom::Check(uint64_t needed) const {
+uint64_t DiskRoom::Left() const {
   const uint64_t free = Free();
-  if (free >= needed) {
+  const uint64_t held = reserve_.held();
+  return free > std::numeric_limits<uint64_t>::max() - held ? free : free + held;
+}
+
+Status DiskRoom::Check(uint64_t needed) const {
+  if (Left() >= needed) {
     return Status::Ok();
   }
-  return Status::Error(ENOSPC, "the disk of " + path_ + " has " + std::to_string(free >> 20) + " MiB free, " +
-                                   std::to_string(needed >> 20) + " are kept for the metadata");
+  return Status::Error(ENOSPC, "the disk of " + path_ + " has " + std::to_string(Free() >> 20) + " MiB free and " +
+                                   std::to_string(reserve_.held() >> 20) + " MiB in reserve, " +
+                                   std::to_string(needed >> 20) + " MiB are kept for the metadata");
+}
+
+void DiskRoom::FillReserve() const {
+  if (reserve_.held() < reserve_.full() && CheckGrowth().ok()) {
+    reserve_.Fill();
+    next_look_.store(0, std::memory_order_relaxed);
+  }
+}
+
+void DiskRoom::MakeFree(uint64_t bytes) const {
+  next_look_.store(0, std::memory_order_relaxed);
+  if (const uint64_t free = Free(); free < bytes) {
+    reserve_.GiveUp(bytes - free);
+    next_look_.store(0, std::memory_order_relaxed);
+  }
 }
 
 }  // namespace termfs::metadata

@@ -13,8 +13,8 @@
 // Thread-safety: a KeyValueStore from any thread; a Reader or Transaction from one thread at a time.
 // Ownership:     Readers and Transactions must end before their store does.
 // Errors:        EAGAIN is a conflict: end the transaction and run it again (Retry does). EIO: the engine failed.
-// ENOSPC:
-//                its disk is full; reads go on, and so does everything when there is room again.
+//                ENOSPC: its disk is full; reads go on, removals as long as there is a reserve, and everything when
+//                there is room again.
 // Durability:    Commit survives a crash of the process; power loss only after SyncWal. Always atomic.
 #pragma once
 
@@ -27,6 +27,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/metrics.h"
 #include "base/result.h"
 
 namespace termfs::metadata {
@@ -56,6 +57,8 @@ class Transaction : public Reader {
   virtual Result<std::optional<std::string>> GetForUpdate(std::string_view key) = 0;
   // Says that the transaction adds records. ENOSPC: the store keeps the room that is left for those that do not.
   virtual Status Grows() { return Status::Ok(); }
+  // Says that the transaction removes more than it adds: it may use what the store keeps for that on a full disk.
+  virtual void Frees() {}
   virtual Status Put(std::string_view key, std::string_view value) = 0;
   virtual Status Delete(std::string_view key) = 0;
 
@@ -78,8 +81,20 @@ class KeyValueStore {
 
   // A good deal more can be added before transactions that do are refused for lack of room.
   virtual bool IsRoomy() { return true; }
+  // Frees up to `bytes` of the disk out of what the store keeps, for small files beside it.
+  virtual void MakeRoom(uint64_t /*bytes*/) {}
   // Why transactions that write would be refused now; ok: they would not.
   virtual Status Health() { return Status::Ok(); }
+
+  // Bytes of memory from now on, for what is cached and for what is not in the store's files yet. EOPNOTSUPP: it has no
+  // such limit.
+  virtual Status SetMemory(uint64_t) { return Status::Error(EOPNOTSUPP, "the metadata store has no such limit"); }
+  // metadata_memory_bytes, the limit, and metadata_memory_used_bytes, in which metadata_memtable_bytes are contained;
+  // metadata_table_bytes, the size of its files; metadata_cache_hits_total and metadata_cache_misses_total, of blocks;
+  // metadata_read_bytes_total, of its files, those by compaction included, which metadata_compaction_read_bytes_total
+  // and metadata_compaction_written_bytes_total count once they have ended; metadata_compactions, that have not.
+  // Nothing: it does not count.
+  virtual std::vector<MetricValue> Metrics() { return {}; }
 };
 
 // Calls `visit` for every pair with begin <= key < end, in order, until that fails.

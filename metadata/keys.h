@@ -66,6 +66,15 @@ inline Result<uint64_t> FilePageOfExtentKey(std::string_view key) {
   }
   return page;
 }
+// How many bytes a key has in common with all that a scan for its file, or for the hash of its name, finds: what
+// filters know of it besides the whole. 0: its kind is not scanned so.
+inline size_t ScanPrefix(std::string_view key) {
+  constexpr size_t kOfInode = 1 + sizeof(InodeNumber);
+  constexpr size_t kOfHash = kOfInode + sizeof(uint64_t);
+  const char type = key.empty() ? '\0' : key.front();
+  const size_t length = type == 'D' ? kOfHash : type == 'E' || type == 'X' ? kOfInode : 0;
+  return key.size() < length ? 0 : length;
+}
 // The end of all keys that begin with the byte `type`.
 inline std::string EndOfType(char type) { return std::string(1, static_cast<char>(type + 1)); }
 

@@ -260,6 +260,8 @@ class Namespace {
   Status SetQuota(InodeNumber dir, std::optional<uint64_t> bytes, std::optional<uint64_t> inodes);
   // Of the tree that the inode counts to, if it does to one.
   Result<std::optional<Quota>> FindQuota(InodeNumber ino);
+  // All there are. Looks through the directories above them, entry by entry and each once, for their names.
+  Result<std::vector<QuotaTree>> ListQuotas();
 
   // --- A smaller region (shrink.cc): Confine; move what ListBeyond finds; free what is pending; Shrink ---
 

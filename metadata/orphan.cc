@@ -95,6 +95,7 @@ Status Namespace::ReleaseOrphan(InodeNumber ino) {
   bool done = false;
   for (bool first = true; !done; first = false) {
     const Status status = Run([&](Operation& op) -> Status {
+      op.transaction().Frees();
       ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
       if (inode->attributes.nlink != 0) {
         return Status::Error(EINVAL, "not an orphan");

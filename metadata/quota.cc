@@ -4,6 +4,9 @@
 //
 // A tree is counted from the top. A directory counts before its entries do; from then on what is made in it counts,
 // too, and nothing comes into it that does not (KeepProject, AddLink). So one look at its entries finds all others.
+#include <algorithm>
+#include <unordered_map>
+
 #include "metadata/content.h"
 #include "metadata/keys.h"
 #include "metadata/namespace.h"
@@ -16,7 +19,7 @@ namespace {
 
 constexpr size_t kCountStep = 256;  // inodes, of one transaction
 
-Result<std::vector<Quota>> ListQuotas(Reader& reader) {
+Result<std::vector<Quota>> ReadQuotas(Reader& reader) {
   std::vector<Quota> quotas;
   RETURN_IF_ERROR(ForEach(reader, QuotaKey(0), EndOfType('U'), [&](const KeyValue& pair) -> Status {
     Decoder key(pair.key);
@@ -34,7 +37,7 @@ Result<std::vector<Quota>> ListQuotas(Reader& reader) {
 // EINVAL when another quota tree is below `dir`. REQUIRES: MoveDirectoryKey is claimed.
 Status CheckNoneBelow(Operation& op, InodeNumber dir) {
   constexpr int kMaxDepth = 1 << 20;
-  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ListQuotas(op.transaction()));
+  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ReadQuotas(op.transaction()));
   for (const Quota& quota : quotas) {
     InodeNumber at = quota.project;
     for (int depth = 0; at != kRootInode && depth < kMaxDepth; ++depth) {
@@ -55,7 +58,121 @@ Status CheckNoneBelow(Operation& op, InodeNumber dir) {
   return Status::Ok();
 }
 
+// Paths of directories. Each directory above them is read once, however many of the paths lead through it.
+class Paths {
+ public:
+  explicit Paths(Reader& reader) : reader_(reader) {}
+  Paths(const Paths&) = delete;
+  Paths& operator=(const Paths&) = delete;
+
+  // Looks up what is above `dir`.
+  Status Add(InodeNumber dir);
+  // After all Add.
+  Status FindNames();
+  // Empty: it has been removed. After FindNames.
+  std::string Of(InodeNumber dir) const;
+
+ private:
+  struct Place {
+    InodeNumber parent = 0;  // 0: it has been removed
+    std::string name;        // empty: no entry of the parent names it
+  };
+
+  Status FindNamesIn(InodeNumber parent, std::vector<InodeNumber>& dirs);
+
+  Reader& reader_;
+  std::unordered_map<InodeNumber, Place> places_;
+};
+
+Status Paths::Add(InodeNumber dir) {
+  while (dir != kRootInode && !places_.contains(dir)) {
+    const Result<InodeRecord> inode = ReadInode(reader_, dir);
+    const bool removed = inode.status().code() == ESTALE || (inode.ok() && inode->attributes.nlink == 0);
+    if (removed) {
+      places_[dir] = {};
+      return Status::Ok();
+    }
+    RETURN_IF_ERROR(inode.status());
+    places_[dir].parent = inode->parent;
+    dir = inode->parent;
+  }
+  return Status::Ok();
+}
+
+Status Paths::FindNames() {
+  std::unordered_map<InodeNumber, std::vector<InodeNumber>> below;  // by parent
+  for (const auto& [dir, place] : places_) {
+    if (place.parent != 0) {
+      below[place.parent].push_back(dir);
+    }
+  }
+  for (auto& [parent, dirs] : below) {
+    RETURN_IF_ERROR(FindNamesIn(parent, dirs));
+  }
+  return Status::Ok();
+}
+
+// As many scans as it takes to find them all.
+Status Paths::FindNamesIn(InodeNumber parent, std::vector<InodeNumber>& dirs) {
+  constexpr size_t kStep = 1024;
+  std::sort(dirs.begin(), dirs.end());
+  size_t found = 0;
+  std::string from = DentryKey(parent, 0, "");
+  while (found < dirs.size()) {
+    ASSIGN_OR_RETURN(const auto entries, reader_.Scan(from, DentryKey(parent + 1, 0, ""), kStep));
+    for (const KeyValue& entry : entries) {
+      ASSIGN_OR_RETURN(const Dentry dentry, DecodeDentry(entry.value));
+      if (std::binary_search(dirs.begin(), dirs.end(), dentry.ino)) {
+        places_[dentry.ino].name = NameOfDentryKey(entry.key).value_or("");
+        found++;
+      }
+    }
+    if (entries.size() < kStep) {
+      break;
+    }
+    from = entries.back().key + '\0';
+  }
+  return Status::Ok();
+}
+
+std::string Paths::Of(InodeNumber dir) const {
+  std::vector<std::string_view> names;  // from the bottom up
+  for (InodeNumber at = dir; at != kRootInode;) {
+    const Place& place = places_.at(at);
+    if (place.parent == 0) {
+      return "";
+    }
+    // More names than there are directories: it goes round in a circle.
+    if (place.name.empty() || names.size() == places_.size()) {
+      return "(inode " + std::to_string(dir) + ", whose path is damaged: run termfs fsck)";
+    }
+    names.push_back(place.name);
+    at = place.parent;
+  }
+  std::string path;
+  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    path.append("/").append(*name);
+  }
+  return path.empty() ? "/" : path;
+}
+
 }  // namespace
+
+Result<std::vector<QuotaTree>> Namespace::ListQuotas() {
+  std::vector<QuotaTree> trees;
+  const std::unique_ptr<Reader> reader = store_.Snapshot();
+  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ReadQuotas(*reader));
+  Paths paths(*reader);
+  for (const Quota& quota : quotas) {
+    RETURN_IF_ERROR(paths.Add(quota.project));
+  }
+  RETURN_IF_ERROR(paths.FindNames());
+  trees.reserve(quotas.size());
+  for (const Quota& quota : quotas) {
+    trees.push_back({quota, paths.Of(quota.project)});
+  }
+  return trees;
+}
 
 Status Namespace::SetQuota(InodeNumber dir, std::optional<uint64_t> bytes, std::optional<uint64_t> inodes) {
   ASSIGN_OR_RETURN(const bool counts, BeginQuota(dir, bytes, inodes));
@@ -134,7 +251,7 @@ Status Namespace::NoteQuotas() {
 
 Status Namespace::EndCounts() {
   const std::unique_ptr<Reader> reader = store_.Snapshot();
-  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ListQuotas(*reader));
+  ASSIGN_OR_RETURN(const std::vector<Quota> quotas, ReadQuotas(*reader));
   for (const Quota& quota : quotas) {
     if (quota.counting) {
       RETURN_IF_ERROR(CountTree(quota.project));

@@ -4,11 +4,7 @@
 // key is waited for instead of conflicting. Lock waits end by deadlock detection or by lock_timeout, as EAGAIN.
 #include "metadata/rocksdb_store.h"
 
-#include <rocksdb/cache.h>
-#include <rocksdb/filter_policy.h>
-#include <rocksdb/options.h>
 #include <rocksdb/perf_level.h>
-#include <rocksdb/table.h>
 #include <rocksdb/utilities/transaction.h>
 #include <rocksdb/utilities/transaction_db.h>
 #include <unistd.h>
@@ -16,9 +12,15 @@
 #include <atomic>
 #include <cstdarg>
 
+#include "base/failure_log.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "metadata/disk_reserve.h"
 #include "metadata/disk_room.h"
+#include "metadata/engine_events.h"
+#include "metadata/engine_files.h"
+#include "metadata/rocksdb_engine.h"
+#include "metadata/rocksdb_files.h"
 #include "metadata/torn_logs.h"
 
 namespace termfs::metadata {
@@ -81,14 +83,16 @@ void CountNothing() { rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable); }
 
 class RocksReader : public Reader {
  public:
-  RocksReader(rocksdb::DB& db, rocksdb::ReadTier tier) : db_(db), snapshot_(db.GetSnapshot()) {
+  enum class Waiting { kMay, kMustNot };  // for a disk
+  RocksReader(rocksdb::DB& db, Waiting waiting)
+      : db_(db), snapshot_(db.GetSnapshot()), must_not_wait_(waiting == Waiting::kMustNot) {
     CountNothing();
     options_.snapshot = snapshot_;
-    options_.read_tier = tier;
   }
   ~RocksReader() override { db_.ReleaseSnapshot(snapshot_); }
 
   Result<std::optional<std::string>> Get(std::string_view key) override {
+    const WithoutWaiting without(must_not_wait_);
     std::string value;
     const rocksdb::Status status = db_.Get(options_, ToSlice(key), &value);
     return ToValue(status, std::move(value), "get");
@@ -96,11 +100,13 @@ class RocksReader : public Reader {
 
   Result<std::vector<KeyValue>> Scan(std::string_view begin, std::string_view end, size_t limit,
                                      ScanOrder order) override {
+    const WithoutWaiting without(must_not_wait_);
     const rocksdb::Slice lower = ToSlice(begin);
     const rocksdb::Slice upper = ToSlice(end);
     rocksdb::ReadOptions options = options_;
     options.iterate_lower_bound = &lower;
     options.iterate_upper_bound = &upper;
+    NarrowScan(begin, end, order == ScanOrder::kAscending, options);
     const std::unique_ptr<rocksdb::Iterator> iterator(db_.NewIterator(options));
     return Collect(*iterator, begin, end, limit, order);
   }
@@ -108,6 +114,7 @@ class RocksReader : public Reader {
  private:
   rocksdb::DB& db_;
   const rocksdb::Snapshot* const snapshot_;
+  const bool must_not_wait_;
   rocksdb::ReadOptions options_;
 };
 
@@ -124,13 +131,23 @@ class EngineHealth {
     if (!stopped_.load(std::memory_order_acquire)) {
       return Status::Ok();
     }
+    {
+      MutexLock lock(mutex_);
+      if (!stopped_.load(std::memory_order_relaxed) || trying_ || std::chrono::steady_clock::now() < next_try_) {
+        return why_;
+      }
+      trying_ = true;
+    }
+    // It writes what is in memory, on a disk that may be failing: the others fail meanwhile. A TransactionDB does not
+    // pass it on.
+    const rocksdb::Status resumed = db_.GetRootDB()->Resume();
     MutexLock lock(mutex_);
-    const auto now = std::chrono::steady_clock::now();
-    if (!stopped_.load(std::memory_order_relaxed) || now < next_try_) {
+    trying_ = false;
+    next_try_ = std::chrono::steady_clock::now() + kBetweenTries;
+    if (resumed.IsBusy()) {  // the engine is at it by itself
       return why_;
     }
-    next_try_ = now + kBetweenTries;
-    why_ = FromRocks(db_.Resume(), "resume after an error");
+    why_ = FromRocks(resumed, "resume after an error");
     if (why_.ok()) {
       stopped_.store(false, std::memory_order_release);
       LOG_INFO("the metadata store writes again");
@@ -157,6 +174,7 @@ class EngineHealth {
   std::atomic<bool> stopped_{false};
   Mutex mutex_;
   Status why_ GUARDED_BY(mutex_);
+  bool trying_ GUARDED_BY(mutex_) = false;
   std::chrono::steady_clock::time_point next_try_ GUARDED_BY(mutex_){};
 };
 
@@ -178,6 +196,7 @@ class RocksTransaction : public Transaction {
     rocksdb::ReadOptions options = read_options_;
     options.iterate_lower_bound = &lower;
     options.iterate_upper_bound = &upper;
+    NarrowScan(begin, end, order == ScanOrder::kAscending, options);
     const std::unique_ptr<rocksdb::Iterator> iterator(transaction_->GetIterator(options));
     return Collect(*iterator, begin, end, limit, order);
   }
@@ -189,6 +208,7 @@ class RocksTransaction : public Transaction {
   }
 
   Status Grows() override { return room_.CheckGrowth(); }
+  void Frees() override { frees_ = true; }
   Status Put(std::string_view key, std::string_view value) override {
     writes_ = true;
     return FromRocks(transaction_->Put(ToSlice(key), ToSlice(value)), "put");
@@ -201,7 +221,7 @@ class RocksTransaction : public Transaction {
     if (!writes_) {
       return FromRocks(transaction_->Commit(), "commit");
     }
-    RETURN_IF_ERROR(room_.CheckChange());
+    RETURN_IF_ERROR(frees_ ? room_.CheckRemoval() : room_.CheckChange());
     RETURN_IF_ERROR(health_.BeforeWrite());
     return health_.AfterWrite(transaction_->Commit(), "commit");
   }
@@ -211,13 +231,38 @@ class RocksTransaction : public Transaction {
   EngineHealth& health_;
   const DiskRoom& room_;
   bool writes_ = false;
+  bool frees_ = false;
   const rocksdb::ReadOptions read_options_;
+};
+
+// The disk of a store, as the engine uses it.
+struct Disk {
+  Disk(const std::string& path, const RocksDbOptions& options)
+      : reserve(path + "/reserve", options.reserve_bytes),
+        room(path, {.growth = options.wal_bytes / 4 * 3, .changes = kRoomForChanges, .removals = kRoomForRemovals},
+             reserve),
+        env(MakeEngineEnv(options.files != nullptr ? *options.files : *rocksdb::Env::Default(), reserve, room)),
+        tables(MakeEnvOfTables(env->GetFileSystem())) {}
+
+  static constexpr uint64_t kRoomForChanges = uint64_t{8} << 20;
+  static constexpr uint64_t kRoomForRemovals = uint64_t{2} << 20;
+
+  DiskReserve reserve;
+  DiskRoom room;
+  const std::unique_ptr<rocksdb::Env> env;
+  const std::unique_ptr<rocksdb::Env> tables;
 };
 
 class RocksStore : public KeyValueStore {
  public:
-  RocksStore(std::unique_ptr<rocksdb::TransactionDB> db, const std::string& path, const RocksDbOptions& options)
-      : db_(std::move(db)), health_(*db_), room_(path, options.wal_bytes, kRoomForChanges) {
+  RocksStore(std::unique_ptr<EngineMemory> memory, std::unique_ptr<rocksdb::TransactionDB> db,
+             std::unique_ptr<Disk> disk, size_t wal_bytes)
+      : disk_(std::move(disk)),
+        memory_(std::move(memory)),
+        wal_bytes_(wal_bytes),
+        db_(std::move(db)),
+        health_(*db_),
+        room_(disk_->room) {
     transaction_options_.deadlock_detect = true;
   }
 
@@ -227,11 +272,14 @@ class RocksStore : public KeyValueStore {
         std::unique_ptr<rocksdb::Transaction>(db_->BeginTransaction(write_options_, transaction_options_)), health_,
         room_);
   }
-  std::unique_ptr<Reader> Snapshot() override { return std::make_unique<RocksReader>(*db_, rocksdb::kReadAllTier); }
+  std::unique_ptr<Reader> Snapshot() override {
+    return std::make_unique<RocksReader>(*db_, RocksReader::Waiting::kMay);
+  }
   std::unique_ptr<Reader> MemorySnapshot() override {
-    return std::make_unique<RocksReader>(*db_, rocksdb::kBlockCacheTier);
+    return std::make_unique<RocksReader>(*db_, RocksReader::Waiting::kMustNot);
   }
   Status SyncWal() override {
+    FitToRoom();
     RETURN_IF_ERROR(health_.BeforeWrite());
     return health_.AfterWrite(db_->SyncWAL(), "sync the log");
   }
@@ -241,13 +289,40 @@ class RocksStore : public KeyValueStore {
   }
 
   bool IsRoomy() override { return room_.is_plentiful(); }
+  void MakeRoom(uint64_t bytes) override { room_.MakeFree(bytes); }
+
+  Status SetMemory(uint64_t bytes) override {
+    const std::string buffer = std::to_string(EngineMemory::WriteBufferBytes(bytes, wal_bytes_));
+    RETURN_IF_ERROR(FromRocks(db_->SetOptions({{"write_buffer_size", buffer}}), "set its memory"));
+    memory_->Resize(bytes);
+    return Status::Ok();
+  }
+  std::vector<MetricValue> Metrics() override { return EngineMetrics(*db_, *memory_); }
 
  private:
-  static constexpr uint64_t kRoomForChanges = uint64_t{8} << 20;
+  // While room is short, what the log holds becomes a table early, which is much smaller, and the log goes.
+  void FitToRoom() {
+    constexpr uint64_t kShortLog = uint64_t{4} << 20;
+    room_.FillReserve();
+    uint64_t in_log = 0;
+    if (room_.CheckGrowth().ok() || !db_->GetIntProperty("rocksdb.cur-size-all-mem-tables", &in_log) ||
+        in_log < kShortLog) {
+      return;
+    }
+    rocksdb::FlushOptions flush;
+    flush.wait = false;
+    if (const rocksdb::Status begun = db_->Flush(flush); !begun.ok()) {
+      failures_.Report("metadata store: making room on the disk", FromRocks(begun, "flush"));
+    }
+  }
 
+  const std::unique_ptr<Disk> disk_;  // outlives the engine
+  const std::unique_ptr<EngineMemory> memory_;
+  const uint64_t wal_bytes_;
   const std::unique_ptr<rocksdb::TransactionDB> db_;
   EngineHealth health_;
-  const DiskRoom room_;
+  const DiskRoom& room_;
+  FailureLog failures_;
   const rocksdb::WriteOptions write_options_;
   rocksdb::TransactionOptions transaction_options_;
 };
@@ -255,7 +330,7 @@ class RocksStore : public KeyValueStore {
 // What reads only, where a transaction is wanted.
 class ReadOnlyTransaction : public Transaction {
  public:
-  explicit ReadOnlyTransaction(rocksdb::DB& db) : reader_(db, rocksdb::kReadAllTier) {}
+  explicit ReadOnlyTransaction(rocksdb::DB& db) : reader_(db, RocksReader::Waiting::kMay) {}
   Result<std::optional<std::string>> Get(std::string_view key) override { return reader_.Get(key); }
   Result<std::vector<KeyValue>> Scan(std::string_view begin, std::string_view end, size_t limit,
                                      ScanOrder order) override {
@@ -273,12 +348,17 @@ class ReadOnlyTransaction : public Transaction {
 
 class ReadOnlyStore : public KeyValueStore {
  public:
-  explicit ReadOnlyStore(std::unique_ptr<rocksdb::DB> db) : db_(std::move(db)) {}
+  ReadOnlyStore(std::unique_ptr<EngineMemory> memory, std::unique_ptr<rocksdb::DB> db)
+      : memory_(std::move(memory)), db_(std::move(db)) {}
   std::unique_ptr<Transaction> Begin() override { return std::make_unique<ReadOnlyTransaction>(*db_); }
-  std::unique_ptr<Reader> Snapshot() override { return std::make_unique<RocksReader>(*db_, rocksdb::kReadAllTier); }
+  std::unique_ptr<Reader> Snapshot() override {
+    return std::make_unique<RocksReader>(*db_, RocksReader::Waiting::kMay);
+  }
   Status SyncWal() override { return Status::Ok(); }
+  std::vector<MetricValue> Metrics() override { return EngineMetrics(*db_, *memory_); }
 
  private:
+  const std::unique_ptr<EngineMemory> memory_;
   const std::unique_ptr<rocksdb::DB> db_;
 };
 
@@ -289,28 +369,13 @@ class NoLog : public rocksdb::Logger {
   void Logv(const char*, va_list) override {}
 };
 
-// Tuned for small records, most of them read again soon: a filter spares the look-up of names that do not exist.
-rocksdb::Options EngineOptions(const RocksDbOptions& options) {
-  rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(options.block_cache_bytes);
-  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10, false));
-  table.cache_index_and_filter_blocks = true;
-  table.pin_l0_filter_and_index_blocks_in_cache = true;
-
-  rocksdb::Options engine;
-  engine.create_if_missing = options.create_if_missing;
-  engine.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  engine.write_buffer_size = options.wal_bytes / 2;
-  engine.max_write_buffer_number = 3;
-  engine.max_total_wal_size = options.wal_bytes;
-  engine.recycle_log_file_num = 0;  // recycled logs cannot be replayed up to a torn tail
-  engine.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  engine.max_background_jobs = 2;
-  engine.max_open_files = options.open_files;
-  engine.bytes_per_sync = size_t{1} << 20;
-  engine.keep_log_file_num = 2;
-  engine.max_log_file_size = size_t{4} << 20;
-  engine.stats_dump_period_sec = 0;
+rocksdb::Options EngineOptionsOn(const Disk& disk, const EngineMemory& memory, const std::string& path,
+                                 const RocksDbOptions& options) {
+  rocksdb::Options engine = EngineOptions(options, memory);
+  engine.env = disk.tables.get();
+  engine.listeners.push_back(MakeEngineEvents());
+  engine.max_bgerror_resume_count = 0;  // the store does that
+  engine.info_log = MakeEngineLog(path + "/LOG", disk.room);
   return engine;
 }
 
@@ -318,7 +383,9 @@ rocksdb::Options EngineOptions(const RocksDbOptions& options) {
 // A deletion of the empty key, which no record has, is.
 rocksdb::Status ForgetLogs(rocksdb::DB& db) {
   const rocksdb::Status written = db.Delete(rocksdb::WriteOptions(), rocksdb::Slice());
-  return written.ok() ? db.Flush(rocksdb::FlushOptions()) : written;
+  rocksdb::FlushOptions at_once;  // else it may wait for compactions, which is a minute where many names were made
+  at_once.allow_write_stall = true;
+  return written.ok() ? db.Flush(at_once) : written;
 }
 
 // `status`: of opening the store.
@@ -343,7 +410,8 @@ Result<std::unique_ptr<KeyValueStore>> OpenToRead(const std::string& path, const
   if (access((path + "/CURRENT").c_str(), F_OK) != 0) {
     return Status::Error(ENOENT, "metadata store " + path + ": there is none");
   }
-  rocksdb::Options engine = EngineOptions(options);
+  auto memory = std::make_unique<EngineMemory>(options.memory_bytes);
+  rocksdb::Options engine = EngineOptions(options, *memory);
   engine.info_log = std::make_shared<NoLog>();
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(engine, path, &db);
@@ -351,7 +419,7 @@ Result<std::unique_ptr<KeyValueStore>> OpenToRead(const std::string& path, const
   if (!status.ok()) {
     return FromOpening(status, path);
   }
-  return std::unique_ptr<KeyValueStore>(std::make_unique<ReadOnlyStore>(std::move(opened)));
+  return std::unique_ptr<KeyValueStore>(std::make_unique<ReadOnlyStore>(std::move(memory), std::move(opened)));
 }
 
 }  // namespace
@@ -365,8 +433,12 @@ Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, cons
   transactions.default_lock_timeout = options.lock_timeout.count();
   ASSIGN_OR_RETURN(const size_t logs,
                    CutTornLogs(path, options.cut_damaged_logs ? Damage::kSetAside : Damage::kRefuse));
+  auto disk = std::make_unique<Disk>(path, options);
+  RETURN_IF_ERROR(disk->room.CheckRemoval());  // the engine would not survive to find that out
+  auto memory = std::make_unique<EngineMemory>(options.memory_bytes);
   rocksdb::TransactionDB* db = nullptr;
-  rocksdb::Status status = rocksdb::TransactionDB::Open(EngineOptions(options), transactions, path, &db);
+  rocksdb::Status status =
+      rocksdb::TransactionDB::Open(EngineOptionsOn(*disk, *memory, path, options), transactions, path, &db);
   std::unique_ptr<rocksdb::TransactionDB> opened(db);
   if (status.ok() && logs > 0) {
     status = ForgetLogs(*db);
@@ -374,7 +446,9 @@ Result<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& path, cons
   if (!status.ok()) {
     return FromOpening(status, path);
   }
-  return std::unique_ptr<KeyValueStore>(std::make_unique<RocksStore>(std::move(opened), path, options));
+  disk->room.FillReserve();
+  return std::unique_ptr<KeyValueStore>(
+      std::make_unique<RocksStore>(std::move(memory), std::move(opened), std::move(disk), options.wal_bytes));
 }
 
 }  // namespace termfs::metadata

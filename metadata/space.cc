@@ -34,6 +34,7 @@ Status Namespace::CommitFree(std::span<const RegionRange> ranges) {
   std::vector<RegionRange> sorted(ranges.begin(), ranges.end());
   std::sort(sorted.begin(), sorted.end(), [](const RegionRange& a, const RegionRange& b) { return a.first < b.first; });
   return Run([&](Operation& op) -> Status {
+    op.transaction().Frees();
     for (const RegionRange& range : sorted) {
       RETURN_IF_ERROR(op.space().Reclaim(range));
     }

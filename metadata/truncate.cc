@@ -93,6 +93,7 @@ Result<Namespace::Truncated> Namespace::Truncate(InodeNumber ino, uint64_t new_s
     }
     const bool unfinished = inode->trim_page != kNoTrim;
     if (new_size <= a.size) {
+      op.transaction().Frees();
       inode->trim_page = std::min(inode->trim_page, RoundUpToPage(new_size) / kPageSize);
       a.ahead_end = 0;
     }
@@ -113,6 +114,7 @@ Result<bool> Namespace::TruncateStep(InodeNumber ino) {
   bool more = false;
   const Status status = Run([&](Operation& op) -> Status {
     more = false;
+    op.transaction().Frees();
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
     if (inode->trim_page == kNoTrim) {
       return Status::Ok();
@@ -132,6 +134,7 @@ Result<bool> Namespace::TrimAhead(InodeNumber ino) {
   bool more = false;
   const Status status = Run([&](Operation& op) -> Status {
     more = false;
+    op.transaction().Frees();
     ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
     ASSIGN_OR_RETURN(const auto value, op.transaction().Get(AheadKey(ino)));
     if (!value) {
@@ -176,6 +179,7 @@ Result<bool> Namespace::PunchExtents(InodeNumber ino, uint64_t file_page, uint64
     if (inode->attributes.type() != FileType::kRegular) {
       return Status::Error(EINVAL, "not a regular file");
     }
+    op.transaction().Frees();
     ASSIGN_OR_RETURN(const uint64_t done, FreeExtents(op, *inode, file_page, end));
     more = done != end;
     Attributes& a = inode->attributes;

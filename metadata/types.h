@@ -202,6 +202,13 @@ struct Quota {
   friend bool operator==(const Quota&, const Quota&) = default;
 };
 
+struct QuotaTree {
+  Quota quota;
+  // Of its directory, from the volume's root on: "/home/ann"; empty: it has been removed. Without a "/" in front: a
+  // remark, as the store is damaged.
+  std::string path;
+};
+
 struct ClientRecord {
   ClientNumber client = 0;
   uint32_t reconnect_seconds = 0;  // for so long it tries to come back

@@ -24,6 +24,7 @@ Result<Removed> Namespace::Unlink(InodeNumber parent, std::string_view name, con
   Removed removed;
   Receipt receipt;
   const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
+    op.transaction().Frees();
     ASSIGN_OR_RETURN(InodeRecord* const dir, op.ClaimDirectory(parent));
     ASSIGN_OR_RETURN(const Dentry dentry, Find(op, *dir, name));
     if (dentry.type == FileType::kDirectory) {
@@ -48,6 +49,7 @@ Result<Removed> Namespace::Rmdir(InodeNumber parent, std::string_view name, cons
   Removed removed;
   Receipt receipt;
   const Status status = Run(stamp, receipt, [&](Operation& op) -> Status {
+    op.transaction().Frees();
     ASSIGN_OR_RETURN(InodeRecord* const dir, op.ClaimDirectory(parent));
     ASSIGN_OR_RETURN(const Dentry dentry, Find(op, *dir, name));
     if (dentry.type != FileType::kDirectory) {

@@ -151,6 +151,7 @@ Status Namespace::RemoveXattr(InodeNumber ino, std::string_view name, Nanosecond
     if (!present) {
       return NoData();
     }
+    op.transaction().Frees();
     inode->attributes.Changed(now);
     return DeleteXattr(op, *inode, name);
   });

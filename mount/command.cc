@@ -8,19 +8,18 @@
 #include <cstdio>
 
 #include "fs/server/settings.h"
-#include "mount/error_text.h"
 #include "mount/mount_point.h"
 #include "mount/size.h"
 
 namespace termfs::mount {
 
 int Failed(const Status& status) {
-  std::fprintf(stderr, "termfs: %s\n", ErrorText(status).c_str());
+  std::fprintf(stderr, "termfs: %s\n", status.ToString().c_str());
   return kExitFailed;
 }
 
 int BadUsage(const std::string& command, const Status& status) {
-  std::fprintf(stderr, "termfs: %s\nSee termfs %s --help.\n", std::string(status.message()).c_str(), command.c_str());
+  std::fprintf(stderr, "termfs: %s\nSee termfs %s --help.\n", status.ToString().c_str(), command.c_str());
   return kExitUsage;
 }
 
@@ -29,14 +28,28 @@ int Print(const std::string& text) {
   return printed ? kExitOk : Failed(ErrnoStatus("write to standard output"));
 }
 
-Result<uint64_t> ParseCapacity(const std::string& text) {
+namespace {
+
+// A size that is allowed as that setting.
+Result<uint64_t> ParseSizeOf(uint64_t fs::server::VolumeSettings::*setting, const std::string& text) {
   ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(text));
   fs::server::VolumeSettings settings;
-  settings.capacity_bytes = bytes;
+  settings.capacity_bytes = fs::server::kMaxCapacity;
+  settings.*setting = bytes;
   if (const Status allowed = fs::server::CheckSettings(settings); !allowed.ok()) {
     return Status::Error(EINVAL, "'" + text + "': " + std::string(allowed.message()));
   }
   return bytes;
+}
+
+}  // namespace
+
+Result<uint64_t> ParseCapacity(const std::string& text) {
+  return ParseSizeOf(&fs::server::VolumeSettings::capacity_bytes, text);
+}
+
+Result<uint64_t> ParseMetadataMemory(const std::string& text) {
+  return ParseSizeOf(&fs::server::VolumeSettings::metadata_memory_bytes, text);
 }
 
 Result<std::string> VolumePath(const std::string& address) {
@@ -47,8 +60,7 @@ Result<std::string> VolumePath(const std::string& address) {
       return Status::Error(code, address + " does not exist; a server on another host is HOST:PORT, such as " +
                                      address + ":" + std::to_string(tlib::kControlPort));
     }
-    errno = code;
-    return ErrnoStatus(address);
+    return Status::Errno(code, address);
   }
   struct stat st {};
   if (stat(path.get(), &st) != 0) {

@@ -31,6 +31,7 @@ struct FormatArguments {
   std::string directory;
   std::string capacity;
   std::string dram_ratio;
+  std::string metadata_memory;
   std::string device;
   bool force = false;
 };
@@ -40,6 +41,7 @@ struct ServeArguments {
   std::string kind;
   std::string promoter;
   std::string workers;
+  std::string metadata_memory;
   std::string memory_directory;
   std::string listen;
   std::string rdma;
@@ -70,6 +72,7 @@ struct StatsArguments {
   bool json = false;
   std::string interval = "1";  // seconds
   std::string count;           // samples; empty: until interrupted
+  bool sessions = false;
 };
 struct SetArguments {
   std::string address;  // a volume's, or a mount point
@@ -77,7 +80,8 @@ struct SetArguments {
   std::vector<std::string> settings;  // key=value
 };
 struct QuotaArguments {
-  std::string path;                 // in a mount
+  std::string path;  // in a mount; of a list, a volume's address or a mount point
+  std::string secret;
   std::vector<std::string> limits;  // bytes=SIZE, inodes=N
   bool json = false;
 };
@@ -96,11 +100,13 @@ int RunStats(const StatsArguments& arguments);
 int RunSet(const SetArguments& arguments);
 int RunQuotaSet(const QuotaArguments& arguments);
 int RunQuotaGet(const QuotaArguments& arguments);
+int RunQuotaList(const QuotaArguments& arguments);
 int RunFsck(const FsckArguments& arguments);
 
 // Parses the command line and runs what it says.
 int RunCommandLine(const Program& program, int argc, char** argv);
-// The same for mount.termfs, called by mount(8): ADDR MNT [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS].
+// The same for mount.termfs, called by mount(8): ADDR MNT [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]. Exit codes are
+// mount(8)'s: 0 ok, 1 bad usage, 32 failed.
 int RunMountHelper(const Program& program, int argc, char** argv);
 
 // Print the error, and return the exit code for it. `command`: the subcommand whose --help says more.
@@ -111,6 +117,8 @@ int Print(const std::string& text);
 
 // A volume's size, within what there is. EINVAL.
 Result<uint64_t> ParseCapacity(const std::string& text);
+// The metadata store's memory, within what is allowed. EINVAL.
+Result<uint64_t> ParseMetadataMemory(const std::string& text);
 // The absolute path of a volume's directory. EUCLEAN for a directory that is none.
 Result<std::string> VolumePath(const std::string& address);
 // Where a volume is served: at a host, with the volume's `secret`, a file; or in the volume's directory, as by

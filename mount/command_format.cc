@@ -50,6 +50,13 @@ int RunFormat(const FormatArguments& arguments) {
     }
     options.settings.dram_ratio = *ratio;
   }
+  if (!arguments.metadata_memory.empty()) {
+    const Result<uint64_t> memory = ParseMetadataMemory(arguments.metadata_memory);
+    if (!memory.ok()) {
+      return BadUsage("format", memory.status().WithContext("--metadata-memory"));
+    }
+    options.settings.metadata_memory_bytes = *memory;
+  }
   if (!arguments.device.empty()) {
     const Result<std::string> device = AbsolutePath(arguments.device);  // the server has another working directory
     if (!device.ok()) {

@@ -36,6 +36,8 @@ void AddFormat(CLI::App& app, FormatArguments& arguments, Action& action) {
   command->add_option("DIR", arguments.directory, "a directory that is empty or does not exist")->required();
   command->add_option("--capacity", arguments.capacity, "size of the SSD-extended region, such as 8G")->required();
   command->add_option("--dram-ratio", arguments.dram_ratio, "part of it kept in memory, 0.01 to 1 (default 0.5)");
+  command->add_option("--metadata-memory", arguments.metadata_memory,
+                      "memory for names and attributes, beside that part, 32M to 1T (default 256M)");
   command->add_option("--device", arguments.device,
                       "block device for the data, or a file, which is made and must not be there yet (default: a file\n"
                       "in DIR)");
@@ -58,6 +60,8 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   command->add_option("--workers", arguments.workers,
                       "threads that serve requests, 1 to 64; this time, instead of the volume's setting (1 in a\n"
                       "new volume)");
+  command->add_option("--metadata-memory", arguments.metadata_memory,
+                      "memory for names and attributes; this time, instead of the volume's setting");
   command->add_option("--memory-directory", arguments.memory_directory,
                       "a tmpfs where memory outlives a killed server, instead of the volume's setting; none: nowhere");
   command->add_option("--listen", arguments.listen,
@@ -113,19 +117,25 @@ void AddStatus(CLI::App& app, StatusArguments& arguments, Action& action) {
 }
 
 void AddStats(CLI::App& app, StatsArguments& arguments, Action& action) {
-  CLI::App* command = app.add_subcommand("stats", "Live view: operations, hits by READ, misses, promotions, latency");
+  CLI::App* command =
+      app.add_subcommand("stats", "What happens now: operations, bytes, latency, of a mount or a server");
   command->add_option("ADDR|MNT", arguments.source, kWhereServed)->required();
   command->add_option("--secret", arguments.secret, kSecret);
-  command->add_flag("--json", arguments.json, "one object with all counters per sample");
+  command->add_flag("--sessions", arguments.sessions, "of the server, what each of its sessions asks for");
+  command->add_flag("--json", arguments.json,
+                    "one object with all counters per sample; docs/metrics.md says what they are");
   command->add_option("--interval", arguments.interval, "seconds between samples (default 1)");
   command->add_option("--count", arguments.count, "end after so many samples");
   command->footer(
-      "Rates are per second: requests from the kernel; pages read one-sidedly, of which a server hears about\n"
-      "once a second; pages known absent by the bitmap and by the magic pattern, or by validation found to have "
-      "changed;\n"
-      "pages read by RPC; pages promoted and evicted; reads of the SSD. Percentiles count from the start.\n"
-      "link: whether the mount has its server, or for how long it has been without (down, later given-up).\n"
-      "A column that the source does not know shows -.\n");
+      "A mount point shows what programs there ask for, an address what the server is asked for. Rates are per "
+      "second,\n"
+      "p50 and p99 percentiles of what has ended since the line before; - means that there was nothing.\n"
+      "  hit%, miss     pages read one-sidedly, in percent of all, and pages that the server had to be asked for\n"
+      "  hits           pages read one-sidedly, of which a server hears about once a second\n"
+      "  m/s            requests other than reads and writes\n"
+      "  in/s, out/s    pages that have got a place in the DRAM tier, and that have lost it\n"
+      "  link           whether the mount has its server, or for how long it has been without (down, later given-up)\n"
+      "Sessions are shown busiest first, without those that ask for nothing.\n");
   command->callback([&] { action = [&] { return RunStats(arguments); }; });
 }
 
@@ -134,8 +144,10 @@ void AddSet(CLI::App& app, SetArguments& arguments, Action& action) {
   command->add_option("ADDR|MNT", arguments.address, kWhereServed)->required();
   command->add_option("--secret", arguments.secret, kSecret);
   command
-      ->add_option("KEY=VALUE", arguments.settings,
-                   "capacity=16G, dram-ratio=0.3, promoter=heat|recent|static, pattern=random (a new magic pattern)")
+      ->add_option(
+          "KEY=VALUE", arguments.settings,
+          "capacity=16G, dram-ratio=0.3, metadata-memory=512M, promoter=heat|recent|static, pattern=random (a new\n"
+          "magic pattern)")
       ->required();
   command->footer(
       "Everything is changed while the volume is used, and refused where it cannot be. A smaller capacity takes its\n"
@@ -160,6 +172,11 @@ void AddQuota(CLI::App& app, QuotaArguments& arguments, Action& action) {
   get->add_option("PATH", arguments.path, "a directory with a quota, or anything in one")->required();
   get->add_flag("--json", arguments.json, "for programs");
   get->callback([&] { action = [&] { return RunQuotaGet(arguments); }; });
+  CLI::App* list = quota->add_subcommand("list", "Show all quotas of a volume, by paths from its root on");
+  list->add_option("ADDR|MNT", arguments.path, kWhereServed)->required();
+  list->add_option("--secret", arguments.secret, kSecret);
+  list->add_flag("--json", arguments.json, "for programs");
+  list->callback([&] { action = [&] { return RunQuotaList(arguments); }; });
 }
 
 void AddFsck(CLI::App& app, FsckArguments& arguments, Action& action) {

@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <getopt.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "base/log.h"
 #include "mount/command.h"
 #include "mount/log_reopener.h"
 #include "mount/mount_service.h"
+#include "mount/remount.h"
 
 namespace termfs::mount {
 namespace {
 
 constexpr char kHelperUsage[] = "usage: mount.termfs ADDR MOUNTPOINT [-o OPTIONS]";
+// What mount(8) itself ends with, and so its helpers.
+constexpr int kMountUsage = 1;
+constexpr int kMountFailed = 32;
 constexpr char kDefaultLog[] = "/var/log/termfs-mount.log";
 
 // In the foreground standard error; in the background the file that was named, or root's usual place.
@@ -101,10 +108,17 @@ int RunMount(const Program& program, const MountArguments& arguments) {
   });
 }
 
-int RunMountHelper(const Program& program, int argc, char** argv) {
+namespace {
+
+struct HelperWords {
   MountArguments arguments;
+  std::string options;  // of all -o
   bool sloppy = false;
   bool fake = false;
+};
+
+// An exit code where nothing more is to be done.
+std::optional<int> ParseHelperWords(int argc, char** argv, HelperWords& words) {
   int option = 0;
   constexpr struct option kLong[] = {{"help", no_argument, nullptr, 'h'}, {}};
   while ((option = getopt_long(argc, argv, "hsfnvN:t:o:", kLong, nullptr)) != -1) {
@@ -112,37 +126,74 @@ int RunMountHelper(const Program& program, int argc, char** argv) {
       case 'h':
         return Print(std::string(kHelperUsage) + "\ntermfs mount --help says what the options are.\n");
       case 's':
-        sloppy = true;
+        words.sloppy = true;
         break;
       case 'f':
-        fake = true;
+        words.fake = true;
         break;
       case 'v':
-        arguments.verbose = true;
+        words.arguments.verbose = true;
         break;
       case 'n':  // no mtab: there is none
       case 'N':  // mount(8) has entered the name space
       case 't':
         break;
       case 'o':
-        arguments.options.emplace_back(optarg);
+        words.options += (words.options.empty() ? "" : ",") + std::string(optarg);
         break;
       default:
         std::fprintf(stderr, "%s\n", kHelperUsage);  // getopt has said what is wrong
-        return kExitUsage;
+        return kMountUsage;
     }
   }
   if (argc - optind != 2) {
-    return BadUsage("mount", Status::Error(EINVAL, kHelperUsage));
+    BadUsage("mount", Status::Error(EINVAL, kHelperUsage));
+    return kMountUsage;
   }
-  arguments.address = argv[optind];
-  arguments.mountpoint = argv[optind + 1];
-  if (sloppy) {
-    return BadUsage(
-        "mount",
-        Status::Error(EINVAL, "sloppy mounts (-s) are not done: an option that is not understood is an error"));
+  words.arguments.address = argv[optind];
+  words.arguments.mountpoint = argv[optind + 1];
+  return std::nullopt;
+}
+
+// mount(8) does not pass on what are its defaults; those of termfs are the opposite. Users other than root have no
+// choice.
+std::string SuidAndDev(const MountConfig& config) {
+  const auto lacks = [&](std::string_view option) {
+    return std::find(config.kernel.begin(), config.kernel.end(), option) == config.kernel.end();
+  };
+  return geteuid() != 0 ? "" : std::string(lacks("nosuid") ? "suid," : "") + (lacks("nodev") ? "dev" : "");
+}
+
+int RunRemount(const std::string& mountpoint, const std::string& options) {
+  const Result<std::string> path = MountPointPath(mountpoint);
+  const Status done = path.ok() ? Remount(*path, options) : path.status();
+  return done.ok() ? kExitOk : Failed(done);
+}
+
+}  // namespace
+
+int RunMountHelper(const Program& program, int argc, char** argv) {
+  HelperWords words;
+  if (const std::optional<int> done = ParseHelperWords(argc, argv, words)) {
+    return *done;
   }
-  return fake ? kExitOk : RunMount(program, arguments);
+  const UnknownOptions unknown = words.sloppy ? UnknownOptions::kPassedOver : UnknownOptions::kRefused;
+  const std::optional<std::string> remount = RemountOptions(words.options);
+  MountConfig config;
+  if (const Status known = ApplyMountOptions(remount.value_or(words.options), config, unknown); !known.ok()) {
+    BadUsage("mount", known);
+    return kMountUsage;
+  }
+  if (words.fake) {
+    return kExitOk;
+  }
+  const std::string understood = fmt::format("{}", fmt::join(config.given, ","));
+  if (remount) {
+    return RunRemount(words.arguments.mountpoint, understood) == kExitOk ? kExitOk : kMountFailed;
+  }
+  words.arguments.options = {understood, SuidAndDev(config)};
+  const int code = RunMount(program, words.arguments);
+  return code == kExitUsage ? kMountUsage : code == kExitFailed ? kMountFailed : code;
 }
 
 }  // namespace termfs::mount

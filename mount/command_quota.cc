@@ -10,9 +10,11 @@
 #include <optional>
 #include <thread>
 
+#include "fs/client/admin.h"
 #include "fs/client/quota.h"
 #include "mount/command.h"
 #include "mount/json.h"
+#include "mount/printable.h"
 #include "mount/quota_count.h"
 #include "mount/size.h"
 
@@ -94,6 +96,43 @@ Result<QuotaStatus> QuotaOf(const std::string& path) {
 
 std::string OfLimit(const std::string& limit, bool limited) { return limited ? " of " + limit : ", no limit"; }
 
+JsonWriter& AddMembers(JsonWriter& json, const QuotaStatus& quota) {
+  return json.Member("root_inode", quota.root)
+      .Member("bytes_limit", quota.bytes)
+      .Member("bytes_used", quota.used_bytes)
+      .Member("inodes_limit", quota.inodes)
+      .Member("inodes_used", quota.used_inodes)
+      .Member("counting", uint64_t{quota.counting})
+      .Member("counting_failure", quota.failure);
+}
+
+std::string ListAsJson(const std::vector<QuotaStatus>& quotas) {
+  JsonWriter json;
+  json.BeginArray();
+  for (const QuotaStatus& quota : quotas) {
+    AddMembers(json.BeginObject().Member("path", quota.path), quota).EndObject();
+  }
+  json.EndArray();
+  return json.text() + "\n";
+}
+
+std::string ListForPeople(const std::vector<QuotaStatus>& quotas) {
+  std::string text = fmt::format("{:>10} {:>10} {:>5}{:>12} {:>12} {:>5}  {}\n", "space", "limit", "use", "inodes",
+                                 "limit", "use", "path");
+  const auto share = [](uint64_t used, uint64_t limit) {
+    return limit == 0 ? "-" : fmt::format("{:.0f}%", 100.0 * static_cast<double>(used) / static_cast<double>(limit));
+  };
+  for (const QuotaStatus& quota : quotas) {
+    text += fmt::format("{:>10} {:>10} {:>5}{:>12} {:>12} {:>5}  {}{}\n", FormatSize(quota.used_bytes),
+                        quota.bytes == 0 ? "none" : FormatSize(quota.bytes), share(quota.used_bytes, quota.bytes),
+                        quota.used_inodes, quota.inodes == 0 ? "none" : std::to_string(quota.inodes),
+                        share(quota.used_inodes, quota.inodes),
+                        quota.path.empty() ? "(removed, in use still)" : Printable(quota.path),
+                        quota.counting ? " (being counted)" : "");
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<QuotaStatus> AwaitCount(const std::function<Result<QuotaStatus>()>& look, std::chrono::milliseconds patience) {
@@ -143,6 +182,18 @@ int RunQuotaSet(const QuotaArguments& arguments) {
   return kExitOk;
 }
 
+int RunQuotaList(const QuotaArguments& arguments) {
+  const Result<fs::client::ServerAddress> address = ServedAddress(arguments.path, arguments.secret);
+  if (!address.ok()) {
+    return fs::client::MeansHost(arguments.path) ? BadUsage("quota list", address.status()) : Failed(address.status());
+  }
+  const Result<std::vector<QuotaStatus>> quotas = fs::client::ListQuotas(*address);
+  if (!quotas.ok()) {
+    return Failed(quotas.status());
+  }
+  return Print(arguments.json ? ListAsJson(*quotas) : ListForPeople(*quotas));
+}
+
 int RunQuotaGet(const QuotaArguments& arguments) {
   const Result<QuotaStatus> quota = QuotaOf(arguments.path);
   if (!quota.ok()) {
@@ -150,15 +201,7 @@ int RunQuotaGet(const QuotaArguments& arguments) {
   }
   if (arguments.json) {
     JsonWriter json;
-    json.BeginObject()
-        .Member("root_inode", quota->root)
-        .Member("bytes_limit", quota->bytes)
-        .Member("bytes_used", quota->used_bytes)
-        .Member("inodes_limit", quota->inodes)
-        .Member("inodes_used", quota->used_inodes)
-        .Member("counting", uint64_t{quota->counting})
-        .Member("counting_failure", quota->failure)
-        .EndObject();
+    AddMembers(json.BeginObject(), *quota).EndObject();
     return Print(json.text() + "\n");
   }
   std::string text;

@@ -35,6 +35,13 @@ Status Override(const ServeArguments& arguments, fs::server::VolumeSettings& set
     }
     settings.workers = static_cast<uint32_t>(*workers);
   }
+  if (!arguments.metadata_memory.empty()) {
+    Result<uint64_t> memory = ParseMetadataMemory(arguments.metadata_memory);
+    if (!memory.ok()) {
+      return std::move(memory).status().WithContext("--metadata-memory");
+    }
+    settings.metadata_memory_bytes = *memory;
+  }
   if (!arguments.kind.empty()) {
     settings.kind = arguments.kind;
   }
@@ -72,7 +79,9 @@ Status Serve(const Program& program, const std::string& directory, const fs::ser
   readiness.Ok();
   WaitForSignal(signals);
   LOG_INFO("told to end");
-  RETURN_IF_ERROR(server->Stop());
+  if (Status stopped = server->Stop(); !stopped.ok()) {
+    return std::move(stopped).WithContext("ended, but not everything is on the SSD");
+  }
   LOG_INFO("ended, everything is on the SSD");
   return Status::Ok();
 }

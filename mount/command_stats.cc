@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "mount/command.h"
-#include "mount/error_text.h"
 #include "mount/size.h"
 #include "mount/stats_sample.h"
+#include "mount/stats_view.h"
 
 namespace termfs::mount {
 namespace {
@@ -24,29 +24,44 @@ Result<std::chrono::duration<double>> ParseInterval(const std::string& text) {
   return std::chrono::duration<double>(seconds);
 }
 
+std::string Text(const StatsArguments& arguments, uint64_t shown, const StatsSample& before, const StatsSample& now) {
+  if (arguments.json) {
+    return StatsJson(now);
+  }
+  if (arguments.sessions) {
+    return (shown > 0 ? "\n" : "") + SessionsHeader() + SessionsLines(before, now);
+  }
+  return (shown % kLinesPerHeader == 0 ? StatsHeader(now) : "") + StatsLine(before, now);
+}
+
 // The live view needs two samples for its first line; JSON shows the first as it is.
 int Show(const StatsArguments& arguments, std::chrono::duration<double> interval, uint64_t count) {
   Status server_error;
-  Result<StatsSample> before = TakeSample(arguments.source, arguments.secret, server_error);
+  const StatsSource source{.place = arguments.source,
+                           .secret = arguments.secret,
+                           .server = arguments.json || arguments.sessions,
+                           .sessions = arguments.sessions};
+  Result<StatsSample> before = TakeSample(source, server_error);
   if (!before.ok()) {
     return Failed(before.status());
   }
   if (!server_error.ok()) {
-    std::fprintf(stderr, "termfs: the server's own counters are not shown: %s\n", ErrorText(server_error).c_str());
+    std::fprintf(stderr, "termfs: the server's own counters are not shown: %s\n", server_error.ToString().c_str());
   }
+  const auto period = std::chrono::duration_cast<std::chrono::steady_clock::duration>(interval);
   auto next = std::chrono::steady_clock::now();
   for (uint64_t shown = 0; shown < count; shown++) {
     if (!arguments.json || shown > 0) {
-      next += std::chrono::duration_cast<std::chrono::steady_clock::duration>(interval);
+      // After a sample that took longer than an interval the next is a whole one later.
+      const auto now = std::chrono::steady_clock::now();
+      next = now - next > period ? now + period : next + period;
       std::this_thread::sleep_until(next);
     }
-    Result<StatsSample> now = TakeSample(arguments.source, arguments.secret, server_error);
+    Result<StatsSample> now = TakeSample(source, server_error);
     if (!now.ok()) {
       return Failed(now.status());
     }
-    const std::string header = !arguments.json && shown % kLinesPerHeader == 0 ? StatsHeader() : "";
-    const std::string line = arguments.json ? StatsJson(*now) : StatsLine(*before, *now);
-    if (const int printed = Print(header + line); printed != kExitOk) {
+    if (const int printed = Print(Text(arguments, shown, *before, *now)); printed != kExitOk) {
       return printed;
     }
     before = std::move(now);

@@ -63,6 +63,11 @@ std::string ForPeople(const std::string& address, const VolumeStatus& status, co
   }
   fmt::format_to(out, "DRAM tier  {} (ratio {}), {} used, {} dirty\n", FormatSize(status.tier_bytes), status.dram_ratio,
                  FormatSize(status.tier_used_bytes), FormatSize(status.dirty_bytes));
+  if (status.metadata_memory_bytes != 0) {  // 0: a server that does not say
+    fmt::format_to(out, "metadata   {} on the SSD, {} of at most {} in memory used\n",
+                   FormatSize(status.metadata_table_bytes), FormatSize(status.metadata_used_bytes),
+                   FormatSize(status.metadata_memory_bytes));
+  }
   fmt::format_to(out, "sessions   {}\n", status.sessions.size());
   for (const SessionStatus& session : status.sessions) {
     const std::string from =
@@ -92,6 +97,9 @@ void AddMembers(JsonWriter& json, const VolumeStatus& status, const Mounts& moun
       .Member("tier_bytes", status.tier_bytes)
       .Member("tier_used_bytes", status.tier_used_bytes)
       .Member("dirty_bytes", status.dirty_bytes)
+      .Member("metadata_memory_bytes", status.metadata_memory_bytes)
+      .Member("metadata_used_bytes", status.metadata_used_bytes)
+      .Member("metadata_table_bytes", status.metadata_table_bytes)
       .Member("capacity_bytes", status.space.capacity_bytes)
       .Member("capacity_target_bytes", status.capacity_target_bytes)
       .Member("capacity_to_move_bytes", status.capacity_to_move_bytes)

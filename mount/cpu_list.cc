@@ -35,7 +35,7 @@ bool Take(std::string_view& text, char c) {
 }  // namespace
 
 Result<std::vector<unsigned>> ParseCpuList(std::string_view text) {
-  const Status malformed = Status::Error(EPROTO, "a list of CPUs");
+  const Status malformed = Status::Error(EPROTO, "a list of CPUs makes no sense");
   while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) {
     text.remove_suffix(1);
   }

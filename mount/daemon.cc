@@ -10,7 +10,6 @@
 #include <cstdio>
 
 #include "base/log.h"
-#include "mount/error_text.h"
 #include "mount/resources.h"
 
 namespace termfs::mount {
@@ -108,7 +107,7 @@ void Readiness::Ok() {
 
 void Readiness::Failed(const Status& status) {
   if (pipe_.valid()) {
-    WriteAll(pipe_.get(), kFails + ErrorText(status));
+    WriteAll(pipe_.get(), kFails + status.ToString());
     pipe_.Reset(-1);
   }
 }
@@ -131,7 +130,7 @@ int RunService(bool foreground, const std::function<Status(Readiness&)>& body) {
     Readiness nobody;
     const Status status = body(nobody);
     if (!status.ok()) {
-      PrintError(ErrorText(status));
+      PrintError(status.ToString());
     }
     return status.ok() ? 0 : 1;
   }

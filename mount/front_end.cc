@@ -107,7 +107,19 @@ Status FrontEnd::ClearPrivileges(uint64_t ino) {
   return cleared;
 }
 
-std::string FrontEnd::Describe() const {
+void FrontEnd::FollowFlags() {
+  const std::optional<MountEntry> entry = server_ != nullptr ? server_->Entry() : std::nullopt;
+  if (!entry) {
+    return;
+  }
+  sync_.store(entry->Has("sync"), std::memory_order_relaxed);
+  sync_names_.store(entry->Has("sync") || entry->Has("dirsync"), std::memory_order_relaxed);
+  file_system_.MoveAccessTimes(
+      {.files = !entry->Has("noatime") && !entry->Has("ro"), .directories = !entry->Has("nodiratime")});
+}
+
+std::string FrontEnd::Describe() {
+  FollowFlags();
   std::string text;
   auto out = std::back_inserter(text);
   fmt::format_to(out, "pid {}\npid_namespace {}\naddress {}\ntransport {}\n", getpid(), PidNamespace(),
@@ -115,13 +127,14 @@ std::string FrontEnd::Describe() const {
   if (address_.remote()) {
     fmt::format_to(out, "secret {}\n", ToLine(address_.secret_file));
   }
+  fmt::format_to(out, "options {}\n", ToLine(fmt::format("{}", fmt::join(options_, ","))));
   if (server_ != nullptr) {
     fmt::format_to(out, "fuse {}\nlibfuse {}\nfuse_requests_total {}\nfuse_ring_requests_total {}\n",
                    server_->transport(), fuse_pkgversion(), server_->requests(), server_->ring_requests());
   }
   for (const std::vector<MetricValue>& values : {file_system_.Metrics(), metrics_.Snapshot()}) {
     for (const MetricValue& value : values) {
-      fmt::format_to(out, "{} {}\n", value.name, value.value);
+      fmt::format_to(out, "{} {}{}\n", value.name, value.value, BucketsToText(value.buckets));
     }
   }
   return text;

@@ -12,11 +12,13 @@
 
 #include <fuse_lowlevel.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "base/metrics.h"
 #include "base/mutex.h"
@@ -60,6 +62,7 @@ class FrontEnd {
         cache_(cache),
         address_(std::move(address)),
         acl_(config.acl),
+        options_(config.given),
         sync_(config.synchronous),
         sync_names_(config.synchronous || config.synchronous_names) {}
 
@@ -111,11 +114,11 @@ class FrontEnd {
   // What mounts with sync or dirsync promise, before a call is answered: of a name in `directory`, of attributes, of an
   // open file with its data. What the call itself was granted is forgotten by that.
   Status KeepName(uint64_t directory) {
-    return sync_names_ ? file_system_.SyncDirectory(lane(), directory) : Status::Ok();
+    return sync_names_.load(std::memory_order_relaxed) ? file_system_.SyncDirectory(lane(), directory) : Status::Ok();
   }
-  Status KeepAttributes(uint64_t ino) { return sync_ ? file_system_.SyncDirectory(lane(), ino) : Status::Ok(); }
+  Status KeepAttributes(uint64_t ino) { return sync() ? file_system_.SyncDirectory(lane(), ino) : Status::Ok(); }
   Status KeepFile(fs::client::OpenFile* file) {
-    return sync_ ? file_system_.Sync(lane(), file, /*data_only=*/false) : Status::Ok();
+    return sync() ? file_system_.Sync(lane(), file, /*data_only=*/false) : Status::Ok();
   }
   // The same of what was `done` to a name: a Status, or a Result.
   template <typename Done>
@@ -125,8 +128,8 @@ class FrontEnd {
   }
 
   // What `termfs stats` and `termfs umount` ask the mount itself, as lines "name value": pid, address, transport,
-  // metrics.
-  std::string Describe() const;
+  // metrics. Whoever has remounted it asks this afterwards: the flags that the kernel has by then count from now on.
+  std::string Describe();
   void CountRequests(const FuseServer* server) { server_ = server; }  // before it starts
 
   MetricsRegistry& metrics() { return metrics_; }
@@ -141,12 +144,16 @@ class FrontEnd {
     uint64_t lookups = 0;
   };
 
+  bool sync() const { return sync_.load(std::memory_order_relaxed); }
+  void FollowFlags();
+
   fs::client::FileSystem& file_system_;
   KernelCacheNotifier& cache_;
   const fs::client::ServerAddress address_;
   const bool acl_;
-  const bool sync_;
-  const bool sync_names_;
+  const std::vector<std::string> options_;
+  std::atomic<bool> sync_;  // this and the next: relaxed, a remount that waits for Describe is seen by later calls
+  std::atomic<bool> sync_names_;
   const FuseServer* server_ = nullptr;
   MetricsRegistry metrics_;
   Counter& carried_reads_ = metrics_.counter("fuse_carried_reads_total");

@@ -157,6 +157,9 @@ Known AskForReader(FrontEnd& front, fuse_ino_t ino) {
       return known;
     }
     const uint64_t size = known.attributes->size;
+    if (cache.IsCutting(ino)) {  // the kernel drops this answer
+      cache.sizes().Unsure(ino, std::chrono::steady_clock::now());
+    }
     auto next = cache.sizes().Show(ino, size, notifications, reader, std::chrono::steady_clock::now());
     if (next == ReaderSizes::Next::kAskAgain && round == kMostRounds) {
       cache.sizes().BeginStore(ino, std::chrono::steady_clock::now());

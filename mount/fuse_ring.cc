@@ -22,7 +22,7 @@ struct CommandArgument {  // in the second half of a submission
   uint8_t padding[6];
 };
 
-Status RingError(int negative, const char* what) { return Status::Error(-negative, what); }
+Status RingError(int negative, const char* what) { return Status::Errno(-negative, what); }
 
 }  // namespace
 

@@ -51,7 +51,7 @@ class LibraryLog {
 
 Status LibraryError(int code, const std::string& what) {
   const std::string said = LibraryLog::Get().Take();
-  return Status::Error(code, said.empty() ? what : what + " (" + said + ")");
+  return said.empty() ? Status::Errno(code, what) : Status::Error(code, what + " (" + said + ")");
 }
 
 Status UnmountAt(const std::string& place, bool lazily) {
@@ -136,14 +136,19 @@ bool FuseServer::HasEnded() const {
   return poll(&device, 1, 0) > 0 && (device.revents & POLLERR) != 0;
 }
 
-std::string FuseServer::Place() const {
+std::optional<MountEntry> FuseServer::Entry() const {
   const Result<std::vector<MountEntry>> table = ReadMountTable();
   for (const MountEntry& entry : table.ok() ? *table : std::vector<MountEntry>{}) {
     if (entry.mount == mount_) {
-      return IsAt(entry.path) ? entry.path : "";
+      return entry;
     }
   }
-  return "";
+  return std::nullopt;
+}
+
+std::string FuseServer::Place() const {
+  const std::optional<MountEntry> entry = Entry();
+  return entry && IsAt(entry->path) ? entry->path : "";
 }
 
 bool FuseServer::IsAt(const std::string& path) const {

@@ -35,6 +35,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -120,6 +121,8 @@ class FuseServer {
   // The path that leads to the mount now; "": none does, as somebody has unmounted it or mounted something over it.
   std::string Place() const;
   bool IsAt(const std::string& path) const;
+  // What the mount table of this process says of the mount; nothing: it is not there any more.
+  std::optional<MountEntry> Entry() const;
   // Detaches it from the name space wherever it is now, and nothing else, lazily when it is in use and `lazily` is set
   // (EBUSY otherwise). EBUSY, too: something is mounted over it. See "A mount ends where it is".
   Status Unmount(bool lazily);
@@ -171,6 +174,8 @@ class FuseServer {
     std::atomic<bool> any_signal{false};  // may end what is being answered; this and the next: sequentially consistent
     std::atomic<uint64_t> signalled{0};   // the last request that the kernel has sent an interrupt for
     RequestFacts facts;
+    bool rests = false;  // of rest_mutex_, as the next
+    CondVar rested;
     std::atomic<bool> finished{false};
     std::thread thread;
   };
@@ -264,6 +269,12 @@ class FuseServer {
       WakeWatch();
     }
   }
+  // fuse_rest.cc
+  int64_t Receivers() const;
+  void NoteBusy(std::chrono::steady_clock::time_point now) EXCLUDES(rest_mutex_);
+  void RestIfMany(Worker& worker) EXCLUDES(rest_mutex_);
+  void WakeOneThatRests() EXCLUDES(rest_mutex_);
+  void WakeAllThatRest() EXCLUDES(rest_mutex_);
   void LeaveBusy() { busy_.fetch_sub(1, std::memory_order_relaxed); }
   void WakeWatch();
 
@@ -284,8 +295,15 @@ class FuseServer {
   FuseReads::Factory make_reads_;
   std::vector<std::unique_ptr<RingQueue>> ring_queues_;  // by CPU; does not change while threads serve
   FuseBacklog backlog_;
-  std::atomic<size_t> readers_{0};  // workers that read the device
-  std::atomic<size_t> busy_{0};     // of those
+  std::atomic<size_t> readers_{0};         // workers that read the device
+  std::atomic<size_t> busy_{0};            // of those
+  std::atomic<int64_t> resting_count_{0};  // of resting_
+  // The most that were busy at a time since then, and in the time before.
+  std::atomic<std::chrono::steady_clock::time_point> lately_began_{};
+  std::atomic<uint32_t> most_busy_{0};
+  std::atomic<uint32_t> most_busy_before_{0};
+  Mutex rest_mutex_;
+  std::vector<Worker*> resting_ GUARDED_BY(rest_mutex_);  // the last is woken first
   struct WatchThread {
     UniqueFd wake;
     UniqueFd device;                  // as Worker's, non-blocking

@@ -117,12 +117,14 @@ bool FuseServer::AwaitRegistration(Worker& worker, Status prepared) {
 
 void FuseServer::ServeDevice(Worker& worker) {
   readers_.fetch_add(1, std::memory_order_seq_cst);
+  RestIfMany(worker);
   while (!stopping_.load(std::memory_order_relaxed) && ServeOne(worker)) {
     // The kernel keeps what it forgets until somebody reads, and hands it over at once then; one that reads already is
     // woken for each.
     if (IsForget(worker.facts) && BesideRings()) {
       std::this_thread::sleep_for(kGather);
     }
+    RestIfMany(worker);
   }
 }
 
@@ -191,6 +193,7 @@ void FuseServer::AnswerDevice(Worker& worker, std::span<std::byte> request) {
     worker.facts.takes_ring = agreement_.offer;
   }
   EnterBusy();
+  NoteBusy(worker.guest.received);
   Process(worker, bytes, request.size());
   LeaveBusy();
 }
@@ -328,6 +331,7 @@ ssize_t FuseServer::Reply(Worker& worker, std::span<iovec> parts) {
 
 Status FuseServer::Stop(std::chrono::milliseconds limit) {
   stopping_.store(true, std::memory_order_relaxed);
+  WakeAllThatRest();
   {
     MutexLock lock(mutex_);
     changed_.NotifyAll();

@@ -14,8 +14,7 @@ Status RunFusermount(const std::string& mountpoint, bool lazily) {
   pid_t child = 0;
   if (const int error = posix_spawnp(&child, words[0], nullptr, nullptr, const_cast<char* const*>(words), environ);
       error != 0) {
-    errno = error;
-    return ErrnoStatus("start fusermount3");
+    return Status::Errno(error, "start fusermount3");
   }
   int status = 0;
   while (waitpid(child, &status, 0) < 0) {
@@ -24,7 +23,7 @@ Status RunFusermount(const std::string& mountpoint, bool lazily) {
     }
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    return Status::Error(EBUSY, "fusermount3 could not unmount " + mountpoint);
+    return Status::Error(EBUSY, "fusermount3 could not unmount " + mountpoint + ": it is in use, or another user's");
   }
   return Status::Ok();
 }

@@ -180,15 +180,17 @@ void KernelCacheNotifier::RefreshSize(uint64_t ino, uint64_t generation) {
   if (refresher == nullptr) {
     return;
   }
-  const auto gives_up = [this, ino] {
-    MutexLock lock(mutex_);
-    return std::find(cutting_.begin(), cutting_.end(), ino) != cutting_.end();
-  };
+  const auto gives_up = [this, ino] { return IsCutting(ino); };
   BeginNotification(ino);
   if (!refresher->Refresh(ino, generation, gives_up)) {
     LOG_DEBUG("the kernel was not made to ask for the size of inode {}", ino);
   }
   sizes_.EndNotification(ino);
+}
+
+bool KernelCacheNotifier::IsCutting(uint64_t ino) {
+  MutexLock lock(mutex_);
+  return std::find(cutting_.begin(), cutting_.end(), ino) != cutting_.end();
 }
 
 KernelCacheNotifier::OwnCut::OwnCut(KernelCacheNotifier& cache, uint64_t ino) : cache_(cache), ino_(ino) {

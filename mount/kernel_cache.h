@@ -77,6 +77,8 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   [[nodiscard]] bool AboutToGive(uint64_t ino, Nanoseconds entry) override;
 
   ReaderSizes& sizes() { return sizes_; }
+  // An OwnCut of the inode lives.
+  bool IsCutting(uint64_t ino) EXCLUDES(mutex_);
   // As ReaderSizes says. Waits for a page that is being read: another thread is to serve meanwhile.
   void StoreSize(uint64_t ino, uint64_t size) EXCLUDES(mutex_);
 
@@ -99,7 +101,8 @@ class KernelCacheNotifier : public fs::client::KernelCache {
     const uint64_t directory_;
   };
 
-  // As long as it lives, the kernel waits for a request that changes the inode's size, and takes no other size.
+  // As long as it lives, the kernel waits for a request that changes the inode's size, and takes no other size but one
+  // that is stored.
   class OwnCut {
    public:
     OwnCut(KernelCacheNotifier& cache, uint64_t ino);

@@ -15,10 +15,15 @@ namespace {
 constexpr std::array<std::string_view, 14> kKernelOptions = {"ro",    "rw",      "suid",       "nosuid",     "dev",
                                                              "nodev", "exec",    "noexec",     "noatime",    "async",
                                                              "sync",  "dirsync", "nodiratime", "allow_other"};
-// Accepted, since fstab and mount(8) bring them along; they are not meant for a file system, or are what it does
-// anyway.
-constexpr std::array<std::string_view, 9> kForOthers = {
-    "defaults", "auto", "noauto", "_netdev", "nofail", "nouser", "default_permissions", "loud", "silent"};
+// Accepted, since fstab and mount(8) bring them along: they are meant for mount(8), for a file system of a block
+// device, or are what termfs does anyway.
+constexpr std::array<std::string_view, 24> kPassedOver = {
+    "defaults",   "auto",     "noauto",     "_netdev",    "nofail",        "user",
+    "nouser",     "users",    "nousers",    "group",      "nogroup",       "owner",
+    "noowner",    "loud",     "silent",     "mand",       "nomand",        "iversion",
+    "noiversion", "lazytime", "nolazytime", "norelatime", "nostrictatime", "default_permissions"};
+// The same, with a value.
+constexpr std::array<std::string_view, 4> kRemarks = {"comment", "user", "uhelper", "helper"};
 
 template <size_t kCount>
 bool Contains(const std::array<std::string_view, kCount>& names, std::string_view name) {
@@ -48,15 +53,13 @@ Status ApplyCount(std::string_view name, std::string_view value, uint64_t least,
   return Status::Ok();
 }
 
-Status ApplyOne(std::string_view option, MountConfig& config) {
-  const size_t equals = option.find('=');
-  const std::string_view name = option.substr(0, equals);
-  const std::string_view value = equals == std::string_view::npos ? std::string_view() : option.substr(equals + 1);
-  if (option == "relatime" || option == "atime") {  // libfuse knows neither
-    config.access_times = true;
-    std::erase(config.kernel, "noatime");
-    return Status::Ok();
-  }
+bool IsPassedOver(std::string_view option, std::string_view name) {
+  return name.starts_with("x-") || name.starts_with("X-") || Contains(kPassedOver, option) ||
+         (name != option && Contains(kRemarks, name));
+}
+
+// What the front end has to know of an option that the kernel gets, too.
+void NoteKernelOption(std::string_view option, MountConfig& config) {
   if (option == "noatime") {
     config.access_times = false;
   } else if (option == "nodiratime") {
@@ -68,68 +71,121 @@ Status ApplyOne(std::string_view option, MountConfig& config) {
   } else if (option == "dirsync") {
     config.synchronous_names = true;
   }
-  if (equals == std::string_view::npos && Contains(kKernelOptions, name)) {
-    config.kernel.emplace_back(name);
-    return Status::Ok();
+}
+
+// Options that libfuse does not know, or only the opposite of. False: it is none of them.
+bool ApplySwitch(std::string_view option, MountConfig& config) {
+  if (option == "relatime" || option == "atime" || option == "strictatime") {
+    config.access_times = true;
+    std::erase(config.kernel, "noatime");
+  } else if (option == "diratime") {
+    config.directory_access_times = true;
+    std::erase(config.kernel, "nodiratime");
+  } else if (option == "symfollow" || option == "nosymfollow") {
+    config.follow_symlinks = option == "symfollow";
+  } else if (option == "acl" || option == "noacl") {
+    config.acl = option == "acl";
+  } else {
+    return false;
   }
-  if (equals == std::string_view::npos && Contains(kForOthers, name)) {
-    return Status::Ok();
-  }
-  if (equals == std::string_view::npos && (name == "acl" || name == "noacl")) {
-    config.acl = name == "acl";
-    return Status::Ok();
-  }
-  if (name.starts_with("x-") || name == "comment") {
-    return Status::Ok();  // remarks for other programs
-  }
-  if (equals != std::string_view::npos && name == "bitmap") {
+  return true;
+}
+
+// One with a value. Nothing: there is no such option.
+std::optional<Status> ApplyValued(std::string_view name, std::string_view value, MountConfig& config) {
+  if (name == "bitmap") {
     return ApplyBitmap(value, config);
   }
-  if (equals != std::string_view::npos && name == "secret") {
+  if (name == "secret") {
     config.secret = value;
     return value.empty() ? Status::Error(EINVAL, "secret= needs the name of a file") : Status::Ok();
   }
-  if (equals != std::string_view::npos && name == "rdma") {
+  if (name == "rdma") {
     config.rdma = value;
     return value.empty() ? Status::Error(EINVAL, "rdma= needs the name or an address of an RDMA device") : Status::Ok();
   }
-  if (equals != std::string_view::npos && name == "cache") {
+  if (name == "cache") {
     config.grants = value == "granted";
     return config.grants || value == "none"
                ? Status::Ok()
                : Status::Error(EINVAL, fmt::format("cache={}: it is granted or none", value));
   }
-  if (equals != std::string_view::npos && name == "fuse") {
+  if (name == "fuse") {
     return ParseTransport(value, config.fuse)
                ? Status::Ok()
                : Status::Error(EINVAL, fmt::format("fuse={}: it is auto, io_uring or device", value));
   }
-  if (equals != std::string_view::npos) {
-    if (name == "threads") {
-      return ApplyCount(name, value, 1, 256, config.threads);
-    }
-    if (name == "timeout") {
-      return ApplyCount(name, value, 1, 3600, config.timeout);
-    }
-    if (name == "reconnect") {
-      return ApplyCount(name, value, 0, 3600, config.reconnect);
-    }
+  if (name == "threads") {
+    return ApplyCount(name, value, 1, 256, config.threads);
   }
-  return Status::Error(EINVAL, fmt::format("unknown mount option '{}'", option));
+  if (name == "timeout") {
+    return ApplyCount(name, value, 1, 3600, config.timeout);
+  }
+  if (name == "reconnect") {
+    return ApplyCount(name, value, 0, 3600, config.reconnect);
+  }
+  return std::nullopt;
+}
+
+// Nothing: there is no such option.
+std::optional<Status> ApplyOne(std::string_view option, MountConfig& config) {
+  const size_t equals = option.find('=');
+  const std::string_view name = option.substr(0, equals);
+  if (IsPassedOver(option, name)) {
+    return Status::Ok();
+  }
+  std::optional<Status> done;
+  if (Contains(kKernelOptions, option)) {
+    NoteKernelOption(option, config);
+    config.kernel.emplace_back(option);
+    done = Status::Ok();
+  } else if (equals != std::string_view::npos) {
+    done = ApplyValued(name, option.substr(equals + 1), config);
+  } else if (ApplySwitch(option, config)) {
+    done = Status::Ok();
+  }
+  if (done) {
+    config.given.emplace_back(option);
+  }
+  return done;
 }
 
 }  // namespace
 
-Status ApplyMountOptions(std::string_view options, MountConfig& config) {
+Status ApplyMountOptions(std::string_view options, MountConfig& config, UnknownOptions unknown) {
   while (!options.empty()) {
     const size_t comma = options.find(',');
     const std::string_view option = options.substr(0, comma);
-    if (!option.empty()) {
-      RETURN_IF_ERROR(ApplyOne(option, config));
-    }
     options = comma == std::string_view::npos ? std::string_view() : options.substr(comma + 1);
+    const std::optional<Status> applied = option.empty() ? Status::Ok() : ApplyOne(option, config);
+    if (applied) {
+      RETURN_IF_ERROR(*applied);
+    } else if (unknown == UnknownOptions::kRefused) {
+      return Status::Error(EINVAL, fmt::format("unknown mount option '{}'", option));
+    }
   }
   return Status::Ok();
+}
+
+std::string NeedsNewMount(const MountConfig& now, const MountConfig& wanted) {
+  const std::pair<const char*, bool> differ[] = {
+      {"bitmap", now.bitmap != wanted.bitmap},
+      {"secret", now.secret != wanted.secret},
+      {"rdma", now.rdma != wanted.rdma},
+      {"cache", now.grants != wanted.grants},
+      {"acl", now.acl != wanted.acl},
+      {"threads", now.threads != wanted.threads},
+      {"fuse", now.fuse != wanted.fuse},
+      {"timeout", now.timeout != wanted.timeout},
+      {"reconnect", now.reconnect != wanted.reconnect},
+      {"dirsync", now.synchronous_names != wanted.synchronous_names},  // the kernel changes it at no remount
+  };
+  for (const auto& [name, differs] : differ) {
+    if (differs) {
+      return name;
+    }
+  }
+  return "";
 }
 
 std::string MountOptionsHelp() {
@@ -160,16 +216,19 @@ std::string MountOptionsHelp() {
          "  timeout=SECONDS         longest wait for the server (default 30)\n"
          "  reconnect=SECONDS       how long programs wait for a server that has gone, before they get EIO (default "
          "60; 0: at once)\n"
-         "  ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, dirsync, allow_other: as mount(8) has them;\n"
-         "                          nosuid and nodev are the default, allow_other is for root. What a call changes on "
-         "a\n"
-         "                          mount with sync is on the SSD when it returns; with dirsync names are\n"
-         "  relatime or atime, noatime, nodiratime\n"
-         "                          access times move with the first access after a change and once a day (the "
-         "default),\n"
-         "                          never, or not those of directories\n"
-         "  defaults, auto, noauto, nofail, nouser, _netdev, default_permissions, loud, silent, comment=..., x-...\n"
-         "                          accepted, without effect: fstab and mount(8) bring them along\n";
+         "  ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, dirsync, symfollow, nosymfollow, allow_other\n"
+         "                          as mount(8) has them; allow_other and nosymfollow are for root. What a call "
+         "changes\n"
+         "                          on a mount with sync is on the SSD when it returns; with dirsync names are. The\n"
+         "                          default is nosuid,nodev; by mount(8) it is suid,dev, as of other file systems\n"
+         "  relatime, atime or strictatime, noatime, diratime, nodiratime\n"
+         "                          access times move with the first access after a change and once a day (the\n"
+         "                          default), never, or not those of directories\n"
+         "  defaults, auto, noauto, nofail, user, users, group, owner, _netdev, default_permissions, lazytime,\n"
+         "  iversion, mand, the opposites of these, loud, silent, comment=..., x-..., X-...\n"
+         "                          accepted, without effect: fstab and mount(8) bring them along\n"
+         "mount -o remount,... of mount(8) changes ro, suid, dev, exec, sync, symfollow, access times, or to the\n"
+         "opposite of these, while the volume is used.\n";
 }
 
 }  // namespace termfs::mount

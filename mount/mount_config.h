@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,11 +33,18 @@ struct MountConfig {
   bool synchronous_names = false;      // dirsync: names are
   bool access_times = true;            // relatime; else they stay
   bool directory_access_times = true;  // those of directories, too
+  bool follow_symlinks = true;         // in paths through the mount
   std::vector<std::string> kernel;     // what the kernel or libfuse understands, in the order given
+  std::vector<std::string> given;      // all that had an effect, as text, in the order given
 };
 
-// Adds the comma-separated `options` to `config`. EINVAL names an option that is unknown or has a bad value.
-Status ApplyMountOptions(std::string_view options, MountConfig& config);
+enum class UnknownOptions : uint8_t { kRefused, kPassedOver };  // the second: mount -s
+
+// Adds the comma-separated `options` to `config`. EINVAL names an option that has a bad value, or is unknown.
+Status ApplyMountOptions(std::string_view options, MountConfig& config,
+                         UnknownOptions unknown = UnknownOptions::kRefused);
+// An option of `wanted` that differs from the one of `now` and that no remount changes; "": there is none.
+std::string NeedsNewMount(const MountConfig& now, const MountConfig& wanted);
 // One line per option, for --help.
 std::string MountOptionsHelp();
 

@@ -32,18 +32,27 @@ constexpr std::chrono::seconds kUnmountPatience{10};
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
+// What follows the number in the line of a NAME_count.
+Status ParseBuckets(std::string_view name, std::string_view text, MountDescription& description) {
+  constexpr std::string_view kCount = "_count";
+  if (text.empty() || !name.ends_with(kCount)) {
+    return Status::Ok();
+  }
+  name.remove_suffix(kCount.size());
+  ASSIGN_OR_RETURN(description.histograms[std::string(name)], BucketsFromText(text));
+  return Status::Ok();
+}
+
 Status ParseLine(std::string_view line, MountDescription& description) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos) {
-    return Status::Error(EPROTO, "a mount's description of itself");
+    return Status::Error(EPROTO, "a mount's description of itself makes no sense");
   }
   const std::string_view name = line.substr(0, space);
   const std::string_view value = line.substr(space + 1);
-  const std::pair<std::string_view, std::string*> texts[] = {{"address", &description.address},
-                                                             {"secret", &description.secret},
-                                                             {"transport", &description.transport},
-                                                             {"fuse", &description.fuse},
-                                                             {"libfuse", &description.libfuse}};
+  const std::pair<std::string_view, std::string*> texts[] = {
+      {"address", &description.address}, {"secret", &description.secret},   {"transport", &description.transport},
+      {"fuse", &description.fuse},       {"libfuse", &description.libfuse}, {"options", &description.options}};
   for (const auto& [text, place] : texts) {
     if (name == text) {
       *place = FromLine(value);
@@ -53,7 +62,7 @@ Status ParseLine(std::string_view line, MountDescription& description) {
   uint64_t number = 0;
   const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
   if (parsed.ec != std::errc()) {
-    return Status::Error(EPROTO, "a mount's description of itself");
+    return Status::Error(EPROTO, "a mount's description of itself makes no sense");
   }
   if (name == "pid") {
     description.pid = static_cast<int>(number);
@@ -61,6 +70,7 @@ Status ParseLine(std::string_view line, MountDescription& description) {
     description.pid_namespace = number;
   } else {
     description.metrics[std::string(name)] = number;
+    return ParseBuckets(name, std::string_view(parsed.ptr, value.data() + value.size()), description);
   }
   return Status::Ok();
 }
@@ -141,8 +151,7 @@ class Question {
       return Status::Error(error, path_ + ": a dead mount is there, end it with termfs umount");
     }
     if (error != 0) {
-      errno = error;
-      return ErrnoStatus(path_);
+      return Status::Errno(error, path_);
     }
     return Parse(std::string_view(text).substr(sizeof(error)));
   }
@@ -205,6 +214,36 @@ std::string FromLine(std::string_view text) {
     value += escaped && text[i] == 'n' ? '\n' : text[i];
   }
   return value;
+}
+
+std::string BucketsToText(const Buckets& buckets) {
+  std::string text;
+  for (const auto& [bucket, count] : buckets) {
+    text += text.empty() ? " " : ",";
+    text += std::to_string(bucket) + ":" + std::to_string(count);
+  }
+  return text;
+}
+
+Result<Buckets> BucketsFromText(std::string_view text) {
+  Buckets buckets;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at != end) {
+    uint32_t bucket = 0;
+    uint64_t count = 0;
+    const auto number = std::from_chars(at + 1, end, bucket);  // behind a space or a comma
+    if (number.ec != std::errc() || number.ptr == end || bucket >= Histogram::kBuckets) {
+      return Status::Error(EPROTO, "a mount's buckets of a histogram make no sense");
+    }
+    const auto values = std::from_chars(number.ptr + 1, end, count);
+    if (values.ec != std::errc()) {
+      return Status::Error(EPROTO, "a mount's buckets of a histogram make no sense");
+    }
+    buckets[bucket] = count;
+    at = values.ptr;
+  }
+  return buckets;
 }
 
 Result<MountDescription> DescribeMount(const std::string& path) {

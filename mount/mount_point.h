@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/metrics.h"
 #include "base/result.h"
 #include "fs/client/admin.h"
 
@@ -27,7 +28,9 @@ struct MountDescription {
   std::string transport;
   std::string fuse;     // what its requests come over: "io_uring" or "/dev/fuse"
   std::string libfuse;  // version
+  std::string options;  // those that it was mounted with, but for what only others understand
   std::map<std::string, uint64_t> metrics;
+  std::map<std::string, Buckets> histograms;  // by name, without "_count"
 
   Result<fs::client::ServerAddress> server() const;
 };
@@ -38,6 +41,11 @@ uint64_t PidNamespace();
 // A value in a line of a description: any bytes, such as those of a path, without the end of the line.
 std::string ToLine(std::string_view value);
 std::string FromLine(std::string_view text);
+
+// Buckets of a histogram in a line: " 40:3,41:7" for 3 values in bucket 40 and 7 in the next; "" when all are empty.
+std::string BucketsToText(const Buckets& buckets);
+// EPROTO: `text` is nothing like that.
+Result<Buckets> BucketsFromText(std::string_view text);
 
 // ENOTCONN: the mount is dead. EINVAL: `path` is not the root of a termfs mount. ETIMEDOUT: no answer for ten seconds.
 Result<MountDescription> DescribeMount(const std::string& path);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/mount.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -36,7 +37,7 @@ Status CheckEmpty(const std::string& path) {
   }
   while (const dirent* entry = readdir(directory.get())) {
     if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) {
-      return Status::Error(ENOTEMPTY, "mount point " + path + ": choose an empty directory");
+      return Status::Error(ENOTEMPTY, "mount point " + path + " is not empty; choose an empty directory");
     }
   }
   return Status::Ok();
@@ -153,6 +154,16 @@ Status AwaitServerForWrites(fs::client::FileSystem& file_system, EndSignals& sig
                                        std::to_string(lost));
 }
 
+// libfuse does not know the flag.
+Status FollowNoSymlinks(const std::string& mountpoint) {
+  mount_attr attributes{};
+  attributes.attr_set = MOUNT_ATTR_NOSYMFOLLOW;
+  if (mount_setattr(AT_FDCWD, mountpoint.c_str(), AT_SYMLINK_NOFOLLOW, &attributes, sizeof(attributes)) == 0) {
+    return Status::Ok();
+  }
+  return errno == EPERM ? Status::Error(EPERM, "nosymfollow: only root mounts with it") : ErrnoStatus("nosymfollow");
+}
+
 void Watch(MountGuard* guard, const FuseServer& server, const std::string& mountpoint) {
   if (guard == nullptr) {
     return;
@@ -179,6 +190,9 @@ Status StartServing(FuseServer& server, FrontEnd& front, const MountRequest& req
 Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& front, KernelCacheNotifier& cache,
            MountGuard* guard, const MountRequest& request, EndSignals& signals, Readiness& readiness) {
   RETURN_IF_ERROR(server.Mount());
+  if (!request.config.follow_symlinks) {
+    RETURN_IF_ERROR(FollowNoSymlinks(request.mountpoint));
+  }
   Watch(guard, server, request.mountpoint);
   cache.Attach(server.session(), request.mountpoint);  // before the kernel is given anything to keep
   Status status = StartServing(server, front, request);
@@ -228,7 +242,7 @@ Status CheckMountPoint(const std::string& path) {
     return ErrnoStatus("mount point " + path);
   }
   if (!S_ISDIR(st.st_mode)) {
-    return Status::Error(ENOTDIR, "mount point " + path);
+    return Status::Error(ENOTDIR, "mount point " + path + " is no directory");
   }
   ASSIGN_OR_RETURN(const std::string type, MountType(path));
   if (type == "fuse.termfs") {
@@ -250,9 +264,10 @@ fs::client::MountOptions ToClientOptions(const MountRequest& request) {
   options.session.call_timeout = config.timeout;
   options.session.reconnect = config.reconnect;
   options.max_io_bytes = kMaxIo;
+  options.late_lanes = true;
   options.grants = config.grants;
-  options.access_times = config.access_times && !config.read_only;
-  options.directory_access_times = config.directory_access_times;
+  options.access_times = {.files = config.access_times && !config.read_only,
+                          .directories = config.directory_access_times};
   return options;
 }
 

@@ -45,12 +45,23 @@ std::string Plain(std::string_view text) {
   return plain;
 }
 
+bool Lists(std::string_view options, std::string_view option) {
+  while (!options.empty()) {
+    if (TakeUntil(options, ',') == option) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::string NamespaceOf(const std::string& process) {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/" + process + "/ns/mnt", error).string();
 }
 
 }  // namespace
+
+bool MountEntry::Has(std::string_view option) const { return Lists(options, option) || Lists(super_options, option); }
 
 std::vector<MountEntry> ParseMountTable(std::string_view table) {
   std::vector<MountEntry> entries;
@@ -63,9 +74,12 @@ std::vector<MountEntry> ParseMountTable(std::string_view table) {
     entry.mount.device = makedev(major, ToNumber<unsigned>(TakeUntil(line, ' ')));
     TakeUntil(line, ' ');  // which part of the file system
     entry.path = Plain(TakeUntil(line, ' '));
+    entry.options = TakeUntil(line, ' ');
     while (!line.empty() && TakeUntil(line, ' ') != "-") {
     }
     entry.type = Plain(TakeUntil(line, ' '));
+    TakeUntil(line, ' ');  // what is mounted
+    entry.super_options = TakeUntil(line, ' ');
   }
   return entries;
 }

@@ -30,6 +30,11 @@ struct MountEntry {
   uint64_t parent = 0;  // the number of the mount that it is mounted on
   std::string path;     // of now; another mount may cover it
   std::string type;
+  std::string options;        // of the mount, as the kernel writes them: "rw,nosuid,relatime"
+  std::string super_options;  // of the file system, on whichever mount of it
+
+  // Either list has `option`, such as "ro".
+  bool Has(std::string_view option) const;
 };
 
 // Of this process, or of another one.

@@ -1,38 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One reading of the counters of a mount, its server, or both, and what two of them say about the time in between.
+// One reading of what a mount, its server, or both have counted.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "base/metrics.h"
 #include "base/result.h"
+#include "fs/client/admin.h"
 
 namespace termfs::mount {
 
 using Metrics = std::map<std::string, uint64_t>;
+using Histograms = std::map<std::string, Buckets>;
+
+// docs/metrics.md says what each is.
+struct Counted {
+  Metrics metrics;
+  Histograms histograms;
+};
 
 struct StatsSample {
   std::chrono::steady_clock::time_point when;
   uint64_t unix_ms = 0;
   bool of_mount = false;  // else `mount` is empty
-  Metrics mount;
+  Counted mount;
   std::string fuse;     // what the mount's requests come over
   std::string libfuse;  // its version
   bool of_server = false;
-  Metrics server;
+  Counted server;
+  bool of_sessions = false;                         // they are asked for
+  std::vector<fs::client::SessionStatus> sessions;  // of the server; else empty
 };
 
-// Reads `source`: a mount point with its server beside it, or a volume's address, with `secret` where that is a host's.
-// For a mount whose server cannot be asked, `server_error` says why and the mount's own counters are returned.
-Result<StatsSample> TakeSample(const std::string& source, const std::string& secret, Status& server_error);
+struct StatsSource {
+  std::string place;  // a mount point, or a volume's address
+  std::string secret;
+  bool server = true;  // of a mount: its server, too
+  bool sessions = false;
+};
 
-std::string StatsHeader();
-// A line of the live view: rates between the samples, percentiles since the start. "-" where the source does not know.
-std::string StatsLine(const StatsSample& before, const StatsSample& now);
-// One JSON object: the raw metrics.
+// Reads a mount point, and its server beside it, or a volume's server. For a mount whose server cannot be asked,
+// `server_error` says why and the mount's own counters are returned, unless sessions are asked for.
+Result<StatsSample> TakeSample(const StatsSource& source, Status& server_error);
+
+// One JSON object: the counters as they are, and the buckets of the histograms.
 std::string StatsJson(const StatsSample& sample);
 
 }  // namespace termfs::mount

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program termfs, which is mount.termfs, too, when it is called by that name. Here, and nowhere else, it is decided
-// which RNIC there is. For tests, TERMFS_NETWORK_FAULTS makes a bad network of what it sends
+// The program termfs, which is the helper of mount(8), too, when it is called by the name of one. Here, and nowhere
+// else, it is decided which RNIC there is. For tests, TERMFS_NETWORK_FAULTS makes a bad network of what it sends
 // (driver/softnic/softnic.h), and TERMFS_VALIDATED_READS has a server's clients on other hosts READ as if its RNIC knew
 // no page table.
 #include <cstdlib>
@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
           }};
   const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
   const char* name = slash != nullptr ? slash + 1 : argc > 0 ? argv[0] : "termfs";
-  if (std::strcmp(name, "mount.termfs") == 0) {
+  if (std::strcmp(name, "mount.termfs") == 0 || std::strcmp(name, "mount.fuse.termfs") == 0) {
     return termfs::mount::RunMountHelper(program, argc, argv);
   }
   return termfs::mount::RunCommandLine(program, argc, argv);

@@ -58,7 +58,7 @@ void CarryOut(FileSystem& files, Lane& lane, FioRequest& request) {
 Result<std::unique_ptr<LaneThreads>> LaneThreads::Create(FileSystem& files) {
   UniqueFd ended(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!ended.valid()) {
-    return Status::Error(errno, "eventfd");
+    return Status::Errno(errno, "eventfd");
   }
   return std::unique_ptr<LaneThreads>(new LaneThreads(files, std::move(ended)));
 }

@@ -31,7 +31,7 @@ class Stream {
   Stream(int file, uint64_t places, const SsdLoad& load, uint32_t depth, uint64_t seed)
       : file_(file), places_(places), load_(load), random_(seed), requests_(depth), begun_(depth) {
     if (const int error = io_setup(static_cast<int>(depth), &context_); error < 0) {
-      Die(Status::Error(-error, "set up libaio"));
+      Die(Status::Errno(-error, "set up libaio"));
     }
     buffer_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageSize, uint64_t{depth} * load.bytes)));
     std::fill_n(buffer_.get(), uint64_t{depth} * load.bytes, std::byte{0x5a});
@@ -84,7 +84,7 @@ class Stream {
     (load_.writes ? io_prep_pwrite : io_prep_pread)(request, file_, memory, load_.bytes, offset);
     begun_[index] = steady_clock::now();
     if (const int error = io_submit(context_, 1, &request); error != 1) {
-      Die(Status::Error(error < 0 ? -error : EAGAIN, "submit to libaio"));
+      Die(Status::Errno(error < 0 ? -error : EAGAIN, "submit to libaio"));
     }
   }
 

@@ -57,7 +57,7 @@ Status FileSet::Prepare(const std::vector<char>& contents, Random& random) {
     std::error_code error;
     std::filesystem::create_directories(DirectoryOf(file), error);
     if (error) {
-      return Status::Error(error.value(), "make " + DirectoryOf(file));
+      return Status::Errno(error.value(), "make " + DirectoryOf(file));
     }
   }
   std::shuffle(order.begin(), order.end(), random);

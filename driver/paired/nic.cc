@@ -91,6 +91,12 @@ class PairedDomain final : public ProtectionDomain {
 
   bool SparseFrames(RegionKind kind) const override { return kind == RegionKind::kTerm && pair_->term_regions.ok(); }
 
+  // Each is of one RNIC's queue pairs only.
+  Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      const SharedReceiveQueueOptions& options) override {
+    return options.network ? device_->CreateSharedReceiveQueue(options) : local_->CreateSharedReceiveQueue(options);
+  }
+
   Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) override {
     auto* const send = static_cast<PairedCompletionQueue*>(options.send_cq);
     auto* const receive = static_cast<PairedCompletionQueue*>(options.recv_cq);

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "base/log.h"
 #include "driver/paired/paired.h"
 
 namespace termfs::driver::paired {
@@ -26,6 +27,14 @@ Result<std::unique_ptr<CompletionQueue>> PairedCompletionQueue::Create(Nic& loca
     }
   }
   return std::unique_ptr<CompletionQueue>(std::move(queue));
+}
+
+// Where the device has no queue so large, its own queue pairs are refused, and no others.
+Status PairedCompletionQueue::Resize(uint32_t capacity) {
+  if (const Status resized = device_->Resize(capacity); !resized.ok()) {
+    LOG_DEBUG("{}", resized.ToString());
+  }
+  return local_->Resize(capacity);
 }
 
 size_t PairedCompletionQueue::PollDevice(std::span<WorkCompletion> completions) {

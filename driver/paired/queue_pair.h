@@ -22,6 +22,7 @@ class PairedCompletionQueue final : public CompletionQueue {
   bool Arm() override;
   void Disarm() override;
   int fd() const override { return both_.get(); }
+  Status Resize(uint32_t capacity) override;
   void GatherWakeUps() override { local_->GatherWakeUps(); }
 
   // --- For the domain and its queue pairs.

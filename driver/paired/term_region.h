@@ -36,6 +36,7 @@ class PairedTermRegion : public TermRegion {
   Status SetPattern(const Pattern& pattern) override { return region_->SetPattern(pattern); }
   Status Resize(uint64_t pages) override { return region_->Resize(pages); }
   Status MakeRoom(uint64_t pages) override { return region_->MakeRoom(pages); }
+  Status Keep() override { return region_->Keep(); }
   TermRegionMemory memory() override { return region_->memory(); }
   Result<UniqueFd> FramesFd() const override { return region_->FramesFd(); }
 

@@ -22,6 +22,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/page.h"
@@ -72,6 +73,14 @@ class CompletionSink {
   virtual void OnReceive(const WorkCompletion& completion) = 0;
 };
 
+// Receives that a connection shares with others.
+class ReceiveSource {
+ public:
+  virtual ~ReceiveSource() = default;
+  // One of them, which the connection completes; absent: there is none now. Any thread.
+  virtual std::optional<RecvWorkRequest> Take() = 0;
+};
+
 struct ConnectionOptions {
   uint32_t queue_pair = 0;                      // our number
   uint32_t peer = 0;                            // the peer's
@@ -80,6 +89,7 @@ struct ConnectionOptions {
   uint32_t mtu = 1024;                          // of payload: 256, 512, 1024, 2048 or 4096
   uint32_t max_reads = kMaxReads;               // that the peer answers at a time
   std::chrono::milliseconds rnr_timeout{1000};  // how long a SEND waits for a receive of the peer's
+  ReceiveSource* receives = nullptr;            // null: those that are posted
 };
 
 struct ConnectionCounters {

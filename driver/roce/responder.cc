@@ -119,6 +119,11 @@ bool Responder::RightLength(const Packet& packet, bool last) const {
 }
 
 bool Responder::HasReceive() {
+  if (receives_.empty() && options_.receives != nullptr) {
+    if (const std::optional<RecvWorkRequest> taken = options_.receives->Take()) {
+      receives_.push_back(*taken);
+    }
+  }
   if (receives_.empty()) {
     Nak(AckKind::kReceiverNotReady, kNotReadyTimer);
     told_missing_ = true;  // what follows comes again, too

@@ -6,6 +6,14 @@
 
 namespace termfs::driver::softnic {
 
+bool OutlivesQueuePair(CompletionEntry& entry, const QueuePairCounts* queue_pair, bool keeps_receives) {
+  if (entry.queue_pair != queue_pair || queue_pair == nullptr) {
+    return true;
+  }
+  entry.queue_pair = nullptr;
+  return keeps_receives && entry.completion.opcode == Opcode::kRecv && entry.completion.id != kNoReceive;
+}
+
 Result<std::shared_ptr<CompletionInlet>> CompletionInlet::Create() {
   std::shared_ptr<CompletionInlet> inlet(new CompletionInlet);
   inlet->event_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -28,9 +36,9 @@ void CompletionInlet::Wake() {
   }
 }
 
-void CompletionInlet::Forget(const QueuePairCounts* queue_pair) {
+void CompletionInlet::Forget(const QueuePairCounts* queue_pair, bool keeps_receives) {
   MutexLock lock(mutex_);
-  std::erase_if(entries_, [&](const Entry& entry) { return entry.queue_pair == queue_pair; });
+  std::erase_if(entries_, [&](Entry& entry) { return !OutlivesQueuePair(entry, queue_pair, keeps_receives); });
   count_.store(static_cast<uint32_t>(entries_.size()), std::memory_order_relaxed);
 }
 

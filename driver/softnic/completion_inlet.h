@@ -33,16 +33,20 @@ class QueuePairCounts {
 
  protected:
   ~QueuePairCounts() = default;
-  uint32_t sends_in_flight_ = 0;  // posted, and completion not yet polled
-  uint32_t receives_in_flight_ = 0;
+  uint32_t sends_in_flight_ = 0;     // posted, and completion not yet polled
+  uint32_t receives_in_flight_ = 0;  // of its own; nobody asks where they are shared
 };
+
+struct CompletionEntry {
+  WorkCompletion completion;
+  QueuePairCounts* queue_pair;  // null: it is gone, and the receive was a shared one
+};
+// Takes the queue pair out of `entry`. False: nobody wants the entry any more.
+bool OutlivesQueuePair(CompletionEntry& entry, const QueuePairCounts* queue_pair, bool keeps_receives);
 
 class CompletionInlet {
  public:
-  struct Entry {
-    WorkCompletion completion;
-    QueuePairCounts* queue_pair;  // null: it is gone, and its completions with it
-  };
+  using Entry = CompletionEntry;
 
   static Result<std::shared_ptr<CompletionInlet>> Create();
 
@@ -64,7 +68,8 @@ class CompletionInlet {
     }
     taken_.clear();
   }
-  void Forget(const QueuePairCounts* queue_pair) EXCLUDES(mutex_);
+  // `keeps_receives`: but for its completions of shared receives, which are of no queue pair then.
+  void Forget(const QueuePairCounts* queue_pair, bool keeps_receives) EXCLUDES(mutex_);
 
   int fd() const { return event_.get(); }
   // False: there are entries.

@@ -14,16 +14,38 @@
 
 namespace termfs::driver::softnic {
 
-SoftCompletionQueue::SoftCompletionQueue(uint32_t capacity)
-    : capacity_(capacity), mask_(std::bit_ceil(capacity) - 1), ring_(std::bit_ceil(capacity)) {}
+namespace {
 
-SoftCompletionQueue::~SoftCompletionQueue() { TERMFS_CHECK(queue_pairs_.empty()); }
+constexpr uint32_t kMaxCapacity = 1U << 22;
+constexpr uint32_t kFirstEntries = 256;
+// As many queue pairs are looked at in less time than it takes to find out that one of them has been woken.
+constexpr size_t kFew = 8;
+// Some milliseconds of a queue that is polled all the time; or so many sleeps.
+constexpr uint32_t kPollsToRest = 1U << 16;
+constexpr uint32_t kSleepsToRest = 16;
+// A look at the descriptors costs as much as some idle polls; a poll that has found something is worth many.
+constexpr uint32_t kPollsToLook = 64;
+constexpr uint32_t kBusyPollsToLook = 8;
+
+Status CheckCapacity(uint32_t capacity) {
+  return capacity != 0 && capacity <= kMaxCapacity
+             ? Status::Ok()
+             : Status::Error(EINVAL, "a completion queue of " + std::to_string(capacity) + " entries: it has 1 to " +
+                                         std::to_string(kMaxCapacity));
+}
+
+}  // namespace
+
+SoftCompletionQueue::SoftCompletionQueue(uint32_t capacity)
+    : capacity_(capacity),
+      ring_(std::bit_ceil(std::min(capacity, kFirstEntries))),
+      until_rest_(kPollsToRest),
+      until_look_(kPollsToLook) {}
+
+SoftCompletionQueue::~SoftCompletionQueue() { TERMFS_CHECK(queue_pairs_.empty() && resting_ == 0); }
 
 Result<std::unique_ptr<CompletionQueue>> SoftCompletionQueue::Create(uint32_t capacity) {
-  constexpr uint32_t kMaxCapacity = 1u << 20;
-  if (capacity == 0 || capacity > kMaxCapacity) {
-    return Status::Error(EINVAL, "a completion queue of " + std::to_string(capacity) + " entries");
-  }
+  RETURN_IF_ERROR(CheckCapacity(capacity));
   std::unique_ptr<SoftCompletionQueue> queue(new SoftCompletionQueue(capacity));
   queue->epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   queue->timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
@@ -32,6 +54,25 @@ Result<std::unique_ptr<CompletionQueue>> SoftCompletionQueue::Create(uint32_t ca
   }
   RETURN_IF_ERROR(queue->Watch(nullptr, queue->timer_.get()));
   return std::unique_ptr<CompletionQueue>(std::move(queue));
+}
+
+Status SoftCompletionQueue::Resize(uint32_t capacity) {
+  RETURN_IF_ERROR(CheckCapacity(capacity));
+  if (capacity < std::max<uint64_t>(reserved_, tail_ - head_)) {
+    return Status::Error(EINVAL, "a completion queue of " + std::to_string(capacity) +
+                                     " entries for queue pairs that may fill " + std::to_string(reserved_));
+  }
+  capacity_ = capacity;
+  return Status::Ok();
+}
+
+void SoftCompletionQueue::Grow() {
+  std::vector<Entry> larger(ring_.size() * 2);
+  for (uint64_t at = head_; at != tail_; at++) {
+    larger[at - head_] = ring_[at & (ring_.size() - 1)];
+  }
+  tail_ -= std::exchange(head_, 0);
+  ring_ = std::move(larger);
 }
 
 Status SoftCompletionQueue::Reserve(uint32_t count) {
@@ -66,28 +107,58 @@ Result<std::shared_ptr<CompletionInlet>> SoftCompletionQueue::AttachToInlet(uint
   return inlet_;
 }
 
-void SoftCompletionQueue::Detach(QueuePairCounts* queue_pair, uint32_t count) {
+void SoftCompletionQueue::Detach(QueuePairCounts* queue_pair, uint32_t count, bool keeps_receives) {
   reserved_ -= count;
   lone_ = false;
   const auto is_it = [&](const SoftQueuePair* polled) { return polled == queue_pair; };
-  std::erase_if(queue_pairs_, is_it);
+  if (const auto found = std::find_if(queue_pairs_.begin(), queue_pairs_.end(), is_it); found != queue_pairs_.end()) {
+    queue_pairs_.erase(found);
+  }
   std::erase_if(to_wake_, is_it);
   if (inlet_ != nullptr) {
-    inlet_->Forget(queue_pair);
-  }
-  for (uint64_t at = head_; at != tail_; at++) {
-    if (ring_[at & mask_].queue_pair == queue_pair) {
-      ring_[at & mask_].queue_pair = nullptr;
-    }
+    inlet_->Forget(queue_pair, keeps_receives);
   }
   // Squeeze the holes out: the room they take is somebody else's now.
+  const uint64_t mask = ring_.size() - 1;
   uint64_t to = head_;
   for (uint64_t at = head_; at != tail_; at++) {
-    if (ring_[at & mask_].queue_pair != nullptr) {
-      ring_[to++ & mask_] = ring_[at & mask_];
+    if (OutlivesQueuePair(ring_[at & mask], queue_pair, keeps_receives)) {
+      ring_[to++ & mask] = ring_[at & mask];
     }
   }
   tail_ = to;
+}
+
+bool SoftCompletionQueue::HasMany() const { return queue_pairs_.size() > kFew; }
+
+// Those that have had nothing since the last time.
+void SoftCompletionQueue::LetRest() {
+  until_rest_ = kPollsToRest;
+  if (!HasMany()) {
+    return;
+  }
+  std::erase_if(queue_pairs_, [&](SoftQueuePair* queue_pair) {
+    const bool rests = queue_pair->Rest(*this);
+    resting_ += rests ? 1 : 0;
+    return rests;
+  });
+  next_ = 0;
+}
+
+void SoftCompletionQueue::StopResting(SoftQueuePair* queue_pair) {
+  if (queue_pair->StopResting(*this)) {
+    resting_--;
+    queue_pairs_.push_back(queue_pair);
+  }
+}
+
+void SoftCompletionQueue::LookAtResting(bool busy) {
+  const uint32_t step = busy ? kPollsToLook / kBusyPollsToLook : 1;
+  until_look_ -= std::min(until_look_, step);
+  if (until_look_ == 0) {
+    until_look_ = kPollsToLook;
+    ReadDescriptors();
+  }
 }
 
 Status SoftCompletionQueue::Watch(SoftQueuePair* queue_pair, int fd) {
@@ -123,9 +194,11 @@ void SoftCompletionQueue::Unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DE
 size_t SoftCompletionQueue::PopRing(std::span<WorkCompletion> completions) {
   const size_t count = std::min<uint64_t>(completions.size(), tail_ - head_);
   for (size_t i = 0; i < count; i++) {
-    const Entry& entry = ring_[head_++ & mask_];
+    const Entry& entry = ring_[head_++ & (ring_.size() - 1)];
     completions[i] = entry.completion;
-    entry.queue_pair->OnPolled(entry.completion);
+    if (entry.queue_pair != nullptr) [[likely]] {
+      entry.queue_pair->OnPolled(entry.completion);
+    }
   }
   return count;
 }
@@ -160,6 +233,12 @@ size_t SoftCompletionQueue::Poll(std::span<WorkCompletion> completions) {
       count += PopRing(completions.subspan(count));
     }
   }
+  if (--until_rest_ == 0) [[unlikely]] {
+    LetRest();
+  }
+  if (resting_ != 0) {
+    LookAtResting(/*busy=*/count != 0);
+  }
   return count;
 }
 
@@ -180,6 +259,12 @@ bool SoftCompletionQueue::Arm() {
   if (head_ != tail_) {
     return false;
   }
+  constexpr uint32_t kPollsOfSleep = kPollsToRest / kSleepsToRest;
+  if (until_rest_ > kPollsOfSleep) {
+    until_rest_ -= kPollsOfSleep;
+  } else {
+    LetRest();
+  }
   armed_ = true;
   lone_ = false;
   TimePoint deadline = TimePoint::max();
@@ -190,7 +275,7 @@ bool SoftCompletionQueue::Arm() {
   }
   SetTimer(deadline);
   if (inlet_ != nullptr) {
-    lone_ = !timer_set_ && queue_pairs_.empty() && ports_.empty();
+    lone_ = !timer_set_ && queue_pairs_.empty() && resting_ == 0 && ports_.empty();
     for (PolledPort* port : ports_) {
       port->PrepareToSleep();
     }
@@ -200,7 +285,7 @@ bool SoftCompletionQueue::Arm() {
     }
     return true;
   }
-  lone_ = !timer_set_ && queue_pairs_.size() == 1 && queue_pairs_.front()->SleepsForMessages(*this);
+  lone_ = !timer_set_ && queue_pairs_.size() == 1 && resting_ == 0 && queue_pairs_.front()->SleepsForMessages(*this);
   return true;
 }
 
@@ -221,7 +306,8 @@ void SoftCompletionQueue::SetTimer(TimePoint deadline) {
 }
 
 void SoftCompletionQueue::Disarm() {
-  if (inlet_ != nullptr && queue_pairs_.empty() && !timer_set_) {  // else it is to be found out what it was
+  if (inlet_ != nullptr && queue_pairs_.empty() && resting_ == 0 &&
+      !timer_set_) {  // else it is to be found out what it was
     lone_ = false;
     if (inlet_->woken()) {
       inlet_->ReadEvent();
@@ -263,7 +349,9 @@ void SoftCompletionQueue::ReadDescriptors() {
     } else if (events[i].data.ptr == inlet_.get()) {
       inlet_->ReadEvent();
     } else {
-      static_cast<SoftQueuePair*>(events[i].data.ptr)->ReadSocket();
+      auto* const queue_pair = static_cast<SoftQueuePair*>(events[i].data.ptr);
+      queue_pair->ReadSocket();
+      StopResting(queue_pair);
     }
   }
 }

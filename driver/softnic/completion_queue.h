@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SoftCompletionQueue: a ring of completions, and the list of queue pairs whose inboxes are looked at when it is
-// polled. Completions of one-sided operations are in the ring by the time PostSend returns.
+// polled. Completions of one-sided operations are in the ring by the time PostSend returns. The ring grows with what is
+// in it; the capacity is what queue pairs may fill.
+//
+// Resting. Of many queue pairs most have nothing to say. One that has had nothing for a while rests: its flag stays
+// raised, as if the queue slept, and its inbox is not looked at before its peer has woken it. So polling and arming
+// cost by the queue pairs in use.
 //
 // Sleeping. fd() is an epoll instance over the queue pairs' request sockets and a timer. Arm raises a flag that peers
 // check after they have put a message into an inbox (queue_pair_messages.cc says why no wake-up is lost); the timer
@@ -47,6 +52,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   bool Arm() override;
   void Disarm() override;
   int fd() const override;  // from Arm to Disarm it may be another one
+  Status Resize(uint32_t capacity) override;
   void GatherWakeUps() override { gathers_ = true; }
 
   // --- For queue pairs.
@@ -55,8 +61,11 @@ class SoftCompletionQueue final : public CompletionQueue {
   Status Attach(SoftQueuePair* queue_pair, uint32_t count);
   // The same for a queue pair that is not polled: its completions come through the inlet, which is made at need.
   Result<std::shared_ptr<CompletionInlet>> AttachToInlet(uint32_t count);
-  // Forgets the queue pair and the completions that it left here.
-  void Detach(QueuePairCounts* queue_pair, uint32_t count);
+  // Forgets the queue pair and the completions that it left here, or with `keeps_receives` those that are of no shared
+  // receive.
+  void Detach(QueuePairCounts* queue_pair, uint32_t count, bool keeps_receives);
+  // It has work that nobody wakes for: it is polled again.
+  void StopResting(SoftQueuePair* queue_pair);
   // Polled with the queue; its completions come through the inlet.
   Status Add(PolledPort* port);
   void Remove(PolledPort* port);
@@ -64,9 +73,11 @@ class SoftCompletionQueue final : public CompletionQueue {
   void Unwatch(int fd);
   // REQUIRES: within what Attach set aside.
   void Push(QueuePairCounts* queue_pair, const WorkCompletion& completion) {
-    ring_[tail_++ & mask_] = {completion, queue_pair};
+    if (tail_ - head_ == ring_.size()) [[unlikely]] {
+      Grow();
+    }
+    ring_[tail_++ & (ring_.size() - 1)] = {completion, queue_pair};
   }
-  size_t room() const { return capacity_ - (tail_ - head_); }
   // True: the peer of `queue_pair`, which just got its first message since the last Poll, is woken by the next one.
   bool WakeLater(SoftQueuePair* queue_pair) {
     if (gathers_) {
@@ -76,7 +87,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   }
 
  private:
-  using Entry = CompletionInlet::Entry;
+  using Entry = CompletionEntry;
 
   explicit SoftCompletionQueue(uint32_t capacity);
   Status Reserve(uint32_t count);
@@ -86,15 +97,21 @@ class SoftCompletionQueue final : public CompletionQueue {
   void TakeInlet();
   void ReadDescriptors();
   void WakePeers();
+  void Grow();
+  bool HasMany() const;
+  void LetRest();
+  void LookAtResting(bool busy);
 
-  const uint32_t capacity_;
-  const uint64_t mask_;
-  std::vector<Entry> ring_;
+  uint32_t capacity_;
+  std::vector<Entry> ring_;  // a power of two
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
   uint32_t reserved_ = 0;
-  std::vector<SoftQueuePair*> queue_pairs_;
-  size_t next_ = 0;  // whose turn it is
+  std::vector<SoftQueuePair*> queue_pairs_;  // that do not rest
+  size_t resting_ = 0;
+  uint32_t until_rest_;  // polls, before those that had nothing are let rest
+  uint32_t until_look_;  // polls, before the descriptors of those that rest are looked at
+  size_t next_ = 0;      // whose turn it is
   bool armed_ = false;
   bool lone_ = false;  // armed for the one queue pair's socket only, or for the inlet only
   bool timer_set_ = false;

@@ -17,7 +17,7 @@
 
 namespace termfs::driver::softnic {
 
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 inline constexpr uint64_t kEndpointMagic = 0x30434e4946545244;  // "DRTFINC0"
 inline constexpr uint32_t kMaxSlots = 1u << 16;
 inline constexpr uint32_t kMaxMessage = 1u << 24;
@@ -32,9 +32,11 @@ struct EndpointBytes {
 
 enum EndpointFd : size_t { kInboxFd, kRequestSocketFd, kValidityFd, kEndpointFds };
 
-// --- The inbox: control words, then slots. Its owner receives; the peer maps it too, and writes messages into it.
-// The owner trusts nothing in it but keeps its own counters; message number n lies in slot n % slots, and receive
-// number n takes it.
+// --- The inbox: control words, then slots, then as many large payloads. Its owner receives; the peer maps it too, and
+// writes messages into it. The owner trusts nothing in it but keeps its own counters; message number n lies in slot
+// n % slots, and receive number n takes it. A payload that does not fit into its slot lies in a large one, of which the
+// peer takes the one that became free last: so the inbox takes memory, which comes when it is touched, by how much is
+// under way at a time.
 
 // Lines 128 bytes apart: processors fetch them in pairs, and what one side writes all the time would come and go with
 // what the other one reads.
@@ -48,6 +50,8 @@ struct InboxControl {
   // Set by the owner when it closes the connection, before anybody may take the peer for gone. A peer that was stopped
   // hears nothing of that on its sockets before it runs again, but sees it here after a READ.
   alignas(128) std::atomic<uint32_t> closed;
+  // The large payloads of messages before this number are free again, but for those that have been used since.
+  alignas(128) std::atomic<uint64_t> taken;
 };
 
 enum class SlotKind : uint32_t {
@@ -62,17 +66,23 @@ struct SlotHeader {
   std::atomic<uint32_t> imm;
   std::atomic<uint32_t> kind;
   std::atomic<uint32_t> receive_length;  // by the owner, before it posts: what the receive holds
-  uint64_t unused;
+  std::atomic<uint32_t> large;           // which large payload it is, where `length` does not fit into the slot
+  uint32_t unused;
 };
 static_assert(sizeof(SlotHeader) == 32);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-inline constexpr size_t kSlotsOffset = 512;
+inline constexpr size_t kSlotsOffset = 640;
 static_assert(sizeof(InboxControl) <= kSlotsOffset);
 
-constexpr size_t SlotStride(uint32_t max_message) { return (sizeof(SlotHeader) + max_message + 127) & ~size_t{127}; }
+inline constexpr size_t kSlotStride = 256;
+inline constexpr uint32_t kSmallPayload = kSlotStride - sizeof(SlotHeader);
+constexpr size_t LargeStride(uint32_t max_message) {
+  return max_message <= kSmallPayload ? 0 : (max_message + size_t{127}) & ~size_t{127};
+}
+constexpr size_t LargeOffset(uint32_t slots) { return kSlotsOffset + size_t{slots} * kSlotStride; }
 constexpr size_t InboxBytes(uint32_t slots, uint32_t max_message) {
-  return kSlotsOffset + size_t{slots} * SlotStride(max_message);
+  return LargeOffset(slots) + size_t{slots} * LargeStride(max_message);
 }
 
 // --- The validity table, one per Nic: a word per remotely reachable memory region. A key that a peer has resolved is

@@ -31,6 +31,8 @@ Status CheckSafe(int fd, const struct statx& info, size_t bytes, MappedKind kind
 
 Mapping::~Mapping() { munmap(data_, size_); }
 
+void Mapping::LetGo() const { madvise(data_, size_, MADV_DONTNEED); }  // of shared memory: the page tables only
+
 Result<std::shared_ptr<Mapping>> MappingCache::Map(const UniqueFd& fd, size_t bytes, MappedKind kind) {
   struct statx info {};
   if (statx(fd.get(), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &info) != 0) {

@@ -33,6 +33,8 @@ class Mapping {
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  // What has been touched of it is no memory of this process any more, until it is touched again. Any thread.
+  void LetGo() const;
 
  private:
   std::byte* data_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace termfs::driver::softnic {
 namespace {
@@ -27,10 +28,10 @@ SoftQueuePair::SoftQueuePair(const NicParts& parts, uint32_t domain, const Queue
       number_(parts.registry->NewQueuePairNumber()),
       send_queue_(static_cast<SoftCompletionQueue*>(options.send_cq)),
       receive_queue_(static_cast<SoftCompletionQueue*>(options.recv_cq)),
+      shared_(static_cast<LocalSharedReceives*>(options.shared_receives)),
       local_keys_(parts.registry, domain),
       slots_(std::bit_ceil(std::max(options.max_recv, 1u))),
-      stride_(SlotStride(options.max_message)),
-      receives_(slots_) {}
+      receives_(options.shared_receives != nullptr ? 0 : slots_) {}
 
 Result<std::unique_ptr<QueuePair>> SoftQueuePair::Create(const NicParts& parts, uint32_t domain,
                                                          const QueuePairOptions& options) {
@@ -46,6 +47,8 @@ Result<std::unique_ptr<QueuePair>> SoftQueuePair::Create(const NicParts& parts, 
   inbox.name = "softnic-inbox";
   inbox.bytes = InboxBytes(pair->slots_, options.max_message);
   inbox.peers_may_write = true;
+  inbox.allocate = false;
+  inbox.sparse = true;  // memory comes with messages
   ASSIGN_OR_RETURN(pair->inbox_, SharedObject::Create(inbox));
   RETURN_IF_ERROR(pair->AttachToQueues());
   return std::unique_ptr<QueuePair>(std::move(pair));
@@ -54,12 +57,16 @@ Result<std::unique_ptr<QueuePair>> SoftQueuePair::Create(const NicParts& parts, 
 Status SoftQueuePair::AttachToQueues() {
   RETURN_IF_ERROR(send_queue_->Attach(this, options_.max_send));
   send_attached_ = true;
-  RETURN_IF_ERROR(receive_queue_->Attach(this, options_.max_recv));
+  RETURN_IF_ERROR(receive_queue_->Attach(this, shared_ != nullptr ? 1 : options_.max_recv));
   receive_attached_ = true;
+  if (shared_ != nullptr) {
+    OfferSharedReceives();
+  }
   return Status::Ok();
 }
 
 SoftQueuePair::~SoftQueuePair() {
+  receive_queue_->StopResting(this);
   if (port_) {
     if (state_ == State::kReady) {
       Close();
@@ -74,10 +81,10 @@ SoftQueuePair::~SoftQueuePair() {
     port_->Break();
   }
   if (send_attached_) {
-    send_queue_->Detach(this, options_.max_send);
+    send_queue_->Detach(this, options_.max_send, shared_ != nullptr);
   }
   if (receive_attached_) {
-    receive_queue_->Detach(this, options_.max_recv);
+    receive_queue_->Detach(this, shared_ != nullptr ? 1 : options_.max_recv, shared_ != nullptr);
   }
 }
 
@@ -133,7 +140,6 @@ Status SoftQueuePair::MapPeer(const Endpoint& remote, const EndpointBytes& bytes
   ASSIGN_OR_RETURN(validity_, parts_.mappings->Map(remote.fds[kValidityFd], kValidityBytes, MappedKind::kSealed));
   peer_slots_ = bytes.slots;
   peer_max_message_ = bytes.max_message;
-  peer_stride_ = SlotStride(bytes.max_message);
   return Status::Ok();
 }
 
@@ -156,6 +162,9 @@ Status SoftQueuePair::PostSend(std::span<const SendWorkRequest> requests) {
     } else {
       sends_.push_back({request, {}});
     }
+  }
+  if (resting_ && !sends_.empty()) [[unlikely]] {
+    receive_queue_->StopResting(this);
   }
   return Status::Ok();
 }
@@ -281,6 +290,10 @@ void SoftQueuePair::EnterError(WcStatus first_send_status) {
     CompleteSend(send.request, std::exchange(next_send_status_, WcStatus::kWrFlushErr));
   }
   sends_.clear();
+  if (shared_ != nullptr) {
+    CompleteReceive({.id = kNoReceive}, WcStatus::kWrFlushErr, 0, false, 0);
+    return;
+  }
   for (; received_ != posted_; received_++) {
     CompleteReceive(receives_[received_ & (slots_ - 1)], WcStatus::kWrFlushErr, 0, false, 0);
   }
@@ -356,6 +369,32 @@ void SoftQueuePair::StayAwake(SoftCompletionQueue& queue) {
   if (&queue == receive_queue_) {
     own_control().armed.store(0, std::memory_order_relaxed);  // a late wake-up is only spurious
   }
+}
+
+bool SoftQueuePair::Rest(SoftCompletionQueue& queue) {
+  const bool had_any = seen_received_ != received_ || seen_sent_ != sent_;
+  seen_received_ = received_;
+  seen_sent_ = sent_;
+  TimePoint unused = TimePoint::max();
+  if (had_any || state_ != State::kReady || &queue != send_queue_ || &queue != receive_queue_ || !sends_.empty() ||
+      !PrepareToSleep(queue, &unused)) {
+    return false;
+  }
+  resting_ = true;
+  // The peer's memory counts as the peer's only.
+  outbox_->LetGo();
+  for (const auto& [key, region] : remote_) {
+    region->LetGo();
+  }
+  return true;
+}
+
+bool SoftQueuePair::StopResting(SoftCompletionQueue& queue) {
+  if (std::exchange(resting_, false)) {
+    StayAwake(queue);
+    return true;
+  }
+  return false;
 }
 
 void SoftQueuePair::ReadSocket(int most) {

@@ -31,6 +31,7 @@
 #include "driver/softnic/registry.h"
 #include "driver/softnic/remote_region.h"
 #include "driver/softnic/rnic_thread.h"
+#include "driver/softnic/shared_receives.h"
 
 namespace termfs::driver::softnic {
 
@@ -67,6 +68,10 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   // False: there is something to poll. Else lowers `deadline` to when there may be without a wake-up.
   bool PrepareToSleep(SoftCompletionQueue& queue, SoftCompletionQueue::TimePoint* deadline);
   void StayAwake(SoftCompletionQueue& queue);
+  // True: it had nothing since the last call, and rests: whoever sends to it wakes it. REQUIRES: it does not rest.
+  bool Rest(SoftCompletionQueue& queue);
+  // False: it did not rest.
+  bool StopResting(SoftCompletionQueue& queue);
   // Whether who sleeps until there is a completion in `queue` waits for messages and nothing else.
   bool SleepsForMessages(const SoftCompletionQueue& queue) const {
     return state_ == State::kReady && &queue == receive_queue_ && &queue != send_queue_;
@@ -143,15 +148,27 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   // queue_pair_messages.cc: SEND, RECV and the immediate of a WRITE.
   Outcome Send(const SendWorkRequest& request, Progressing& progress);
   bool HaveCredit();
+  // False: no large payload of the peer's is free, though it has posted a receive: not a peer that works.
+  bool FindLarge();
   void PutMessage(SlotKind kind, std::span<const std::byte> payload, uint32_t length, uint32_t imm);
+  void OfferSharedReceives();
+  void ShowPosted();
   void TakeMessages(size_t limit);
   bool TakeMessage();
+  WcStatus TakePayload(const SlotHeader& slot, uint32_t length, const RecvWorkRequest& request);
   bool MessageWaits(std::memory_order order) const;
+  bool HasReceive() const { return shared_ == nullptr || !shared_->empty(); }
   SlotHeader& OwnSlot(uint64_t number) const {
-    return *reinterpret_cast<SlotHeader*>(inbox_->data() + kSlotsOffset + (number & (slots_ - 1)) * stride_);
+    return *reinterpret_cast<SlotHeader*>(inbox_->data() + kSlotsOffset + (number & (slots_ - 1)) * kSlotStride);
   }
   SlotHeader& PeerSlot(uint64_t number) const {
-    return *reinterpret_cast<SlotHeader*>(outbox_->data() + kSlotsOffset + (number & (peer_slots_ - 1)) * peer_stride_);
+    return *reinterpret_cast<SlotHeader*>(outbox_->data() + kSlotsOffset + (number & (peer_slots_ - 1)) * kSlotStride);
+  }
+  std::byte* OwnLarge(uint32_t index) const {
+    return inbox_->data() + LargeOffset(slots_) + index * LargeStride(options_.max_message);
+  }
+  std::byte* PeerLarge(uint32_t index) const {
+    return outbox_->data() + LargeOffset(peer_slots_) + index * LargeStride(peer_max_message_);
   }
   InboxControl& own_control() const { return *reinterpret_cast<InboxControl*>(inbox_->data()); }
   InboxControl& peer_control() const { return *reinterpret_cast<InboxControl*>(outbox_->data()); }
@@ -162,6 +179,7 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   const uint32_t number_;
   SoftCompletionQueue* const send_queue_;
   SoftCompletionQueue* const receive_queue_;
+  LocalSharedReceives* const shared_;  // null: receives of its own
   bool send_attached_ = false;
   bool receive_attached_ = false;
   State state_ = State::kInit;
@@ -179,21 +197,29 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   uint32_t awaited_rkey_ = 0;  // of the request on its way; 0: none
   bool answer_failed_ = false;
 
-  // The inbox, which the peer writes; slots_ and stride_ are our own copies.
+  // The inbox, which the peer writes; slots_ is our own copy.
   std::shared_ptr<SharedObject> inbox_;
   const uint32_t slots_;
-  const size_t stride_;
-  std::vector<RecvWorkRequest> receives_;  // receive number n at n % slots_
-  uint64_t posted_ = 0;                    // receives
+  std::vector<RecvWorkRequest> receives_;  // receive number n at n % slots_; none with shared ones
+  uint64_t posted_ = 0;                    // receives; with shared ones: messages that the peer may have sent
   uint64_t received_ = 0;                  // messages
+  bool resting_ = false;                   // the queue does not look at the inbox
+  uint64_t seen_received_ = 0;             // messages received and sent, when the queue asked the last time
+  uint64_t seen_sent_ = 0;
 
   // The peer's inbox.
   std::shared_ptr<Mapping> outbox_;
   std::shared_ptr<Mapping> validity_;
   uint32_t peer_slots_ = 0;
   uint32_t peer_max_message_ = 0;
-  size_t peer_stride_ = 0;
-  bool wakes_later_ = false;  // the send queue knows
+  struct Large {
+    uint64_t message;  // that lies there
+    uint32_t index;
+  };
+  std::vector<Large> large_;          // in use, in order
+  std::vector<uint32_t> free_large_;  // have been in use; the last one is used next
+  uint32_t touched_large_ = 0;        // those beyond have never been
+  bool wakes_later_ = false;          // the send queue knows
   uint64_t sent_ = 0;
   uint64_t credit_ = 0;  // receives that the peer is known to have posted
 };

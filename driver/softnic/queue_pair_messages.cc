@@ -8,6 +8,8 @@
 //
 // What a hostile peer may do to our inbox: anything, at any time. We read each word of a slot once, check the copy, and
 // index with our own counters. A message that makes no sense ends this connection.
+#include <algorithm>
+
 #include "driver/softnic/queue_pair.h"
 
 namespace termfs::driver::softnic {
@@ -62,6 +64,9 @@ SoftQueuePair::Outcome SoftQueuePair::Send(const SendWorkRequest& request, Progr
     PutMessage(SlotKind::kWriteWithImm, {}, request.local.length, request.imm);
     return Done(progress, WcStatus::kSuccess);
   }
+  if (request.local.length > kSmallPayload && !FindLarge()) {
+    return Done(progress, WcStatus::kRemOpErr);
+  }
   const uint32_t receive_length = PeerSlot(sent_).receive_length.load(std::memory_order_relaxed);
   if (request.local.length > std::min(receive_length, peer_max_message_)) {
     PutMessage(SlotKind::kTooLong, {}, request.local.length, 0);
@@ -72,9 +77,29 @@ SoftQueuePair::Outcome SoftQueuePair::Send(const SendWorkRequest& request, Progr
   return Done(progress, WcStatus::kSuccess);
 }
 
+bool SoftQueuePair::FindLarge() {
+  if (!large_.empty()) {
+    const uint64_t taken = peer_control().taken.load(std::memory_order_acquire);  // pairs with TakeMessage's release
+    const auto is_taken = [taken](const Large& large) { return large.message < taken; };
+    const auto in_use = std::find_if_not(large_.begin(), large_.end(), is_taken);
+    std::for_each(large_.begin(), in_use, [&](const Large& large) { free_large_.push_back(large.index); });
+    large_.erase(large_.begin(), in_use);
+  }
+  if (free_large_.empty() && touched_large_ < peer_slots_) {
+    free_large_.push_back(touched_large_++);
+  }
+  return !free_large_.empty();
+}
+
 void SoftQueuePair::PutMessage(SlotKind kind, std::span<const std::byte> payload, uint32_t length, uint32_t imm) {
   SlotHeader& slot = PeerSlot(sent_);
-  if (!payload.empty()) {
+  if (payload.size() > kSmallPayload) {
+    const uint32_t index = free_large_.back();
+    free_large_.pop_back();
+    large_.push_back({.message = sent_, .index = index});
+    RacyCopy(PeerLarge(index), payload.data(), payload.size());
+    slot.large.store(index, std::memory_order_relaxed);
+  } else if (!payload.empty()) {
     RacyCopy(reinterpret_cast<std::byte*>(&slot) + sizeof(SlotHeader), payload.data(), payload.size());
   }
   slot.length.store(length, std::memory_order_relaxed);
@@ -99,7 +124,19 @@ void SoftQueuePair::WakePeer() {
   }
 }
 
+// What the inbox holds; whether there is a receive for it is seen when it is taken out.
+void SoftQueuePair::OfferSharedReceives() {
+  posted_ = options_.max_recv;
+  for (uint64_t number = 0; number < slots_; number++) {
+    OwnSlot(number).receive_length.store(shared_->max_message(), std::memory_order_relaxed);
+  }
+  own_control().posted.store(posted_, std::memory_order_release);
+}
+
 Status SoftQueuePair::PostRecv(std::span<const RecvWorkRequest> requests) {
+  if (shared_ != nullptr) {
+    return Status::Error(EINVAL, "post a receive to a queue pair that takes shared ones");
+  }
   if (requests.size() > options_.max_recv - receives_in_flight_) {
     return Status::Error(ENOMEM, "post more receives than the queue pair holds");
   }
@@ -118,12 +155,16 @@ Status SoftQueuePair::PostRecv(std::span<const RecvWorkRequest> requests) {
     }
     posted_++;
   }
+  ShowPosted();
+  return Status::Ok();
+}
+
+void SoftQueuePair::ShowPosted() {
   InboxControl& control = own_control();
   control.posted.store(posted_, std::memory_order_seq_cst);
   if (control.sender_waiting.load(std::memory_order_seq_cst) != 0 && control.sender_waiting.exchange(0) != 0) {
     port_->Wake();
   }
-  return Status::Ok();
 }
 
 bool SoftQueuePair::MessageWaits(std::memory_order order) const {
@@ -131,11 +172,16 @@ bool SoftQueuePair::MessageWaits(std::memory_order order) const {
 }
 
 void SoftQueuePair::TakeMessages(size_t limit) {
-  for (size_t taken = 0; taken < limit && MessageWaits(std::memory_order_acquire); taken++) {
+  size_t taken = 0;
+  for (; taken < limit && MessageWaits(std::memory_order_acquire) && HasReceive(); taken++) {
     if (!TakeMessage()) {
       EnterError(WcStatus::kWrFlushErr);
       return;
     }
+  }
+  if (shared_ != nullptr && taken != 0) {
+    posted_ += taken;
+    ShowPosted();
   }
 }
 
@@ -145,7 +191,7 @@ bool SoftQueuePair::TakeMessage() {
   const uint32_t length = slot.length.load(std::memory_order_relaxed);
   const uint32_t imm = slot.imm.load(std::memory_order_relaxed);
   const auto kind = static_cast<SlotKind>(slot.kind.load(std::memory_order_relaxed));
-  const RecvWorkRequest request = receives_[received_ & (slots_ - 1)];
+  const RecvWorkRequest request = shared_ != nullptr ? shared_->Take() : receives_[received_ & (slots_ - 1)];
   received_++;
   if (kind == SlotKind::kWriteWithImm) {
     CompleteReceive(request, WcStatus::kSuccess, length, true, imm);
@@ -160,10 +206,25 @@ bool SoftQueuePair::TakeMessage() {
     status = WcStatus::kLocProtErr;
   }
   if (status == WcStatus::kSuccess && length != 0) {
-    RacyCopy(request.local.addr, reinterpret_cast<const std::byte*>(&slot) + sizeof(SlotHeader), length);
+    status = TakePayload(slot, length, request);
   }
   CompleteReceive(request, status, status == WcStatus::kSuccess ? length : 0, false, 0);
   return status == WcStatus::kSuccess;
+}
+
+// Its slot is not the peer's to write to again before a receive is posted in its place.
+WcStatus SoftQueuePair::TakePayload(const SlotHeader& slot, uint32_t length, const RecvWorkRequest& request) {
+  if (length <= kSmallPayload) {
+    RacyCopy(request.local.addr, reinterpret_cast<const std::byte*>(&slot) + sizeof(SlotHeader), length);
+    return WcStatus::kSuccess;
+  }
+  const uint32_t index = slot.large.load(std::memory_order_relaxed);
+  if (index >= slots_) {
+    return WcStatus::kFatalErr;
+  }
+  RacyCopy(request.local.addr, OwnLarge(index), length);
+  own_control().taken.store(received_, std::memory_order_release);  // pairs with FindLarge's acquire
+  return WcStatus::kSuccess;
 }
 
 }  // namespace termfs::driver::softnic

@@ -284,7 +284,7 @@ Result<std::span<const std::byte>> SoftQueuePair::SharedView(RKey rkey) {
       return Status::Error(ENOTCONN, "map remote memory over a lost connection");
     }
     if (Resolve(rkey, progress) == Outcome::kDone) {
-      return Status::Error(answer_failed_ ? EACCES : ENOTCONN, "map remote memory");
+      return Status::Errno(answer_failed_ ? EACCES : ENOTCONN, "map remote memory");
     }
     pollfd waiting{port_->request_fd(), POLLIN, 0};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -296,7 +296,7 @@ Result<std::span<const std::byte>> SoftQueuePair::SharedView(RKey rkey) {
   }
   const RemoteRegion* region = FindRemote(rkey);
   if (!region->valid() || !region->Allows(Access::kRemoteRead)) {
-    return Status::Error(EACCES, "map remote memory");
+    return Status::Error(EACCES, "map remote memory: the region is gone, or not for remote reads");
   }
   if (region->has_pages()) {
     return Status::Error(ENOTSUP, "map a region that has a page table");

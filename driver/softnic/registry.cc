@@ -7,6 +7,9 @@
 namespace termfs::driver::softnic {
 namespace {
 
+// A slot is used again when so many others have been freed since, or when there is no other.
+constexpr size_t kRestingSlots = 1024;
+
 // A key that is not in `taken`, hard to guess, and never 0.
 template <typename Map>
 Result<uint32_t> RandomKey(const Map& taken) {
@@ -26,6 +29,8 @@ Result<std::shared_ptr<Registry>> Registry::Create() {
   SharedObjectOptions options;
   options.name = "softnic-keys";
   options.bytes = kValidityBytes;
+  options.allocate = false;
+  options.sparse = true;  // most of it is never used
   ASSIGN_OR_RETURN(registry->validity_, SharedObject::Create(options));
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);
@@ -33,10 +38,6 @@ Result<std::shared_ptr<Registry>> Registry::Create() {
   pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
   pthread_mutex_init(registry->serving(), &attributes);
   pthread_mutexattr_destroy(&attributes);
-  MutexLock lock(registry->mutex_);
-  for (uint32_t slot = 0; slot < kValiditySlots; slot++) {
-    registry->free_slots_.push_back(slot);
-  }
   return registry;
 }
 
@@ -65,12 +66,17 @@ std::optional<LocalRegion> Registry::FindLocal(LKey lkey) const {
 
 Result<RKey> Registry::AddExport(Export region) {
   MutexLock lock(mutex_);
-  if (free_slots_.empty()) {
+  const bool fresh = free_slots_.size() < kRestingSlots && fresh_slot_ < kValiditySlots;
+  if (!fresh && free_slots_.empty()) {
     return Status::Error(ENOSPC, "register more than 65536 memory regions for remote access");
   }
   ASSIGN_OR_RETURN(const uint32_t key, RandomKey(exports_));
-  region.validity_slot = free_slots_.front();
-  free_slots_.pop_front();
+  if (fresh) {
+    region.validity_slot = fresh_slot_++;
+  } else {
+    region.validity_slot = free_slots_.front();
+    free_slots_.pop_front();
+  }
   region.validity_generation = ValidityWord(region.validity_slot).fetch_add(1, std::memory_order_release) + 1;
   exports_.emplace(key, std::make_shared<const Export>(std::move(region)));
   return RKey{key};

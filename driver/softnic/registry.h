@@ -112,8 +112,9 @@ class Registry {
   std::unordered_map<uint32_t, LocalRegion> local_ GUARDED_BY(mutex_);
   std::unordered_map<uint32_t, std::shared_ptr<const Export>> exports_ GUARDED_BY(mutex_);
   std::map<const std::byte*, std::shared_ptr<SharedObject>> memory_ GUARDED_BY(mutex_);
-  // First in, first out: a slot rests as long as possible before its next generation.
+  // First in, first out: a slot rests before its next generation.
   std::deque<uint32_t> free_slots_ GUARDED_BY(mutex_);
+  uint32_t fresh_slot_ GUARDED_BY(mutex_) = 0;  // from here on none has been used
 };
 
 }  // namespace termfs::driver::softnic

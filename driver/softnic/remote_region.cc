@@ -62,17 +62,19 @@ Status RemoteRegion::MapPages(const SocketMessage& answer, std::span<const Uniqu
 }
 
 bool RemoteRegion::CopyPattern(uint32_t in_page, std::byte* to, size_t length) {
-  if (!pattern_known_ || header_->pattern_version.load(std::memory_order_acquire) != pattern_version_) {
+  if (magic_frame_ == nullptr || header_->pattern_version.load(std::memory_order_acquire) != pattern_version_) {
     Pattern pattern;
     if (!LoadPattern(*header_, &pattern, &pattern_version_)) {
       return false;
     }
-    for (size_t at = 0; at < kPageSize; at += pattern.line.size()) {
-      std::memcpy(magic_frame_.data() + at, pattern.line.data(), pattern.line.size());
+    if (magic_frame_ == nullptr) {
+      magic_frame_ = std::make_unique<std::array<std::byte, kPageSize>>();
     }
-    pattern_known_ = true;
+    for (size_t at = 0; at < kPageSize; at += pattern.line.size()) {
+      std::memcpy(magic_frame_->data() + at, pattern.line.data(), pattern.line.size());
+    }
   }
-  std::memcpy(to, magic_frame_.data() + in_page, length);
+  std::memcpy(to, magic_frame_->data() + in_page, length);
   return true;
 }
 

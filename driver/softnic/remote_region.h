@@ -46,6 +46,13 @@ class RemoteRegion {
   std::byte* At(uint64_t offset) const { return data_ + offset; }
   uint64_t size() const { return size_; }
 
+  // It will not be used for a while.
+  void LetGo() const {
+    if (!has_pages_) {
+      mappings_[0]->LetGo();
+    }
+  }
+
   // --- Of a region with a page table. REQUIRES: page < pages that Covers has accepted.
   PageCopy Copy(PageIndex page, uint32_t in_page, std::byte* to, size_t length) const {
     return CopyPage(entries_[page.value], frames_, max_frames_, in_page, to, length);
@@ -102,8 +109,7 @@ class RemoteRegion {
   uint32_t max_frames_ = 0;
   uint64_t max_size_ = 0;  // bytes: max_pages
   uint64_t pattern_version_ = 0;
-  bool pattern_known_ = false;
-  std::array<std::byte, kPageSize> magic_frame_;  // the pattern, when known
+  std::unique_ptr<std::array<std::byte, kPageSize>> magic_frame_;  // the pattern; null: not known
 
   std::shared_ptr<Mapping> validity_;
   std::array<std::shared_ptr<Mapping>, kMaxMessageFds> mappings_;

@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/page.h"
+#include "base/unnamed_file.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14
@@ -21,8 +23,9 @@
 namespace termfs::driver::softnic {
 namespace {
 
-constexpr unsigned int kMfdNoexecSeal = 8;          // MFD_NOEXEC_SEAL, Linux 6.3; not in the C library's headers yet
-constexpr size_t kAllocateStep = size_t{64} << 20;  // so that a signal does not restart gigabytes
+constexpr unsigned int kMfdNoexecSeal = 8;  // MFD_NOEXEC_SEAL, Linux 6.3; not in the C library's headers yet
+// Of memory that the kernel clears at once: a huge page. A signal does not restart more, and others get the CPU.
+constexpr size_t kAllocateStep = size_t{2} << 20;
 
 int CreateMemfd(const std::string& name) {
   const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | kMfdNoexecSeal);
@@ -30,19 +33,6 @@ int CreateMemfd(const std::string& name) {
     return fd;
   }
   return memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
-}
-
-// The kernel rather kills a process than refuses pages of a memfd, so ask before. 0: unknown.
-size_t AvailableMemory() {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen("/proc/meminfo", "re"), fclose);
-  char line[128];
-  while (file && fgets(line, sizeof(line), file.get()) != nullptr) {
-    uint64_t kib = 0;
-    if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1) {
-      return kib << 10;
-    }
-  }
-  return 0;
 }
 
 // Whether madvise(MADV_HUGEPAGE) means anything for shared memory here.
@@ -107,10 +97,7 @@ Status SharedObject::OpenFile(const SharedObjectOptions& options) {
   const char* const path = options.path.c_str();
   if (!options.resume) {
     // The mode forbids what this descriptor may do: nobody but us has one for writing.
-    fd_ = UniqueFd(open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400));
-    if (!fd_.valid()) {
-      return ErrnoStatus("create " + options.path);
-    }
+    ASSIGN_OR_RETURN(fd_, OpenUnnamed(options.path, 0400));
     return ftruncate(fd_.get(), static_cast<off_t>(size_)) == 0 ? Status::Ok() : ErrnoStatus("size " + options.path);
   }
   fd_ = UniqueFd(open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
@@ -130,6 +117,8 @@ Status SharedObject::OpenFile(const SharedObjectOptions& options) {
   }
   return Status::Ok();
 }
+
+Status SharedObject::Keep() const { return path_.empty() || resumed_ ? Status::Ok() : NameFile(fd_, path_); }
 
 SharedObject::~SharedObject() {
   if (data_ != nullptr) {
@@ -175,16 +164,19 @@ Result<UniqueFd> SharedObject::ReadWriteFd() const {
 
 Status SharedObject::Allocate(size_t offset, size_t length) {
   TERMFS_CHECK(offset <= size_ && length <= size_ - offset);
-  const size_t available = AvailableMemory();
-  if (available != 0 && length > available && !IsAllocated(offset, length)) {
+  // The kernel rather kills a process than refuses pages of shared memory, so ask before.
+  const MemoryBound bound = TightestMemory(MemoryBounds());
+  if (length > bound.available && !IsAllocated(offset, length)) {
     return Status::Error(ENOMEM, "allocate " + std::to_string(length >> 20) + " MiB of shared memory, of which " +
-                                     std::to_string(available >> 20) + " MiB are available");
+                                     bound.of + " has " + std::to_string(bound.available >> 20) + " MiB");
   }
   size_t done = 0;
   while (done < length) {
     const size_t step = std::min(length - done, kAllocateStep);
     if (fallocate(fd_.get(), 0, static_cast<off_t>(offset + done), static_cast<off_t>(step)) == 0) {
+      Lock(offset + done, step);
       done += step;
+      std::this_thread::yield();
       continue;
     }
     if (errno == EINTR) {
@@ -197,9 +189,8 @@ Status SharedObject::Allocate(size_t offset, size_t length) {
     const std::string what = "allocate " + std::to_string(length >> 10) + " KiB of shared memory";
     return error == ENOSPC && !path_.empty()
                ? Status::Error(ENOMEM, what + ": the tmpfs of " + path_ + " is full; enlarge it or lower dram-ratio")
-               : Status::Error(error == ENOSPC ? ENOMEM : error, what);
+               : Status::Errno(error == ENOSPC ? ENOMEM : error, what);
   }
-  Lock(offset, length);
   return Status::Ok();
 }
 

@@ -4,8 +4,9 @@
 //
 // - A memfd, sealed against changes of its size, so that neither side can make the other take a SIGBUS. It ends with
 //   the last process that has it.
-// - A file on a tmpfs (`path`), which outlives the process. A tmpfs seals no files: who may open it for writing can
-//   resize it, and those are root and its owner. It is never resized here: another size is another file.
+// - A file on a tmpfs (`path`), which outlives the process once it has its name (Keep). A tmpfs seals no files:
+//   who may open it for writing can resize it, and those are root and its owner. It is never resized here: another size
+//   is another file.
 //
 // What keeps a peer that got a read-only descriptor from writing: a mapping of it cannot be made writable; reopening
 // it through /proc is refused to other users, because the file's mode allows reading only; and where
@@ -58,6 +59,8 @@ class SharedObject {
   Status Allocate(size_t offset, size_t length);
   // The same for a sparse object, a few pages at a time; what is there already stays as it is.
   Status AllocateSparse(size_t offset, size_t length);
+  // A file on a tmpfs gets its name, unless it has it already.
+  Status Keep() const;
   // Takes it back; the bytes read as zeros.
   void Punch(size_t offset, size_t length);
 

@@ -108,6 +108,15 @@ class SoftProtectionDomain final : public ProtectionDomain {
     return SoftQueuePair::Create(parts_, domain_, options);
   }
 
+  Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      const SharedReceiveQueueOptions& options) override {
+    if (options.network) {
+      return std::unique_ptr<SharedReceiveQueue>(
+          std::make_unique<NetworkSharedReceives>(options, parts_.registry, domain_));
+    }
+    return std::unique_ptr<SharedReceiveQueue>(std::make_unique<LocalSharedReceives>(options));
+  }
+
  private:
   const NicParts parts_;
   const bool validated_reads_;
@@ -140,6 +149,8 @@ class SoftNic final : public Nic {
     shared.name = options.name;
     shared.bytes = options.bytes;
     shared.peers_may_write = options.peers_may_write;
+    shared.allocate = !options.on_demand;
+    shared.sparse = options.on_demand;
     ASSIGN_OR_RETURN(std::shared_ptr<SharedObject> object, SharedObject::Create(shared));
     return std::unique_ptr<Memory>(std::make_unique<SoftMemory>(parts_.registry, std::move(object)));
   }

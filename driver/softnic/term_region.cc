@@ -281,6 +281,11 @@ Status SoftTermRegion::MakeRoom(uint64_t pages) {
   return Status::Ok();
 }
 
+Status SoftTermRegion::Keep() {
+  RETURN_IF_ERROR(table_->Keep());
+  return frames_->Keep();
+}
+
 Status SoftTermRegion::Resize(uint64_t pages) {
   RETURN_IF_ERROR(MakeRoom(pages));
   header().pages.store(pages, std::memory_order_release);

@@ -7,8 +7,8 @@
 // The magic frame is not a frame in memory but a line in the table's header, which readers expand; so a page that
 // reads as the pattern costs no memory traffic, and changing the pattern is one store.
 //
-// Table and frames are files `page-table` and `frames` of TermRegionOptions::directory, where that is given; the
-// bitmap follows from the table and is made anew.
+// Table and frames are files `page-table` and `frames` of TermRegionOptions::directory, where that is given, without a
+// name before Keep; the bitmap follows from the table and is made anew.
 //
 // Thread-safety, errors: driver/nic.h. Commit REQUIRES frames that are not committed (or a resumed region).
 #pragma once
@@ -93,6 +93,7 @@ class SoftTermRegion final : public TermRegion {
   Status SetPattern(const Pattern& pattern) override EXCLUDES(pattern_mutex_);
   TermRegionMemory memory() override;
   Result<UniqueFd> FramesFd() const override { return frames_->ReadOnlyFd(); }
+  Status Keep() override;
   Status Resize(uint64_t pages) override EXCLUDES(room_mutex_);
   Status MakeRoom(uint64_t pages) override EXCLUDES(room_mutex_);
 

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "driver/verbs/queue_pair.h"
+#include "driver/verbs/shared_receives.h"
 
 namespace termfs::driver::verbs {
 namespace {
@@ -36,17 +37,34 @@ Result<std::unique_ptr<CompletionQueue>> VerbsCompletionQueue::Create(std::share
 
 VerbsCompletionQueue::~VerbsCompletionQueue() { Disarm(); }
 
+Status VerbsCompletionQueue::Resize(uint32_t capacity) {
+  if (capacity < reserved_ || capacity > device_->max_completions()) {
+    return Status::Error(EINVAL, "a completion queue of " + std::to_string(capacity) + " entries: " + device_->name() +
+                                     " has them with up to " + std::to_string(device_->max_completions()) +
+                                     ", and the queue pairs may fill " + std::to_string(reserved_));
+  }
+  if (const int error = ibv_resize_cq(queue_.get(), static_cast<int>(capacity)); error != 0) {
+    return Status::Errno(error, "make a completion queue one of " + std::to_string(capacity) + " entries");
+  }
+  capacity_ = capacity;
+  return Status::Ok();
+}
+
 Status VerbsCompletionQueue::Reserve(uint32_t completions) {
   if (completions > capacity_ - reserved_) {
-    return Status::Error(ENOMEM, "create a queue pair: its completions do not fit into the completion queue");
+    return Status::Error(ENOMEM, "create a queue pair: its completions do not fit into the completion queue of " +
+                                     std::to_string(capacity_) + " entries; " + device_->name() +
+                                     " has them with up to " + std::to_string(device_->max_completions()));
   }
   reserved_ += completions;
   return Status::Ok();
 }
 
-void VerbsCompletionQueue::Remove(uint32_t number) {
+void VerbsCompletionQueue::Remove(uint32_t number, bool shares_receives) {
   pairs_.erase(number);
-  std::erase_if(arrived_, [number](const WorkCompletion& one) { return one.qp_num == number; });
+  std::erase_if(arrived_, [&](const WorkCompletion& one) {
+    return one.qp_num == number && !(shares_receives && one.opcode == Opcode::kRecv);
+  });
 }
 
 void VerbsCompletionQueue::Collect() {
@@ -56,6 +74,11 @@ void VerbsCompletionQueue::Collect() {
     for (const ibv_wc& one : std::span(got).first(static_cast<size_t>(count))) {
       if (const auto pair = pairs_.find(one.qp_num); pair != pairs_.end()) {  // else it is destroyed
         pair->second->OnCompletion(one);
+      } else if (VerbsSharedReceives::Has(one.wr_id)) {
+        Put({.id = VerbsSharedReceives::Finish(one.wr_id),
+             .status = WcStatus::kWrFlushErr,
+             .opcode = Opcode::kRecv,
+             .qp_num = one.qp_num});
       }
     }
   }

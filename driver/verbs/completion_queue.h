@@ -25,6 +25,7 @@ class VerbsCompletionQueue final : public CompletionQueue {
   size_t Poll(std::span<WorkCompletion> completions) override;
   bool Arm() override;
   void Disarm() override;
+  Status Resize(uint32_t capacity) override;
   int fd() const override { return channel_->fd; }
 
   // --- For queue pairs.
@@ -34,8 +35,8 @@ class VerbsCompletionQueue final : public CompletionQueue {
   Status Reserve(uint32_t completions);
   void GiveBack(uint32_t completions) { reserved_ -= completions; }
   void Add(uint32_t number, VerbsQueuePair& pair) { pairs_.emplace(number, &pair); }
-  // Its completions go with it.
-  void Remove(uint32_t number);
+  // Its completions go with it, but for those of shared receives.
+  void Remove(uint32_t number, bool shares_receives);
   // Takes from the device what is there, so that finished sends make room.
   void Collect();
   // A completion that the device knows nothing of.
@@ -46,7 +47,7 @@ class VerbsCompletionQueue final : public CompletionQueue {
       : device_(std::move(device)), capacity_(capacity) {}
 
   const std::shared_ptr<Device> device_;
-  const uint32_t capacity_;
+  uint32_t capacity_;
   ChannelPtr channel_;
   QueuePtr queue_;
   uint32_t reserved_ = 0;

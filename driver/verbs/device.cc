@@ -59,7 +59,7 @@ Result<std::shared_ptr<Device>> Device::Open(const std::string& wanted) {
 Status Device::Examine() {
   ibv_device_attr attributes{};
   if (const int error = ibv_query_device(context(), &attributes); error != 0) {
-    return Status::Error(error, "ask the RDMA device " + name() + " for what it can do");
+    return Status::Errno(error, "ask the RDMA device " + name() + " for what it can do");
   }
   max_reads_ = static_cast<uint32_t>(std::clamp(attributes.max_qp_rd_atom, 1, kMostReads));
   max_asked_reads_ = static_cast<uint32_t>(std::clamp(attributes.max_qp_init_rd_atom, 1, kMostReads));
@@ -77,7 +77,7 @@ Status Device::Examine() {
 Result<ibv_port_attr> Device::AskPort(uint32_t port) const {
   ibv_port_attr attributes{};
   if (const int error = ibv_query_port(context(), static_cast<uint8_t>(port), &attributes); error != 0) {
-    return Status::Error(error, "ask for port " + std::to_string(port) + " of " + name());
+    return Status::Errno(error, "ask for port " + std::to_string(port) + " of " + name());
   }
   return attributes;
 }
@@ -87,7 +87,7 @@ Result<std::vector<ibv_gid_entry>> Device::Addresses() const {
   std::vector<ibv_gid_entry> entries(kMostGids);
   const ssize_t count = ibv_query_gid_table(context(), entries.data(), entries.size(), 0);
   if (count < 0) {
-    return Status::Error(static_cast<int>(-count), "ask " + name() + " for its addresses");
+    return Status::Errno(static_cast<int>(-count), "ask " + name() + " for its addresses");
   }
   entries.resize(static_cast<size_t>(count));
   std::erase_if(entries, [&](const ibv_gid_entry& entry) {

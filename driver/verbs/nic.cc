@@ -7,6 +7,7 @@
 #include "driver/verbs/device.h"
 #include "driver/verbs/memory.h"
 #include "driver/verbs/queue_pair.h"
+#include "driver/verbs/shared_receives.h"
 #include "driver/verbs/term_region.h"
 #include "driver/verbs/verbs.h"
 
@@ -26,6 +27,10 @@ class VerbsDomain final : public DeviceDomain {
   }
   Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) override {
     return VerbsQueuePair::Create(domain_, options);
+  }
+  Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      const SharedReceiveQueueOptions& options) override {
+    return VerbsSharedReceives::Create(domain_, options);
   }
   Result<std::unique_ptr<MemoryRegion>> RegisterForeign(std::byte* data, size_t size, Access access) override {
     return VerbsMemoryRegion::Create(domain_, data, size, access, /*foreign=*/true);

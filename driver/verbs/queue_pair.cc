@@ -13,6 +13,8 @@
 #include "base/random.h"
 #include "driver/roce/endpoint.h"
 #include "driver/roce/packet.h"
+#include "driver/verbs/elements.h"
+#include "driver/verbs/shared_receives.h"
 #include "driver/verbs/verbs.h"
 
 namespace termfs::driver::verbs {
@@ -75,28 +77,6 @@ ibv_wr_opcode OpcodeOf(Opcode opcode) {
 
 bool IsAtomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
 
-constexpr size_t kMostParts = 2;  // of what is one piece of memory to another RNIC: pieces are smaller than its parts
-using Elements = std::array<ibv_sge, kMostParts>;
-
-ibv_sge ElementOf(const ScatterGather& local) {
-  return {.addr = reinterpret_cast<uintptr_t>(local.addr), .length = local.length, .lkey = local.lkey.value};
-}
-
-// How many it takes; absent: the key is not known.
-std::optional<int> ElementsOf(const LocalKeyMap* keys, const ScatterGather& local, Elements& elements) {
-  if (local.length == 0) {
-    return 0;
-  }
-  if (keys == nullptr) {
-    elements[0] = ElementOf(local);
-    return 1;
-  }
-  std::array<ScatterGather, kMostParts> parts;
-  const size_t count = keys->Translate(local, parts);
-  std::transform(parts.begin(), parts.begin() + static_cast<ptrdiff_t>(count), elements.begin(), ElementOf);
-  return count != 0 ? std::optional(static_cast<int>(count)) : std::nullopt;
-}
-
 ibv_mtu MtuCodeOf(uint32_t bytes) {
   return bytes >= 4096   ? IBV_MTU_4096
          : bytes >= 2048 ? IBV_MTU_2048
@@ -129,7 +109,7 @@ Status VerbsQueuePair::Init() {
   first_sequence_ &= roce::kSequenceMask;
   RETURN_IF_ERROR(send_queue_->Reserve(options_.max_send));
   send_reserved_ = true;
-  RETURN_IF_ERROR(receive_queue_->Reserve(options_.max_recv));
+  RETURN_IF_ERROR(receive_queue_->Reserve(own_receives()));
   receive_reserved_ = true;
 
   ibv_qp_init_attr wanted{};
@@ -137,7 +117,11 @@ Status VerbsQueuePair::Init() {
   wanted.recv_cq = receive_queue_->get();
   wanted.qp_type = IBV_QPT_RC;
   wanted.cap.max_send_wr = options_.max_send;
-  wanted.cap.max_recv_wr = std::max(options_.max_recv, 1U);
+  if (options_.shared_receives != nullptr) {
+    wanted.srq = static_cast<VerbsSharedReceives*>(options_.shared_receives)->get();
+  } else {
+    wanted.cap.max_recv_wr = std::max(options_.max_recv, 1U);
+  }
   wanted.cap.max_send_sge = wanted.cap.max_recv_sge = domain_->keys() != nullptr ? kMostParts : 1;
   pair_.reset(ibv_create_qp(domain_->get(), &wanted));
   if (pair_ == nullptr) {
@@ -157,8 +141,12 @@ Status VerbsQueuePair::Init() {
 
 VerbsQueuePair::~VerbsQueuePair() {
   if (pair_ != nullptr) {
-    send_queue_->Remove(number());
-    receive_queue_->Remove(number());
+    if (options_.shared_receives != nullptr) {
+      Close();  // the device takes no more of them for it; those that it has taken complete
+      receive_queue_->Collect();
+    }
+    send_queue_->Remove(number(), options_.shared_receives != nullptr);
+    receive_queue_->Remove(number(), options_.shared_receives != nullptr);
     pair_.reset();
     // What is left of it must not be taken for the next one's that gets its number.
     send_queue_->Collect();
@@ -168,13 +156,13 @@ VerbsQueuePair::~VerbsQueuePair() {
     send_queue_->GiveBack(options_.max_send);
   }
   if (receive_reserved_) {
-    receive_queue_->GiveBack(options_.max_recv);
+    receive_queue_->GiveBack(own_receives());
   }
 }
 
 Status VerbsQueuePair::Modify(ibv_qp_attr attributes, int mask, const char* what) {
   const int error = ibv_modify_qp(pair_.get(), &attributes, mask);
-  return error == 0 ? Status::Ok() : Status::Error(error, std::string(what) + " a queue pair");
+  return error == 0 ? Status::Ok() : Status::Errno(error, std::string(what) + " a queue pair");
 }
 
 Result<Endpoint> VerbsQueuePair::LocalEndpoint() {
@@ -326,6 +314,9 @@ Status VerbsQueuePair::PostSend(std::span<const SendWorkRequest> requests) {
 }
 
 Status VerbsQueuePair::PostRecv(std::span<const RecvWorkRequest> requests) {
+  if (options_.shared_receives != nullptr) {
+    return Status::Error(EINVAL, "post a receive to a queue pair that takes shared ones");
+  }
   if (requests.size() > options_.max_recv - receives_) {
     return Status::Error(ENOMEM, "post more receives than the queue pair holds");
   }
@@ -341,7 +332,7 @@ Status VerbsQueuePair::PostRecv(std::span<const RecvWorkRequest> requests) {
     wanted.num_sge = *parts;
     ibv_recv_wr* bad = nullptr;
     if (const int error = ibv_post_recv(pair_.get(), &wanted, &bad); error != 0) {
-      return Status::Error(error, "post a receive");
+      return Status::Errno(error, "post a receive");
     }
     receive_ids_.push_back(request.id);
     receives_++;
@@ -368,9 +359,14 @@ void VerbsQueuePair::OnCompletion(const ibv_wc& completion) {
   result.status = StatusOf(completion.status);
   result.qp_num = number();
   failed_ = failed_ || result.status != WcStatus::kSuccess;
-  if (completion.wr_id == kReceive && !receive_ids_.empty()) {  // on failure verbs says nothing of the opcode
-    result.id = receive_ids_.front();
-    receive_ids_.pop_front();
+  const bool shared = VerbsSharedReceives::Has(completion.wr_id);
+  if (shared || (completion.wr_id == kReceive && !receive_ids_.empty())) {  // on failure verbs does not say the opcode
+    if (shared) {
+      result.id = VerbsSharedReceives::Finish(completion.wr_id);
+    } else {
+      result.id = receive_ids_.front();
+      receive_ids_.pop_front();
+    }
     result.opcode = Opcode::kRecv;
     result.byte_len = completion.byte_len;
     result.has_imm = (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
@@ -393,7 +389,7 @@ void VerbsQueuePair::OnCompletion(const ibv_wc& completion) {
 
 void VerbsQueuePair::OnTaken(const WorkCompletion& completion) {
   if (completion.opcode == Opcode::kRecv) {
-    receives_--;
+    receives_--;  // of no interest where they are shared
   } else {
     untaken_sends_--;
   }

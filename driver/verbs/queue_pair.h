@@ -52,6 +52,7 @@ class VerbsQueuePair final : public QueuePair {
         receive_queue_(static_cast<VerbsCompletionQueue*>(options.recv_cq)) {}
   Status Init();
   Status Modify(ibv_qp_attr attributes, int mask, const char* what);
+  uint32_t own_receives() const { return options_.shared_receives != nullptr ? 1 : options_.max_recv; }
   // What the device would not find out.
   WcStatus Check(const SendWorkRequest& request) const;
   void Refuse(const SendWorkRequest& request, WcStatus status);

@@ -18,7 +18,7 @@ namespace {
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ON_DEMAND | TERM_MR_ACCESS;
 
 Status Failed(int error, const Device& device, const char* what) {
-  return Status::Error(error, std::string(what) + " of " + device.name());
+  return Status::Errno(error, std::string(what) + " of " + device.name());
 }
 
 }  // namespace

@@ -35,6 +35,19 @@ Result<std::vector<std::byte>> Ask(const tlib::ServerAddress& address, Opcode op
   return std::vector<std::byte>(answer, answer + reply->body.size());
 }
 
+// Null: of a server that does not count it.
+SessionTraffic FromWireTraffic(const wire::SessionTrafficT* traffic) {
+  if (traffic == nullptr) {
+    return {};
+  }
+  return {.reads = traffic->reads,
+          .read_bytes = traffic->read_bytes,
+          .hit_pages = traffic->hit_pages,
+          .writes = traffic->writes,
+          .write_bytes = traffic->write_bytes,
+          .metadata = traffic->metadata};
+}
+
 SessionStatus FromWireStatus(const wire::SessionStatusT& s) {
   return {.id = s.id,
           .program = s.program,
@@ -45,7 +58,8 @@ SessionStatus FromWireStatus(const wire::SessionStatusT& s) {
           .uid = s.uid,
           .pid = s.pid,
           .queue_pairs = s.queue_pairs,
-          .seconds = s.seconds};
+          .seconds = s.seconds,
+          .traffic = FromWireTraffic(s.traffic.get())};
 }
 
 }  // namespace
@@ -65,6 +79,11 @@ Result<VolumeStatus> GetStatus(const tlib::ServerAddress& address) {
                       .tier_bytes = s.tier_bytes,
                       .tier_used_bytes = s.tier_used_bytes,
                       .dirty_bytes = s.dirty_bytes,
+                      .metadata_memory_bytes = s.metadata_memory_bytes,
+                      .metadata_used_bytes = s.metadata_used_bytes,
+                      .metadata_table_bytes = s.metadata_table_bytes,
+                      .changing = s.changing,
+                      .change_failure = s.change_failure,
                       .space = {},
                       .capacity_target_bytes = 0,
                       .capacity_to_move_bytes = 0,
@@ -93,9 +112,20 @@ Result<std::vector<MetricValue>> GetMetrics(const tlib::ServerAddress& address) 
   std::vector<MetricValue> values;
   values.reserve(metrics.metrics.size());
   for (const auto& metric : metrics.metrics) {
-    values.push_back({metric->name, metric->value});
+    MetricValue value{metric->name, metric->value};
+    for (size_t i = 0; i + 1 < metric->buckets.size(); i += 2) {
+      if (metric->buckets[i] < Histogram::kBuckets) {
+        value.buckets[static_cast<uint32_t>(metric->buckets[i])] = metric->buckets[i + 1];
+      }
+    }
+    values.push_back(std::move(value));
   }
   return values;
+}
+
+Result<std::vector<QuotaStatus>> ListQuotas(const tlib::ServerAddress& address) {
+  ASSIGN_OR_RETURN(const auto answer, Ask(address, kAdminQuotas, {}));
+  return ParseQuotas(answer);
 }
 
 Status ChangeSetting(const tlib::ServerAddress& address, const std::string& key, const std::string& value) {

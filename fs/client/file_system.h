@@ -10,8 +10,8 @@
 // Thread-safety: any thread, each with a Lane of its own (its queue pairs and buffer). A Lane: one thread at a time.
 // Ownership:     lanes and open files are closed before the file system. Open files are closed by Release.
 // A lost server: calls wait until it is back, for at most SessionOptions::reconnect, and then go on as if nothing had
-// happened, each carried out once; later they fail with EIO, and so do files that were open, until a new connection
-// succeeds.
+// happened, each carried out once; later they fail with EIO until a new connection succeeds. Then files that were open
+// work again; those that have been removed, or had locks, fail with EIO for ever.
 //
 // Errors:        errno as the system call would have it; EIO: the server is lost, too; ETIMEDOUT: it is there and does
 //                not answer; ENOTCONN: Abandon was called; EINTR: the lane's interruption was requested. After the last
@@ -84,12 +84,18 @@ struct Caller {
   uint32_t umask = 0;  // counts where the directory has no default access control list
 };
 
+// Which access times move with accesses, as relatime has it.
+struct AccessTimes {
+  bool files = true;
+  bool directories = true;  // where those of files do
+};
+
 struct MountOptions {
   tlib::client::SessionOptions session;
   uint32_t max_io_bytes = 1U << 20;  // largest read or write; sizes the lanes' buffers
-  bool access_times = true;          // move with accesses, as relatime has it
-  bool directory_access_times = true;
-  bool grants = true;  // ask for attributes and entries that the kernel may keep; without a cache: no
+  AccessTimes access_times;
+  bool late_lanes = false;  // a lane has no queue pair and no registered memory before its first request
+  bool grants = true;       // ask for attributes and entries that the kernel may keep; without a cache: no
 };
 
 // Who lends its thread to a wait for a server that is gone, which may last as long as MountOptions::session.reconnect;
@@ -343,6 +349,10 @@ class FileSystem {
 
   // As seen from an inode: within the limits of its quota.
   virtual Result<FileSystemStatus> StatFs(Lane& lane, uint64_t ino) = 0;
+
+  // From now on, in the place of MountOptions::access_times: after a remount. A file stays as it was opened. Any
+  // thread.
+  virtual void MoveAccessTimes(AccessTimes which) { static_cast<void>(which); }
 
   // The server has gone, and is waited for, while writes have returned that it has not taken. Any thread.
   virtual bool AwaitsServerForWrites() const { return false; }

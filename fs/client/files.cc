@@ -37,7 +37,7 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
   const std::shared_ptr<InodeCache> cache = inodes_.Take(ino);
   wire::OpenT body;
   body.ino = ino;
-  body.flags = options_.access_times ? flags : flags | O_NOATIME;
+  body.flags = moves_times() ? flags : flags | O_NOATIME;
   body.dropped = (flags & O_TRUNC) != 0 ? cache->Drop() : 0;
   body.caches = WantsPages(ino, flags);
   const uint64_t drops = cache->pages().drops();

@@ -221,18 +221,6 @@ uint64_t InodeCacheTable::Lose(uint64_t ino) {
   return files;
 }
 
-uint64_t InodeCacheTable::LoseAll() {
-  MutexLock lock(mutex_);
-  uint64_t files = 0;
-  for (const auto& [ino, entry] : entries_) {
-    files += entry.open_files;
-    entry.cache->Lose();
-    Keep(ino, *entry.cache);
-  }
-  entries_.clear();
-  return files;
-}
-
 void InodeCacheTable::LoseWrites(uint64_t generation) {
   MutexLock lock(mutex_);
   for (const auto& [ino, entry] : entries_) {

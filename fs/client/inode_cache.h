@@ -219,7 +219,6 @@ class InodeCacheTable {
   std::vector<OpenInode> BeginGeneration(uint64_t generation) EXCLUDES(mutex_);
   // Its handles are lost; the number may be opened anew. Returns how many files were open.
   uint64_t Lose(uint64_t ino) EXCLUDES(mutex_);
-  uint64_t LoseAll() EXCLUDES(mutex_);
   // What sessions before that generation wrote, and nobody has synced, is gone.
   void LoseWrites(uint64_t generation) EXCLUDES(mutex_);
 

@@ -92,7 +92,7 @@ Result<Attributes> VolumeClient::Symlink(Lane& lane, Caller who, uint64_t parent
 Result<std::string> VolumeClient::ReadLink(Lane& lane, uint64_t ino) {
   wire::InodeT body;
   body.ino = ino;
-  body.keeps_atime = !options_.access_times;
+  body.keeps_atime = !moves_times();
   const std::span<std::byte> out = lane.buffer().first(kPageSize);
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsReadLink, Encode<wire::Inode>(body), {}, out));
   return std::string(reinterpret_cast<const char*>(reply.out.data()), reply.out.size());
@@ -183,7 +183,7 @@ Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint
   body.cursor = cursor;
   body.max_bytes = static_cast<uint32_t>(counted);
   body.plus = plus;
-  body.keeps_atime = !options_.access_times || !options_.directory_access_times;
+  body.keeps_atime = !moves_directory_times_.load(std::memory_order_relaxed);
   std::optional<DirectoryChanges::Change> change;  // of the time, by a listing's first part
   if (!body.keeps_atime && cursor < kAfterDots) {
     change.emplace(changes_, ino);

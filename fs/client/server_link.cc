@@ -266,7 +266,7 @@ void ServerLink::GiveUp(const Status& why) {
     MutexLock lock(mutex_);
     resumed_.files_lost += files;
   }
-  LOG_ERROR("the server is given up: {}; {} open files are lost, requests fail with EIO until it is back",
+  LOG_ERROR("the server is given up: {}; requests fail with EIO until it is back, and {} open files for ever",
             why.ToString(), files);
 }
 

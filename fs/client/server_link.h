@@ -211,7 +211,7 @@ class ServerLink {
     virtual void WritesLost(uint64_t generation) = 0;
     // Callers go on. Over the same channel.
     virtual void Resumed(tlib::client::Channel& channel, uint64_t generation) = 0;
-    // The time is over. Returns how many open files are lost.
+    // The time is over, right after BeginGeneration. Returns how many open files are lost, whatever comes later.
     virtual uint64_t GiveUp() = 0;
   };
 
@@ -227,8 +227,13 @@ class ServerLink {
   ServerLink(const ServerLink&) = delete;
   ServerLink& operator=(const ServerLink&) = delete;
 
+  enum class Opens : uint8_t {
+    kNow,
+    kLate,   // with its first request
+    kByMap,  // now: FileSystem::OpenLaneByMap
+  };
   // A lane by maps needs a session, ENOTCONN; another one is there without, and waits with its first request.
-  Result<std::unique_ptr<VolumeLane>> OpenLane(size_t buffer_bytes, size_t place_bytes = 0, bool by_map = false)
+  Result<std::unique_ptr<VolumeLane>> OpenLane(size_t buffer_bytes, size_t place_bytes = 0, Opens opens = Opens::kNow)
       EXCLUDES(mutex_);
 
   // `once`: the effect must not happen twice. request.mark is set here.
@@ -286,6 +291,7 @@ class ServerLink {
   Status Rejoin(VolumeLane& lane, const Status& why) EXCLUDES(mutex_);
   // To the session of now, if there is one: ENOTCONN.
   Status JoinNow(VolumeLane& lane) EXCLUDES(mutex_);
+  static Status OpenLate(VolumeLane& lane, Status why);
   Status OpenInSession(VolumeLane& lane) EXCLUDES(mutex_);
   Result<std::pair<SessionPtr, uint64_t>> AwaitSession(VolumeLane& lane) EXCLUDES(mutex_);
   Status Join(VolumeLane& lane, const SessionPtr& session, uint64_t generation);

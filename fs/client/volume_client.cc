@@ -53,6 +53,7 @@ VolumeClient::VolumeClient(const MountOptions& options, KernelCache* cache)
       kernel_recalls_(metrics_.counter("fs_recalls_total")),
       read_time_(metrics_.histogram("fs_read")),
       write_time_(metrics_.histogram("fs_write")),
+      metadata_time_(metrics_.histogram("fs_metadata")),
       shared_(caches() ? std::make_unique<SharedOpens>([this](const SharedOpen& open) {
         CloseOne(*closing_lane_, {.ino = open.ino}, open.cache, Closing::kWaits);
       })
@@ -64,8 +65,9 @@ Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connec
   std::unique_ptr<VolumeClient> client(new VolumeClient(options, cache));
   ASSIGN_OR_RETURN(client->link_, ServerLink::Connect(connect, options.session.reconnect, *client, client->kept_));
   if (cache != nullptr) {
-    ASSIGN_OR_RETURN(auto pages, client->link_->OpenLane(kPageSize));
-    ASSIGN_OR_RETURN(auto names, client->link_->OpenLane(kPageSize));
+    const auto opens = options.late_lanes ? ServerLink::Opens::kLate : ServerLink::Opens::kNow;
+    ASSIGN_OR_RETURN(auto pages, client->link_->OpenLane(kPageSize, 0, opens));
+    ASSIGN_OR_RETURN(auto names, client->link_->OpenLane(kPageSize, 0, opens));
     {
       MutexLock lock(client->invalidator_mutex_);
       client->pages_ = std::make_unique<Invalidator>(*client->link_, std::move(pages));
@@ -77,7 +79,7 @@ Result<std::unique_ptr<FileSystem>> VolumeClient::Create(const Connector& connec
       RETURN_IF_ERROR(
           client->link_->Call(*client->grants_lane_, {.opcode = kFsGrants, .body = wanted, .in = {}, .out = {}}, false)
               .status());
-      ASSIGN_OR_RETURN(client->closing_lane_, client->link_->OpenLane(kPageSize));
+      ASSIGN_OR_RETURN(client->closing_lane_, client->link_->OpenLane(kPageSize, 0, opens));
     }
   }
   return std::unique_ptr<FileSystem>(std::move(client));
@@ -113,12 +115,13 @@ VolumeClient::~VolumeClient() {
 }
 
 Result<std::unique_ptr<Lane>> VolumeClient::OpenLane(size_t place_bytes) {
-  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(options_.max_io_bytes + kExtraBuffer, place_bytes));
+  const auto opens = options_.late_lanes ? ServerLink::Opens::kLate : ServerLink::Opens::kNow;
+  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(options_.max_io_bytes + kExtraBuffer, place_bytes, opens));
   return std::unique_ptr<Lane>(std::move(lane));
 }
 
 Result<std::unique_ptr<Lane>> VolumeClient::OpenLaneByMap(size_t place_bytes) {
-  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(0, place_bytes, /*by_map=*/true));
+  ASSIGN_OR_RETURN(auto lane, link_->OpenLane(0, place_bytes, ServerLink::Opens::kByMap));
   return std::unique_ptr<Lane>(std::move(lane));
 }
 
@@ -341,11 +344,17 @@ void VolumeClient::Resumed(tlib::client::Channel& channel, uint64_t generation) 
   }
 }
 
+// What is open stays open: a later session opens it again, as far as it is still there. Locks have been given to
+// others.
 uint64_t VolumeClient::GiveUp() {
-  to_reopen_.clear();
+  std::vector<uint64_t> locked;
+  for (const HeldLocks::Held& held : held_locks_.All()) {
+    locked.push_back(held.key.ino);
+  }
+  LoseUnlocked(locked);
   held_locks_.ForgetAll();
   first_writes_.LoseAll();
-  return std::exchange(files_lost_, 0) + inodes_.LoseAll();
+  return std::exchange(files_lost_, 0);
 }
 
 Status VolumeClient::CheckUsable(const OpenFile* file) {
@@ -359,7 +368,10 @@ Result<VolumeClient::CallReply> VolumeClient::Call(Lane& lane, Opcode opcode, st
   if (has_deferred_.load(std::memory_order_relaxed) && in.empty() && out.empty()) [[unlikely]] {
     SendDeferred(lane);  // which may give the lane another buffer
   }
-  return link_->Call(Of(lane), {.opcode = opcode, .body = body, .in = in, .out = out}, once);
+  const auto begin = std::chrono::steady_clock::now();
+  auto reply = link_->Call(Of(lane), {.opcode = opcode, .body = body, .in = in, .out = out}, once);
+  metadata_time_.Record(static_cast<uint64_t>(Nanoseconds(std::chrono::steady_clock::now() - begin).count()));
+  return reply;
 }
 
 Result<Attributes> VolumeClient::CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,

@@ -173,6 +173,10 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Result<std::vector<std::string>> ListXattr(Lane& lane, uint64_t ino) override;
   Status RemoveXattr(Lane& lane, uint64_t ino, std::string_view name) override;
   Result<FileSystemStatus> StatFs(Lane& lane, uint64_t ino) override;
+  void MoveAccessTimes(AccessTimes which) override {
+    moves_times_.store(which.files, std::memory_order_relaxed);
+    moves_directory_times_.store(which.files && which.directories, std::memory_order_relaxed);
+  }
   bool AwaitsServerForWrites() const override { return link_->waiting() && first_writes_.posted() > 0; }
   uint64_t AwaitServerForWrites(const std::function<bool()>& ends) override;
   uint64_t lost_writes() const override { return first_writes_.lost(); }
@@ -217,7 +221,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   // ENOENT, too, can come with a grant.
   Result<Attributes> CallForAttributes(Lane& lane, Opcode opcode, std::span<const std::byte> body,
                                        std::span<std::byte> in = {}, bool once = false);
-  bool CountsAsAccess(const OpenFile& file) const { return options_.access_times && (file.flags & O_NOATIME) == 0; }
+  bool CountsAsAccess(const OpenFile& file) const { return moves_times() && (file.flags & O_NOATIME) == 0; }
+  bool moves_times() const { return moves_times_.load(std::memory_order_relaxed); }
   bool MayPostFirst(int flags) const { return caches() && (flags & (O_APPEND | O_DIRECT | O_SYNC | O_DSYNC)) == 0; }
   bool caches() const { return kernel_cache_ != nullptr && options_.grants; }
   static VolumeLane& Of(Lane& lane) { return static_cast<VolumeLane&>(lane); }
@@ -359,6 +364,9 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   void SendDeferred(Lane& lane) EXCLUDES(deferred_mutex_);
 
   const MountOptions options_;
+  // Relaxed: calls that begin after a change go by it.
+  std::atomic<bool> moves_times_{options_.access_times.files};
+  std::atomic<bool> moves_directory_times_{options_.access_times.files && options_.access_times.directories};
   KernelCache* const kernel_cache_;
   MetricsRegistry metrics_;
   Counter& reads_;
@@ -376,6 +384,7 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   Counter& kernel_recalls_;
   Histogram& read_time_;  // of a sample
   Histogram& write_time_;
+  Histogram& metadata_time_;
   InodeCacheTable inodes_;
   KnownPages known_pages_;
   KnownNames known_names_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -27,6 +28,11 @@ constexpr milliseconds kPauseOfJoins{1000};     // after one that took the serve
 constexpr uint16_t kMostSlots = 1024;
 
 bool IsLoss(const Status& status) { return status.code() == ENOTCONN; }
+
+// The server, or this process, has no descriptors, memory or connections to spare just now.
+bool IsShort(const Status& status) {
+  return status.code() == EMFILE || status.code() == ENFILE || status.code() == ENOMEM || status.code() == EUSERS;
+}
 
 // Of a new queue pair: there is no way to the server at the moment.
 bool IsUnreachable(const Status& status) {
@@ -93,18 +99,26 @@ std::optional<VolumeLane::PostPlace> VolumeLane::TakePostPlace(uint64_t generati
   return std::nullopt;
 }
 
-Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes, size_t place_bytes, bool by_map) {
+Result<std::unique_ptr<VolumeLane>> ServerLink::OpenLane(size_t buffer_bytes, size_t place_bytes, Opens opens) {
   ASSIGN_OR_RETURN(auto interruption, Interruption::Create());
   const auto slot = TakeSlot();
   if (!slot.has_value()) {
     return Status::Error(EUSERS, "too many lanes");
   }
   std::unique_ptr<VolumeLane> lane(
-      new VolumeLane(*this, kept_, std::move(interruption), *slot, buffer_bytes, place_bytes, by_map));
-  RETURN_IF_ERROR(by_map ? JoinNow(*lane) : OpenInSession(*lane));
+      new VolumeLane(*this, kept_, std::move(interruption), *slot, buffer_bytes, place_bytes, opens == Opens::kByMap));
+  RETURN_IF_ERROR(opens == Opens::kByMap ? JoinNow(*lane)
+                  : opens == Opens::kNow ? OpenInSession(*lane)
+                                         : OpenLate(*lane, Status::Error(ENOTCONN, "nothing was asked for yet")));
   MutexLock lock(mutex_);
   lanes_.push_back(lane.get());
   return lane;
+}
+
+// As if the session that it belongs to had been lost: its first request joins the present one.
+Status ServerLink::OpenLate(VolumeLane& lane, Status why) {
+  ASSIGN_OR_RETURN(lane.channel_, LostChannel::Create(std::move(why), lane.channel_bytes()));
+  return Status::Ok();
 }
 
 Status ServerLink::OpenInSession(VolumeLane& lane) {
@@ -114,9 +128,7 @@ Status ServerLink::OpenInSession(VolumeLane& lane) {
     return joined;
   }
   ReportLost(now, joined);
-  ASSIGN_OR_RETURN(lane.channel_,
-                   LostChannel::Create(Status::Error(ENOTCONN, joined.ToString()), lane.channel_bytes()));
-  return Status::Ok();
+  return OpenLate(lane, Status::Error(ENOTCONN, joined.ToString()));
 }
 
 void ServerLink::Remove(VolumeLane& lane) {
@@ -301,6 +313,17 @@ Status ServerLink::Rejoin(VolumeLane& lane, const Status& why) {
     last = Join(lane, session, generation);
     // Of a step of it that is shorter than a request's time: the server is busy, or dying.
     if (last.code() == ETIMEDOUT && steady_clock::now() < until && !lane.interruption_->requested()) {
+      continue;
+    }
+    if (IsShort(last)) {
+      if (steady_clock::now() >= until) {
+        return Status::Error(EIO, last.ToString());  // a program would take the code for its own shortage
+      }
+      if (lane.interruption_->requested()) {
+        return Status::Error(EINTR, "the wait for the server was interrupted");
+      }
+      std::this_thread::sleep_for(kLook);
+      --attempt;
       continue;
     }
     if (last.ok() || !(IsLoss(last) || IsUnreachable(last))) {

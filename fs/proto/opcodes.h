@@ -65,6 +65,7 @@ enum Opcode : uint16_t {
   kAdminStatus = 192,  // -> Status
   kAdminMetrics,       // -> Metrics
   kAdminSet,           // Setting ->
+  kAdminQuotas,        // -> Quotas
 };
 
 }  // namespace termfs::fs

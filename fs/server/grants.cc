@@ -9,6 +9,7 @@ namespace termfs::fs::server {
 
 namespace {
 constexpr size_t kSweep = 4;  // taken out with each Add, so that the table shrinks while it is used
+constexpr size_t kDrop = 8192;
 }  // namespace
 
 GrantKey GrantKey::Entry(uint64_t parent, std::string_view name) {
@@ -104,6 +105,11 @@ void GrantTable::RemoveSession(uint64_t session) {
       ++at;
     }
   }
+}
+
+void GrantTable::DropEnded() {
+  MutexLock lock(mutex_);
+  TakeOutEnded(clock_.Now(), kDrop);
 }
 
 size_t GrantTable::size() const {

@@ -64,6 +64,8 @@ class GrantTable {
   // Whether one of them has not ended, nor was removed.
   bool LastsAny(const std::vector<Holder>& holders) EXCLUDES(mutex_);
   void RemoveSession(uint64_t session) EXCLUDES(mutex_);
+  // Takes out grants that have ended, when nothing else does: no more than it can without holding up others.
+  void DropEnded() EXCLUDES(mutex_);
   size_t size() const EXCLUDES(mutex_);
 
   // Raised before holders are looked for.

@@ -128,7 +128,8 @@ Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode
   const Waiting waiting(inode);
   for (int round = 0;;) {
     ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(inode, mode, request.session));
-    if (const auto others = ShrunkFile::Look(inode, request.session); others != ShrunkFile::Others::kKnow) [[unlikely]] {
+    if (const auto others = ShrunkFile::Look(inode, request.session); others != ShrunkFile::Others::kKnow)
+        [[unlikely]] {
       hold.Leave();
       if (others == ShrunkFile::Others::kAreToBeTold) {
         RETURN_IF_ERROR(TellReopened(request, inode));

@@ -38,17 +38,32 @@ Result<std::string> FileService::GetQuota(const Request& request, uint64_t ino) 
   if (!quota.has_value()) {
     return Status::Error(ENODATA, "no quota");
   }
+  const std::vector<std::byte> bytes = Encode<wire::Quota>(Describe(*quota));
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+Result<Bytes> FileService::DescribeQuotas() {
+  ASSIGN_OR_RETURN(const auto trees, names_.ListQuotas());
+  wire::QuotasT reply;
+  for (const metadata::QuotaTree& tree : trees) {
+    auto quota = std::make_unique<wire::QuotaT>(Describe(tree.quota));
+    quota->path = tree.path;
+    reply.quotas.push_back(std::move(quota));
+  }
+  return Encode<wire::Quotas>(reply);
+}
+
+wire::QuotaT FileService::Describe(const metadata::Quota& quota) {
   wire::QuotaT body;
-  body.root = quota->project;
-  body.bytes = quota->limits.bytes;
-  body.inodes = quota->limits.inodes;
-  const metadata::Quota used = WithoutReplaced(*quota);
+  body.root = quota.project;
+  body.bytes = quota.limits.bytes;
+  body.inodes = quota.limits.inodes;
+  const metadata::Quota used = WithoutReplaced(quota);
   body.used_bytes = used.pages << kPageBits;
   body.used_inodes = used.inodes;
-  body.counting = quota->counting;
-  body.failure = quota->counting ? reclaimer_.CountFailure(quota->project).substr(0, kMaxFailure) : "";
-  const std::vector<std::byte> bytes = Encode<wire::Quota>(body);
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  body.counting = quota.counting;
+  body.failure = quota.counting ? reclaimer_.CountFailure(quota.project).substr(0, kMaxFailure) : "";
+  return body;
 }
 
 metadata::Quota FileService::WithoutReplaced(metadata::Quota quota) const {

@@ -52,6 +52,7 @@ Result<Bytes> FileService::Read(const Request& request) {
     }
     RETURN_IF_ERROR(delivered);
     read_bytes_.Add(length);
+    request.session.traffic.read_bytes.fetch_add(length, std::memory_order_relaxed);
     Bytes reply;
     const ReadReply head{.length = static_cast<uint32_t>(length)};
     const auto bytes = AsBytes(head);

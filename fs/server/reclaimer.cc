@@ -41,15 +41,16 @@ void Reclaimer::Stop() {
 }
 
 Status Reclaimer::Finish() {
-  CloseInodes();
-  WriteDirtyTimes();
+  Status closed = CloseInodes();
+  Status written = WriteDirtyTimes();
   {
     MutexLock lock(mutex_);
     needs_space_ = true;
   }
   EndGraces();
-  ReleaseOrphans();
-  return names_.Sync();
+  ReleaseOrphans();  // those that stay are the next server's
+  Status synced = names_.Sync();
+  return !closed.ok() ? closed : !written.ok() ? written : synced;
 }
 
 bool Reclaimer::stopping() {
@@ -177,7 +178,7 @@ void Reclaimer::Loop() {
     }
     Pass();
     if (std::chrono::steady_clock::now() >= next_tick) {
-      WriteDirtyTimes();
+      [[maybe_unused]] const Status tried_again = WriteDirtyTimes();
       next_tick = std::chrono::steady_clock::now() + kPeriod;
       settling = true;
     }
@@ -270,7 +271,7 @@ void Reclaimer::Unsettle() {
 
 void Reclaimer::Pass() {
   pass_();
-  CloseInodes();
+  [[maybe_unused]] const Status tried_again = CloseInodes();
   EndGraces();
   ReleaseOrphans();
   EndTruncations();
@@ -320,7 +321,7 @@ void Reclaimer::ReleaseOrphans() {
       inode->gate.Leave(GateMode::kExclusive);
     }
     if (!released.ok() && std::exchange(failed, released.status()).ok()) {  // not one line for each
-      LOG_ERROR("releasing orphan {}: {}", ino, failed.ToDebugString());
+      failures_.Report("releasing orphan", ino, failed);
     }
     if (!released.ok() || !*released) {
       kept.insert(ino);
@@ -365,7 +366,7 @@ void Reclaimer::EndTruncations() {
       const Result<bool> more = names_.TruncateStep(ino);
       if (!more.ok()) {
         if (std::exchange(failed, more.status()).ok()) {
-          LOG_ERROR("truncating inode {}: {}", ino, failed.ToDebugString());
+          failures_.Report("truncating inode", ino, failed);
         }
         if (more.status().code() != ESTALE) {
           MutexLock lock(mutex_);
@@ -432,7 +433,7 @@ void Reclaimer::CountTrees() {
   std::move(failed.begin(), failed.end(), std::back_inserter(counts_));
 }
 
-void Reclaimer::CloseInodes() {
+Status Reclaimer::CloseInodes() {
   Status failed;
   for (const uint64_t ino : Take(&Reclaimer::closed_)) {
     const InodeRef inode = inodes_.Find(ino);
@@ -447,7 +448,7 @@ void Reclaimer::CloseInodes() {
     inode->gate.Leave(GateMode::kExclusive);
     if (!done.ok()) {
       if (std::exchange(failed, done.status()).ok()) {
-        LOG_ERROR("closing inode {}: {}", ino, failed.ToDebugString());
+        failures_.Report("closing inode", ino, failed);
       }
       AddClosed(ino);
     } else if (*done && server_ != nullptr && !stopping()) {
@@ -455,6 +456,7 @@ void Reclaimer::CloseInodes() {
     }
     NoteIfDirty(*inode);
   }
+  return failed;
 }
 
 // From where the last look ended, then once from the start: what is freed in order leaves deletions behind, and each
@@ -464,7 +466,7 @@ void Reclaimer::FreePending() {
   while (!stopping() && names_.StatFs().pending_pages > 0) {
     const auto pending = names_.ListPendingFree(next_pending_, kBatch);
     if (!pending.ok()) {
-      LOG_ERROR("listing freed space: {}", pending.status().ToDebugString());
+      failures_.Report("listing freed space", pending.status());
       return;
     }
     if (pending->empty()) {
@@ -480,7 +482,7 @@ void Reclaimer::FreePending() {
     }
     const std::span<const metadata::RegionRange> step = std::span(*pending).first(count);
     if (const Status freed = Free(step); !freed.ok()) {
-      LOG_ERROR("freeing space: {}", freed.ToDebugString());
+      failures_.Report("freeing space", freed);
       return;
     }
     NoteChange();
@@ -499,7 +501,7 @@ Status Reclaimer::Free(std::span<const metadata::RegionRange> pending) {
   return names_.CommitFree(pending);
 }
 
-void Reclaimer::WriteDirtyTimes() {
+Status Reclaimer::WriteDirtyTimes() {
   Status failed;
   for (const uint64_t ino : Take(&Reclaimer::dirty_)) {
     const InodeRef inode = inodes_.Find(ino);
@@ -513,11 +515,12 @@ void Reclaimer::WriteDirtyTimes() {
     const Status written = WriteTimes(names_, *inode);
     inode->gate.Leave(GateMode::kShared);
     if (!written.ok() && std::exchange(failed, written).ok()) {
-      LOG_ERROR("writing the times of inode {}: {}", ino, failed.ToDebugString());
+      failures_.Report("writing the times of inode", ino, failed);
     }
     NoteIfDirty(*inode);
     NoteChange();
   }
+  return failed;
 }
 
 // On a thread of its own: what else there is to do may take long.
@@ -543,7 +546,7 @@ void Reclaimer::SyncLog() {
   }
   const Status synced = names_.Sync();
   if (!synced.ok()) {
-    LOG_ERROR("syncing the metadata log: {}", synced.ToDebugString());
+    failures_.Report("syncing the metadata log", synced);
     NoteChange();
   }
 }

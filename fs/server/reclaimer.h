@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/failure_log.h"
 #include "base/mutex.h"
 #include "fs/server/clients.h"
 #include "fs/server/inode_table.h"
@@ -52,7 +53,7 @@ class Reclaimer {
   // Begins with the orphans and truncations that an earlier run left.
   void Start(tlib::server::Server& server);
   void Stop();
-  // What can be done without a server: times and orphans. REQUIRES: stopped.
+  // What can be done without a server: times and orphans. An error: the store lacks some of it. REQUIRES: stopped.
   Status Finish();
 
   // An orphan; released when nobody has it open (else its last closer adds it again), and nobody is expected back who
@@ -113,10 +114,10 @@ class Reclaimer {
   void EndTruncations();
   void CountTrees() EXCLUDES(mutex_);
   void NoteCount(uint64_t dir, const Status& status) EXCLUDES(mutex_);
-  void CloseInodes();
+  Status CloseInodes();  // the first error; they are tried again
   void FreePending();
   Status Free(std::span<const metadata::RegionRange> pending);
-  void WriteDirtyTimes();
+  Status WriteDirtyTimes();  // as CloseInodes
   static Status WriteAccessTime(metadata::Namespace& names, Inode& inode);
   void SyncLogs() EXCLUDES(mutex_);
   void SyncLog();
@@ -142,6 +143,7 @@ class Reclaimer {
   PageIndex next_pending_;  // pending space is looked for from here on
   std::deque<Count> counts_;
   bool settle_fails_ = false;
+  FailureLog failures_;
 
   Mutex mutex_;
   CondVar wake_;

@@ -36,6 +36,7 @@ FileService::FileService(metadata::Namespace& names, const ServiceOptions& optio
                   coherence_.BeginExpel(session, "it did not say in time what it had open and locked");
                 });
             coherence_.Expire();
+            coherence_.grants().DropEnded();
           }),
       versions_(options.start << kVersionBits),
       locks_(options.start << kVersionBits),
@@ -100,6 +101,11 @@ Result<Bytes> FileService::Handle(tlib::server::Call& call) {
     errors_.Add();
   }
   const auto took = static_cast<uint64_t>(Nanoseconds(steady_clock::now() - begin).count());
+  FileTraffic& traffic = session->traffic;
+  (call.opcode() == kFsRead    ? traffic.reads
+   : call.opcode() == kFsWrite ? traffic.writes
+                               : traffic.metadata)
+      .fetch_add(1, std::memory_order_relaxed);
   (call.opcode() == kFsRead ? read_time_ : call.opcode() == kFsWrite ? write_time_ : metadata_time_).Record(took);
   return reply;
 }

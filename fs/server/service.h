@@ -90,6 +90,10 @@ class FileService final : public tlib::server::Service {
   // Counters and gauges named fs_...
   std::vector<MetricValue> Metrics() const;
   FileSystemStatus Space() const;
+  // Of all directories with a quota: wire::Quotas. Reads the metadata, on the thread that calls.
+  Result<Bytes> DescribeQuotas();
+  // Of a session; null: there is no such one.
+  std::shared_ptr<const Session> FindSession(tlib::server::SessionId id) { return sessions_.Find(id.value); }
   // Before the region gets smaller: Namespace::Confine; then as often as it takes, until Namespace::Shrink succeeds,
   // what files have beyond the line is moved. Once Attached; not from a task. EBUSY: what an earlier server left in
   // memory could not be flushed.
@@ -100,6 +104,7 @@ class FileService final : public tlib::server::Service {
   Result<Bytes> HandleAdmin(uint16_t opcode, std::span<const std::byte> body) override;
   Status SessionOpened(const tlib::server::SessionInfo& info) override;
   void SessionClosed(tlib::server::SessionId session, const tlib::server::SessionEnd& end) override;
+  std::string OwnerOf(PageIndex page) override;
   bool AllowsRawWrites() const override { return false; }
 
  private:
@@ -328,6 +333,7 @@ class FileService final : public tlib::server::Service {
   // quota.cc
   Status SetQuota(const Request& request, uint64_t ino, std::string_view value);
   Result<std::string> GetQuota(const Request& request, uint64_t ino);
+  wire::QuotaT Describe(const metadata::Quota& quota);
   // Without what ends as soon as the quota is needed.
   metadata::Quota WithoutReplaced(metadata::Quota quota) const;
   // What is left of `space` for an inode with a quota.

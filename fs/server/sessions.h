@@ -17,6 +17,15 @@
 
 namespace termfs::fs::server {
 
+// What a session has asked for; relaxed. Beside tlib/server/session_traffic.h.
+struct FileTraffic {
+  std::atomic<uint64_t> reads{0};  // by the server, where the client has no map of the file
+  std::atomic<uint64_t> read_bytes{0};
+  std::atomic<uint64_t> writes{0};
+  std::atomic<uint64_t> write_bytes{0};
+  std::atomic<uint64_t> metadata{0};  // everything else
+};
+
 struct Session {
   uint64_t id = 0;
   bool may_name_owners = false;          // root, or the owner of the volume: whom it says it acts for is believed
@@ -27,6 +36,7 @@ struct Session {
   std::atomic<bool> writes_lost{false};  // bytes that were written for its former session, relaxed
   std::atomic<bool> expelled{false};     // its waiting requests give up
   std::atomic<bool> caches{false};       // it has a kernel that caches what it is granted
+  FileTraffic traffic;
 };
 
 class SessionTable {

@@ -28,7 +28,9 @@ namespace termfs::fs::server {
 namespace {
 
 constexpr uint64_t kMinCapacity = uint64_t{16} << 20;
+constexpr uint32_t kMaxSessions = 1U << 16;
 constexpr char kCapacities[] = "from 16 MiB to just under 4 TiB, in whole pages of 4 KiB";
+constexpr char kMetadataMemories[] = "from 32 MiB to 1 TiB";
 constexpr char kLineHint[] = "; a line is KEY = VALUE, such as dram-ratio = 0.5 or kind = \"term\"";
 
 Status Bad(std::string_view key, std::string_view allowed) {
@@ -83,6 +85,10 @@ Status TakeAll(const toml::table& table, VolumeSettings& s) {
   RETURN_IF_ERROR(TakeString(table, "promoter", s.promoter));
   RETURN_IF_ERROR(Take(table, "workers", 1, 64, s.workers));
   RETURN_IF_ERROR(Take(table, "metadata-threads", 1, 256, s.metadata_threads));
+  if (!Take(table, "metadata-memory", kMinMetadataMemory, kMaxMetadataMemory, s.metadata_memory_bytes).ok()) {
+    return Bad("metadata-memory", std::string("a number of bytes ") + kMetadataMemories);
+  }
+  RETURN_IF_ERROR(Take(table, "max-sessions", 1, kMaxSessions, s.max_sessions));
   RETURN_IF_ERROR(Take(table, "sample-period-ms", 10, 600000, s.sample_period_ms));
   RETURN_IF_ERROR(TakeString(table, "memory-directory", s.memory_directory));
   RETURN_IF_ERROR(TakeString(table, "listen", s.listen));
@@ -214,6 +220,12 @@ Status CheckSettings(const VolumeSettings& s) {
   if (s.metadata_threads < 1 || s.metadata_threads > 256) {
     return Bad("metadata-threads", "from 1 to 256");
   }
+  if (s.metadata_memory_bytes < kMinMetadataMemory || s.metadata_memory_bytes > kMaxMetadataMemory) {
+    return Bad("metadata-memory", kMetadataMemories);
+  }
+  if (s.max_sessions < 1 || s.max_sessions > kMaxSessions) {
+    return Bad("max-sessions", "from 1 to " + std::to_string(kMaxSessions));
+  }
   if (!s.memory_directory.empty() && s.memory_directory != "none" &&
       (s.memory_directory.front() != '/' || s.memory_directory.find('\n') != std::string::npos)) {
     return Bad("memory-directory", "empty, an absolute path, or 'none'");
@@ -240,9 +252,11 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
     return Status::Error(EINVAL, name + " line " + std::to_string(begin.line) + ": " + WrongInLine(text, begin.line));
   }
   const toml::table& table = parsed.table();
-  static constexpr std::array<std::string_view, 11> kKeys = {
-      "capacity",         "dram-ratio",       "device",           "kind",   "promoter", "workers",
-      "metadata-threads", "sample-period-ms", "memory-directory", "listen", "rdma"};
+  static constexpr std::array<std::string_view, 13> kKeys = {
+      "capacity",     "dram-ratio",       "device",           "kind",
+      "promoter",     "workers",          "metadata-threads", "metadata-memory",
+      "max-sessions", "sample-period-ms", "memory-directory", "listen",
+      "rdma"};
   for (const auto& [key, value] : table) {
     if (std::find(kKeys.begin(), kKeys.end(), key.str()) == kKeys.end()) {
       return Status::Error(EINVAL, name + ": unknown key '" + std::string(key.str()) + "'; remove its line");
@@ -268,8 +282,12 @@ std::string FormatSettings(const VolumeSettings& s) {
       << "promoter = " << Quoted(s.promoter) << "\n"
       << "workers = " << s.workers << "\n"
       << "metadata-threads = " << s.metadata_threads << "\n"
+      << "metadata-memory = " << s.metadata_memory_bytes << "\n"
       << "sample-period-ms = " << s.sample_period_ms << "\n"
       << "memory-directory = " << Quoted(s.memory_directory) << "  # empty: a tmpfs of its own in /run/termfs\n";
+  if (s.max_sessions != VolumeSettings().max_sessions) {
+    out << "max-sessions = " << s.max_sessions << "  # mounts and other clients at a time\n";
+  }
   if (!s.listen.empty()) {
     out << "listen = " << Quoted(s.listen) << "\n";
   }

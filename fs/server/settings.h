@@ -17,6 +17,9 @@ namespace termfs::fs::server {
 // Every region is registered with the software RNIC, which numbers frames in 30 bits; two of the numbers are no frames.
 inline constexpr uint64_t kMaxCapacity = ((uint64_t{1} << 30) - 2) << kPageBits;
 
+inline constexpr uint64_t kMinMetadataMemory = uint64_t{32} << 20;
+inline constexpr uint64_t kMaxMetadataMemory = uint64_t{1} << 40;
+
 // Refuses what is out of range, by the names the keys have in the file.
 Status CheckSettings(const VolumeSettings& settings);
 Result<VolumeSettings> ParseSettings(const std::string& text, const std::string& name_for_errors);

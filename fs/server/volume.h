@@ -35,6 +35,9 @@ struct VolumeSettings {
   std::string promoter = "heat";
   uint32_t workers = 1;
   uint32_t metadata_threads = 4;
+  // Memory of the metadata store: cached blocks of its files, and what is not in them yet.
+  uint64_t metadata_memory_bytes = uint64_t{256} << 20;
+  uint32_t max_sessions = 4096;  // mounts and other clients at a time; administrators get in all the same
   uint32_t sample_period_ms = 250;
   // Where the DRAM tier outlives a killed server: an existing tmpfs, in which the volume gets a directory of its own.
   // Empty: /run/termfs, with a tmpfs of the volume's own. "none": nowhere, what was not synced dies with the server.

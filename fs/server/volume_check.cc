@@ -8,18 +8,14 @@ namespace termfs::fs::server {
 
 namespace {
 
-std::string ProblemText(const Status& status) {
-  return status.code() == EUCLEAN ? std::string(status.message()) : status.ToString();
-}
-
 // What is around the namespace. No more than one problem is told of each part.
 void CheckAround(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Superblock& superblock,
                  std::vector<std::string>& problems) {
   if (const Status capacity = CheckCapacity(paths, settings, superblock); !capacity.ok()) {
-    problems.emplace_back(capacity.message());
+    problems.push_back(capacity.ToString());
   }
   if (const auto epoch = LastEpoch(paths); !epoch.ok()) {
-    problems.emplace_back(epoch.status().message());
+    problems.push_back(epoch.status().ToString());
   }
   auto region = RegionOptionsOf(paths, settings, ToString(superblock.uuid));
   Status status = region.status();
@@ -28,7 +24,7 @@ void CheckAround(const VolumePaths& paths, const VolumeSettings& settings, const
     status = tlib::server::Server::CheckRegion(*region);
   }
   if (!status.ok()) {
-    problems.push_back(ProblemText(status));
+    problems.push_back(status.ToString());
   }
 }
 
@@ -38,7 +34,7 @@ void LookAtMemory(const VolumePaths& paths, const VolumeSettings& settings, cons
   const auto kept = tlib::server::TierStore::LookAtKept(TierOptionsOf(paths, settings, ToString(superblock.uuid)),
                                                         superblock.capacity_pages);
   if (!kept.ok()) {
-    report.problems.push_back(ProblemText(kept.status()));
+    report.problems.push_back(kept.status().ToString());
   } else if (kept->has_value()) {
     report.kept_memory = (*kept)->directory;
     report.kept_pages = (*kept)->dirty_pages;

@@ -22,6 +22,9 @@ namespace termfs::fs::server {
 namespace {
 
 constexpr size_t kMaxSmallFile = 64 << 10;
+// Of memory that a server takes beside its DRAM tier after it has begun: sessions and what waits to be stored; and the
+// metadata store's.
+constexpr uint64_t kServerBytes = uint64_t{32} << 20;
 
 // What a region of `pages` may grow to before the server is started anew: address space in the server and in every
 // client.
@@ -119,9 +122,9 @@ Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, LockUse use) {
   // For people only: on a full disk the lock holds without it.
   const std::string holder =
       std::string(use == LockUse::kServe ? "served" : "checked") + " by process " + std::to_string(getpid());
-  if (ftruncate(fd.get(), 0) == 0 &&
-      pwrite(fd.get(), holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size()) &&
-      ftruncate(fd.get(), 0) != 0) {
+  // In its place, as a full disk may have no other.
+  const bool written = pwrite(fd.get(), holder.data(), holder.size(), 0) == static_cast<ssize_t>(holder.size());
+  if (ftruncate(fd.get(), written ? static_cast<off_t>(holder.size()) : 0) != 0) {
     LOG_WARNING("{}: cannot say there who holds it", paths.lock);
   }
   return VolumeLock(std::move(fd));
@@ -198,16 +201,18 @@ Result<uint64_t> NextEpoch(const VolumePaths& paths) {
 
 Result<std::unique_ptr<metadata::KeyValueStore>> OpenStore(const VolumePaths& paths,
                                                            const metadata::RocksDbOptions& options) {
-  auto store = metadata::OpenRocksDb(paths.meta, options);
+  metadata::RocksDbOptions with_reserve = options;
+  with_reserve.reserve_bytes = kDiskReserve;
+  auto store = metadata::OpenRocksDb(paths.meta, with_reserve);
   const int code = store.status().code();
   if (code == EBADMSG) {
-    return Status::Error(EUCLEAN, std::string(store.status().message()));
+    return Status::Error(EUCLEAN, store.status().ToString());
   }
   if (code != ENOENT && code != EUCLEAN) {
     return store;
   }
-  return Status::Error(EUCLEAN, std::string(store.status().message()) + "; what is missing or damaged in " +
-                                    paths.meta + " has to be restored from a backup");
+  return Status::Error(EUCLEAN, store.status().ToString() + "; what is missing or damaged in " + paths.meta +
+                                    " has to be restored from a backup");
 }
 
 Result<std::unique_ptr<metadata::Namespace>> OpenNamespace(metadata::KeyValueStore& store,
@@ -217,7 +222,7 @@ Result<std::unique_ptr<metadata::Namespace>> OpenNamespace(metadata::KeyValueSto
   if (code != ENOENT && code != EPROTONOSUPPORT && code != EUCLEAN) {
     return names;
   }
-  return Status::Error(EUCLEAN, directory + ": " + std::string(names.status().message()));
+  return Status::Error(EUCLEAN, directory + ": " + names.status().ToString());
 }
 
 std::string ToString(const metadata::Uuid& uuid) {
@@ -246,16 +251,22 @@ Status CheckCapacity(const VolumePaths& paths, const VolumeSettings& settings, c
                                    ReadableSize(superblock.capacity_pages << kPageBits) + "); 'termfs set' changes it");
 }
 
+uint64_t BytesBesideTier(uint64_t metadata_memory, uint64_t metadata_used) {
+  return kServerBytes + metadata_memory - std::min(metadata_memory, metadata_used);
+}
+
 tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
                                         const std::string& volume) {
   if (settings.memory_directory == "none") {
-    return {.record = paths.tier, .volume = volume};  // of the server before, which may have had one
+    // The record of the server before, which may have had one.
+    return {.record = paths.tier, .volume = volume, .spare_bytes = BytesBesideTier(settings.metadata_memory_bytes, 0)};
   }
   const bool own = settings.memory_directory.empty();
   return {.directory = (own ? "/run/termfs" : settings.memory_directory) + "/" + volume,
           .own_tmpfs = own,
           .record = paths.tier,
-          .volume = volume};
+          .volume = volume,
+          .spare_bytes = BytesBesideTier(settings.metadata_memory_bytes, 0)};
 }
 
 Result<tlib::server::RegionOptions> RegionOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,

@@ -5,6 +5,7 @@
 //   termfs.toml   settings                     region    the pages (unless `device` says where)
 //   meta/         the namespace, in RocksDB    written   the region's durable written marks
 //   epoch         number of the last start     lock      held by the one server or fsck     socket  where clients come
+//   meta/reserve  room on its disk for removals
 //   tier          there while a server runs, and after it was killed: where its memory is
 //
 // Thread-safety: free functions and VolumeLock on different volumes.
@@ -26,9 +27,12 @@
 
 namespace termfs::fs::server {
 
-// Of the disk that meta/ is on, format and a growth of the region leave as much free: the engine has half of it in its
-// log at most, and adds nothing more when less than the other half is free (metadata/disk_room.h).
+// Of the disk that meta/ is on, format and a growth of the region leave as much free, beside the file meta/reserve: for
+// the engine's log, and for what it keeps free to write that a second time (metadata/disk_room.h).
 inline constexpr uint64_t kMetadataReserve = uint64_t{128} << 20;
+// What that file holds: room for removals, and for the end and the next start, on a disk that others have filled
+// (metadata/disk_reserve.h).
+inline constexpr uint64_t kDiskReserve = uint64_t{32} << 20;
 
 struct VolumePaths {
   explicit VolumePaths(const std::string& directory)
@@ -80,6 +84,9 @@ std::string ToString(const metadata::Uuid& uuid);
 // The capacity is the superblock's; termfs.toml says it for people. EINVAL: it says another one, and not by a change of
 // the capacity that was cut short, which has left it on the region's label.
 Status CheckCapacity(const VolumePaths& paths, const VolumeSettings& settings, const metadata::Superblock& superblock);
+// Bytes of memory that a server takes beside its DRAM tier, from a moment on when the metadata store, which may have
+// `metadata_memory`, has taken `metadata_used`.
+uint64_t BytesBesideTier(uint64_t metadata_memory, uint64_t metadata_used);
 // The tier is where the settings say; `volume`: the uuid.
 tlib::server::TierOptions TierOptionsOf(const VolumePaths& paths, const VolumeSettings& settings,
                                         const std::string& volume);

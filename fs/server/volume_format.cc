@@ -45,12 +45,19 @@ Status CheckSpace(const std::string& directory, const VolumeSettings& settings) 
     return ErrnoStatus("statvfs " + directory);
   }
   const unsigned __int128 available = static_cast<unsigned __int128>(use.f_bavail) * use.f_frsize;
-  const uint64_t needed = kMetadataReserve + (settings.device.empty() ? settings.capacity_bytes : 0);
+  const uint64_t needed = kMetadataReserve + kDiskReserve + (settings.device.empty() ? settings.capacity_bytes : 0);
   if (available < needed) {
     return Status::Error(ENOSPC, directory + " has " + ReadableSize(static_cast<uint64_t>(available)) +
                                      " free, the volume needs " + ReadableSize(needed));
   }
   return Status::Ok();
+}
+
+// Before it is known where and when it will be served: beside nobody else.
+Status CheckMemory(const std::string& directory, const VolumeSettings& settings) {
+  ASSIGN_OR_RETURN(auto region, RegionOptionsOf(VolumePaths(directory), settings, ""));
+  region.tier = TierOptionsOf(VolumePaths(directory), settings, "");
+  return tlib::server::Server::CheckMemory(region);
 }
 
 Result<metadata::Uuid> NewUuid() {
@@ -71,7 +78,7 @@ Status FormatNamespace(const VolumePaths& paths, const VolumeSettings& settings,
   if (mkdir(paths.meta.c_str(), 0700) != 0) {
     return ErrnoStatus("create " + paths.meta);
   }
-  ASSIGN_OR_RETURN(const auto store, metadata::OpenRocksDb(paths.meta, {.create_if_missing = true}));
+  ASSIGN_OR_RETURN(const auto store, OpenStore(paths, {.create_if_missing = true}));
   RETURN_IF_ERROR(metadata::Namespace::Format(*store, options));
   return store->SyncWal();
 }
@@ -113,6 +120,7 @@ void RemoveContents(const std::string& directory) {
 
 Status FormatVolume(const std::string& directory, const FormatOptions& options) {
   RETURN_IF_ERROR(CheckSettings(options.settings));
+  RETURN_IF_ERROR(CheckMemory(directory, options.settings));
   const bool made = mkdir(directory.c_str(), 0700) == 0;
   if (!made && errno != EEXIST) {
     return ErrnoStatus("create " + directory);

@@ -6,6 +6,7 @@
 
 #include <charconv>
 
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/size.h"
@@ -25,6 +26,7 @@ using std::chrono::steady_clock;
 using tlib::server::FrameChoice;
 
 constexpr const char* kVersion = "0.1.0";
+constexpr uint64_t kRoomForSmallFiles = uint64_t{256} << 10;  // bytes: those that say what was started and ended
 
 uint64_t ValueOf(const std::vector<MetricValue>& metrics, std::string_view name) {
   for (const MetricValue& metric : metrics) {
@@ -33,6 +35,23 @@ uint64_t ValueOf(const std::vector<MetricValue>& metrics, std::string_view name)
     }
   }
   return 0;
+}
+
+// `files`: null for a session that is about to begin or end.
+std::unique_ptr<wire::SessionTrafficT> DescribeTraffic(const tlib::server::SessionInfo& info,
+                                                       const std::shared_ptr<const Session>& files) {
+  auto traffic = std::make_unique<wire::SessionTrafficT>();
+  traffic->reads = info.reads;
+  traffic->read_bytes = info.read_pages << kPageBits;
+  traffic->hit_pages = info.hit_pages;
+  if (files != nullptr) {
+    traffic->reads += files->traffic.reads.load(std::memory_order_relaxed);
+    traffic->read_bytes += files->traffic.read_bytes.load(std::memory_order_relaxed);
+    traffic->writes = files->traffic.writes.load(std::memory_order_relaxed);
+    traffic->write_bytes = files->traffic.write_bytes.load(std::memory_order_relaxed);
+    traffic->metadata = files->traffic.metadata.load(std::memory_order_relaxed);
+  }
+  return traffic;
 }
 
 class ServedVolume final : public VolumeServer, private Administrator {
@@ -48,10 +67,10 @@ class ServedVolume final : public VolumeServer, private Administrator {
 
   Status Begin(driver::Nic& nic, const StoreOpener& open_store);
   // What a killed server, or a loss of power, left; before anybody is served.
-  Status Recover();
+  Status Recover(tlib::server::Server& server);
   Status TakeCapacity(VolumeSettings& settings);
   Status NoteCapacity(uint64_t pages);
-  Status ZeroFreePages();
+  Status ZeroFreePages(tlib::server::Server& server);
   Status Stop() override;
 
  private:
@@ -65,6 +84,8 @@ class ServedVolume final : public VolumeServer, private Administrator {
   Status ChangePromoter(const std::string& value) REQUIRES(change_mutex_);
   Status ChangePattern(const std::string& value);
   Status ChangeCapacity(const std::string& value) REQUIRES(change_mutex_);
+  Status ChangeMetadataMemory(const std::string& value) REQUIRES(change_mutex_);
+  Status CheckMetadataMemory(uint64_t before, uint64_t wanted);
   VolumeSettings settings() EXCLUDES(settings_mutex_) {
     MutexLock lock(settings_mutex_);
     return settings_;
@@ -78,6 +99,8 @@ class ServedVolume final : public VolumeServer, private Administrator {
   Mutex change_mutex_;    // one change at a time, which may take a minute: requests do not wait for it
   Mutex settings_mutex_;  // for an instant
   VolumeSettings settings_ GUARDED_BY(settings_mutex_);
+  std::string changing_ GUARDED_BY(settings_mutex_);        // the setting that is being changed; empty: none
+  std::string change_failure_ GUARDED_BY(settings_mutex_);  // why the last change failed; empty: it did not
   const steady_clock::time_point begun_;
   std::string transport_;
   bool stopped_ = false;
@@ -115,14 +138,20 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   ASSIGN_OR_RETURN(lock_, VolumeLock::Take(paths, LockUse::kServe));
   VolumeSettings settings = this->settings();
   RETURN_IF_ERROR(CheckSettings(settings));
-  ASSIGN_OR_RETURN(store_, open_store ? open_store(paths.meta) : OpenStore(paths));
+  ASSIGN_OR_RETURN(
+      store_, open_store ? open_store(paths.meta) : OpenStore(paths, {.memory_bytes = settings.metadata_memory_bytes}));
   ASSIGN_OR_RETURN(names_, OpenNamespace(*store_, directory_));
   RETURN_IF_ERROR(CheckCapacity(paths, settings, names_->superblock()));
+  store_->MakeRoom(kRoomForSmallFiles);
   RETURN_IF_ERROR(TakeCapacity(settings));
   ASSIGN_OR_RETURN(const uint64_t epoch, NextEpoch(paths));
   const std::string uuid = ToString(names_->superblock().uuid);
   ASSIGN_OR_RETURN(auto region, RegionOptionsOf(paths, settings, uuid));
   region.tier = TierOptionsOf(paths, settings, uuid);
+  region.tier.spare_now = [this] {
+    const std::vector<MetricValue> store = store_->Metrics();
+    return BytesBesideTier(ValueOf(store, "metadata_memory_bytes"), ValueOf(store, "metadata_memory_used_bytes"));
+  };
   WarnOfOpenDoors(paths, region.device);
   if (region.tier.directory.empty()) {
     LOG_WARNING("memory-directory is 'none': what is not synced is lost when this server is killed");
@@ -142,10 +171,12 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
                                             .socket_directory = directory_,
                                             .workers = settings.workers,
                                             .blocking_threads = settings.metadata_threads,
+                                            .max_sessions = settings.max_sessions,
                                             .epoch = epoch,
                                             .allowed_uid = geteuid(),
                                             .listen = listen,
-                                            .secret = secret};
+                                            .secret = secret,
+                                            .prepare = [this](auto& server) { return Recover(server); }};
   transport_ = nic.transport();
   if (listen.has_value()) {
     const std::string network = nic.RegionTransport(region.kind, /*network=*/true);
@@ -153,7 +184,6 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
     LOG_INFO("other hosts are served by {}", network);
   }
   ASSIGN_OR_RETURN(server_, tlib::server::Server::Start(nic, options, *service_));
-  RETURN_IF_ERROR(Recover());
   ASSIGN_OR_RETURN(kept_since_, NoteMemory(paths, epoch, server_->memory()));
   capacity_ = std::make_unique<Capacity>(
       Capacity::Parts{.names = *names_,
@@ -190,19 +220,19 @@ Status ServedVolume::NoteCapacity(uint64_t pages) {
               [] { return Status::Ok(); });
 }
 
-Status ServedVolume::Recover() {
+Status ServedVolume::Recover(tlib::server::Server& server) {
   // Orphans are the reclaimer's, in its own time.
   ASSIGN_OR_RETURN(const metadata::Namespace::Recovered done, names_->Recover(/*orphans=*/false));
   if (done.truncations + done.trimmed > 0) {
     LOG_INFO("recovered; unfinished truncations ended: {}, files whose space allocated ahead was given back: {}",
              done.truncations, done.trimmed);
   }
-  return ZeroFreePages();
+  return ZeroFreePages(server);
 }
 
 // A page that is free reads as zeros (see "Every free page is a zero page"). After power loss one may not: it was given
 // to a file, written and marked, and the log of the metadata was lost that said whose it was.
-Status ServedVolume::ZeroFreePages() {
+Status ServedVolume::ZeroFreePages(tlib::server::Server& server) {
   constexpr size_t kBatch = 4096;
   for (PageIndex from{0};;) {
     ASSIGN_OR_RETURN(const auto free, names_->ListFree(from, kBatch));
@@ -213,7 +243,7 @@ Status ServedVolume::ZeroFreePages() {
     for (const metadata::RegionRange& range : free) {
       ranges.push_back({range.first, range.pages});
     }
-    RETURN_IF_ERROR(server_->RunInCoroutine([&] { return server_->region().Zero(ranges); }));
+    RETURN_IF_ERROR(server.RunInCoroutine([&] { return server.region().Zero(ranges); }));
     from.value = free.back().first.value + free.back().pages;
   }
 }
@@ -233,6 +263,7 @@ Status ServedVolume::Stop() {
   }
   if (server_ != nullptr) {
     service_->StopBackground();
+    store_->MakeRoom(kRoomForSmallFiles);
     note(server_->Stop());
     note(service_->Finish());
     if (first.ok() && kept_since_ != 0) {
@@ -248,6 +279,8 @@ Result<Bytes> ServedVolume::HandleAdmin(uint16_t opcode, std::span<const std::by
       return DescribeStatus();
     case kAdminMetrics:
       return DescribeMetrics();
+    case kAdminQuotas:
+      return service_->DescribeQuotas();
     case kAdminSet: {
       ASSIGN_OR_RETURN(const auto setting, Decode<wire::Setting>(body));
       RETURN_IF_ERROR(Change(setting.key, setting.value));
@@ -262,7 +295,7 @@ Result<Bytes> ServedVolume::HandleAdmin(uint16_t opcode, std::span<const std::by
 std::string ServedVolume::DescribeHealth(const std::vector<MetricValue>& metrics) {
   std::string text;
   if (const Status store = store_->Health(); !store.ok()) {
-    text = std::string(store.message());
+    text = store.ToString();
   }
   if (const uint64_t errors = ValueOf(metrics, "ssd_errors_total"); errors > 0) {
     text +=
@@ -279,7 +312,13 @@ Bytes ServedVolume::DescribeStatus() {
   status.uuid = ToString(superblock.uuid);
   status.version = kVersion;
   status.format = superblock.format_version;
-  const VolumeSettings settings = this->settings();
+  VolumeSettings settings;
+  {
+    MutexLock lock(settings_mutex_);  // for all three: what has changed shows when the change has ended
+    settings = settings_;
+    status.changing = changing_;
+    status.change_failure = change_failure_;
+  }
   status.kind = settings.kind;
   status.dram_ratio = settings.dram_ratio;
   status.transport = transport_;
@@ -290,6 +329,10 @@ Bytes ServedVolume::DescribeStatus() {
   status.tier_bytes = ValueOf(metrics, "frames_budget") << kPageBits;
   status.tier_used_bytes = ValueOf(metrics, "frames_used") << kPageBits;
   status.dirty_bytes = ValueOf(metrics, "pages_dirty") << kPageBits;
+  const std::vector<MetricValue> store = store_->Metrics();
+  status.metadata_memory_bytes = settings.metadata_memory_bytes;
+  status.metadata_used_bytes = ValueOf(store, "metadata_memory_used_bytes");
+  status.metadata_table_bytes = ValueOf(store, "metadata_table_bytes");
   status.space = std::make_unique<wire::VolumeSpaceT>();
   status.space->capacity = space.capacity_bytes;
   const Capacity::Progress progress = capacity_->progress();
@@ -316,6 +359,7 @@ Bytes ServedVolume::DescribeStatus() {
     session->queue_pairs = info.queue_pairs;
     session->seconds =
         static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(info.connected_for).count());
+    session->traffic = DescribeTraffic(info, service_->FindSession(info.id));
     status.sessions.push_back(std::move(session));
   }
   return Encode<wire::Status>(status);
@@ -328,11 +372,15 @@ Bytes ServedVolume::DescribeMetrics() {
       auto metric = std::make_unique<wire::MetricT>();
       metric->name = value.name;
       metric->value = value.value;
+      for (const auto& [bucket, count] : value.buckets) {
+        metric->buckets.insert(metric->buckets.end(), {bucket, count});
+      }
       reply.metrics.push_back(std::move(metric));
     }
   };
   add(server_->Metrics());
   add(service_->Metrics());
+  add(store_->Metrics());
   return Encode<wire::Metrics>(reply);
 }
 
@@ -341,7 +389,16 @@ Status ServedVolume::Change(const std::string& key, const std::string& value) {
   if (!change_mutex_.TryLock()) {
     return Status::Error(EBUSY, "another setting is being changed; set this one when that has ended");
   }
+  {
+    MutexLock lock(settings_mutex_);
+    changing_ = key;
+  }
   Status changed = ChangeAlone(key, value);
+  {
+    MutexLock lock(settings_mutex_);
+    changing_.clear();
+    change_failure_ = changed.ok() ? "" : changed.ToString();
+  }
   change_mutex_.Unlock();
   return changed;
 }
@@ -356,10 +413,14 @@ Status ServedVolume::ChangeAlone(const std::string& key, const std::string& valu
   if (key == "promoter") {
     return ChangePromoter(value);
   }
+  if (key == "metadata-memory") {
+    return ChangeMetadataMemory(value);
+  }
   if (key == "pattern") {
     return ChangePattern(value);
   }
-  return Status::Error(EINVAL, "what can be set while serving: capacity, dram-ratio, promoter, pattern");
+  return Status::Error(EINVAL,
+                       "what can be set while serving: capacity, dram-ratio, metadata-memory, promoter, pattern");
 }
 
 Status ServedVolume::Keep(const std::function<void(VolumeSettings&)>& change, const std::function<Status()>& apply) {
@@ -397,6 +458,37 @@ Status ServedVolume::ChangeRatio(const std::string& value) {
   RETURN_IF_ERROR(CheckSettings(changed));
   return Keep([&changed](VolumeSettings& settings) { settings.dram_ratio = changed.dram_ratio; },
               [&] { return server_->SetDramRatio(changed.dram_ratio); });
+}
+
+Status ServedVolume::ChangeMetadataMemory(const std::string& value) {
+  VolumeSettings changed = settings();
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), changed.metadata_memory_bytes);
+  if (error != std::errc() || end != value.data() + value.size()) {
+    return Status::Error(EINVAL, "metadata-memory must be a number of bytes");
+  }
+  RETURN_IF_ERROR(CheckSettings(changed));
+  RETURN_IF_ERROR(CheckMetadataMemory(settings().metadata_memory_bytes, changed.metadata_memory_bytes));
+  return Keep([&changed](VolumeSettings& settings) { settings.metadata_memory_bytes = changed.metadata_memory_bytes; },
+              [&] { return store_->SetMemory(changed.metadata_memory_bytes); });
+}
+
+// Before it is granted: the kernel rather kills the server than refuses it a page, and the next start would be refused.
+Status ServedVolume::CheckMetadataMemory(uint64_t before, uint64_t wanted) {
+  if (wanted <= before) {
+    return Status::Ok();
+  }
+  const uint64_t used = ValueOf(store_->Metrics(), "metadata_memory_used_bytes");
+  const uint64_t needed = BytesBesideTier(wanted, used);
+  const MemoryBound bound = TightestMemory(MemoryBounds());
+  if (needed <= bound.available) {
+    return Status::Ok();
+  }
+  const uint64_t excess = needed - bound.available;
+  return Status::Error(ENOMEM,
+                       fmt::format("the server would need {} MiB more memory, of which {} has {} MiB; the largest "
+                                   "metadata-memory that fits is {} MiB",
+                                   needed >> 20, bound.of, bound.available >> 20,
+                                   std::max(before, wanted - std::min(wanted, excess)) >> 20));
 }
 
 Status ServedVolume::ChangePromoter(const std::string& value) {

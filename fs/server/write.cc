@@ -68,6 +68,7 @@ Result<Bytes> FileService::WriteOpen(const Request& request, Inode& inode, const
   coherence_.DropPages(inode, request.session.id);
   writes_.Add();
   write_bytes_.Add(work.length);
+  request.session.traffic.write_bytes.fetch_add(work.length, std::memory_order_relaxed);
   Bytes reply;
   MutexLock lock(inode.mutex);
   const WriteReply head{.offset = work.offset, .size = inode.size, .mtime = inode.mtime.count()};

@@ -291,6 +291,11 @@ class KilledRegion {
         wrong[0] = "start: " + started.ToString();
       }
     });
+    if (wrong[0].empty()) {
+      if (const Status kept = region.Keep(); !kept.ok()) {
+        wrong[0] = "keep: " + kept.ToString();
+      }
+    }
     if (!wrong[0].empty()) {
       return wrong[0];
     }

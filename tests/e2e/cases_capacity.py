@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -255,8 +256,8 @@ def case_capacity_refuses(site):
     same = ("capacity_bytes", "capacity_target_bytes", "free_bytes", "tier_bytes", "dram_ratio")
     check(all(before[key] == after[key] for key in same), f"{before} became {after}")
     check(os.path.getsize(os.path.join(volume.path, "region")) == 33 * MIB, "the region's file")
-    setters = [subprocess.Popen([site.termfs, "set", volume.path, f"capacity={size}M"], stderr=subprocess.DEVNULL)
-               for size in (64, 48)]
+    setters = [subprocess.Popen([site.termfs, "set", volume.path, f"capacity={size}M"], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL) for size in (64, 48)]
     codes = [setter.wait(timeout=60) for setter in setters]
     check(0 in codes and set(codes) <= {0, 1}, f"two at once: {codes}")
     check(volume.status()["capacity_bytes"] in (64 * MIB, 48 * MIB), "one of the two")
@@ -405,6 +406,21 @@ class SilentMounts:
             check(holder.wait(timeout=60) == 0, "who had the file open")
 
 
+def on_a_terminal(*command):
+    """Its standard output, and what a terminal got as its standard error."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as child:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end, of a terminal
+            while True:
+                shown += os.read(ours, 4096)
+        os.close(ours)
+        said, _ = child.communicate(timeout=120)
+    check(child.returncode == 0, f"{command}: {shown}")
+    return said, shown.decode()
+
+
 def case_capacity_shows_its_way(site):
     volume = site.volume("64M", 0.5)
     m = volume.mount()
@@ -423,7 +439,9 @@ def case_capacity_shows_its_way(site):
         setting.send_signal(signal.SIGINT)
         check(setting.wait(timeout=60) != 0, "set was interrupted")
         setting.stderr.close()
-        run(site.termfs, "set", volume.path, "capacity=32M")  # waits for what was begun
+        said, shown = on_a_terminal(site.termfs, "set", volume.path, "capacity=32M")  # waits for what was begun
+        check(said.startswith("capacity 32.0 MiB, was 64.0 MiB; "), said)
+        check("\rcapacity 64.0 MiB of 32.0 MiB, " in shown and "to be moved" in shown, repr(shown))
         status = volume.status()
         check(status["capacity_bytes"] == status["capacity_target_bytes"] == 32 * MIB, str(status))
         check(status["capacity_changing"] == 0 and status["capacity_failure"] == "", str(status))
@@ -527,7 +545,7 @@ def case_capacity_leaves_room_for_the_metadata(site):
                 space = os.statvfs(small)
                 return 64 * MIB + space.f_bavail * space.f_frsize // 4096 * 4096 - megabytes * MIB
 
-            refused(site, 1, ("more are needed", "No space"), "set", path, f"capacity={all_but(100)}")
+            refused(site, 1, "more are needed on its disk", "set", path, f"capacity={all_but(100)}")
             wanted = all_but(140)
             run(site.termfs, "set", path, f"capacity={wanted}")
             check(json.loads(run(site.termfs, "status", path, "--json"))["capacity_bytes"] == wanted, "it is larger")
@@ -574,7 +592,8 @@ def case_ratio_gives_memory_back(site):
     check(in_memory(volume) > 100 * MIB, f"{in_memory(volume)} bytes in memory")
     load = start_load(site, m, "load")
     for ratio in (0.05, 0.5, 0.1):
-        run(site.termfs, "set", volume.path, f"dram-ratio={ratio}")
+        said = run(site.termfs, "set", volume.path, f"dram-ratio={ratio}")
+        check(said.startswith(f"dram-ratio {ratio}, was "), said)
         # Frames get memory by 4 MiB; page table, states and slack take one or two more.
         eventually(lambda most=ratio * 128 * MIB + 8 * MIB: in_memory(volume) <= most, f"memory at ratio {ratio}")
         check(volume.status()["tier_used_bytes"] <= ratio * 128 * MIB + 4096, f"the tier at ratio {ratio}")

@@ -4,12 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 from cases_posix import read_file
 from cases_sessions import Stopped
 from volume import check, ended, eventually, stop
 
 HANG = 20  # seconds
+THREADS = 10  # of a mount for each CPU, or more
 
 # Makes files, and when it is told to, writes them and closes them.
 WRITER = """
@@ -42,6 +45,28 @@ class Writer:
         check(self.child.returncode == 0, "written and closed")
 
 
+def use_threads(volume, m):
+    """So that each of the mount has asked the server: one that is new to it cannot write to one that is stopped."""
+
+    def ask(cpu):
+        os.sched_setaffinity(0, {cpu})
+        os.statvfs(m.path)
+
+    with Stopped(volume):
+        askers = [threading.Thread(target=ask, args=(cpu,)) for cpu in range(os.cpu_count()) for _ in range(THREADS)]
+        for asker in askers:
+            asker.start()
+        time.sleep(1)  # or fewer threads are used, and the case fails
+    for asker in askers:
+        asker.join()
+
+
+def mounted(site):
+    m = site.mounted()
+    use_threads(site.volumes[0], m)
+    return m
+
+
 def is_mounted(path):
     """Nothing is asked of the mount."""
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
@@ -50,7 +75,7 @@ def is_mounted(path):
 
 def case_first_write_costs_no_round_trip(site):
     """Between the creation of a file and its end the server has nothing to say: it is stopped."""
-    m = site.mounted()
+    m = mounted(site)
     other = site.volumes[0].mount()
     writer = Writer(site, m, "f", "g")
     with Stopped(site.volumes[0]):
@@ -69,7 +94,7 @@ def case_first_write_costs_no_round_trip(site):
 
 def case_first_write_outlives_the_server(site):
     """What a server that was killed has not taken from its connections is sent to the next one."""
-    m = site.mounted()
+    m = mounted(site)
     volume = site.volumes[0]
     other = volume.mount()
     writer = Writer(site, m, "f", "g")
@@ -88,6 +113,7 @@ def case_first_write_outlives_the_server_and_the_mount(site):
     volume = site.volumes[0]
     others = [volume.mount() for _ in range(2)]
     for last, name in ((False, "f"), (True, "g")):
+        use_threads(volume, m)
         writer = Writer(site, m, name)
         stop(volume.server)
         writer.write()
@@ -108,7 +134,7 @@ def case_first_write_outlives_the_server_and_the_mount(site):
 
 def case_first_write_outlives_its_mount(site):
     """What has returned is kept when the mount is killed, though the server has not begun with it."""
-    m = site.mounted()
+    m = mounted(site)
     volume = site.volumes[0]
     other = volume.mount()
     writer = Writer(site, m, "f", "g")

@@ -67,9 +67,9 @@ def case_full_metadata_disk(site):
 
         # No room at all, taken by somebody else: reads go on, nothing that was acknowledged is lost.
         disk.leave(0)
-        refuses(errno.ENOSPC, os.unlink, m / "f3")
+        os.unlink(m / "f3")  # by what is kept in reserve
         refuses(errno.ENOSPC, os.mkdir, m / "new")
-        check(read_file(m / "kept") == data and len(os.listdir(m.path)) == 20, "reading on a full disk")
+        check(read_file(m / "kept") == data and len(os.listdir(m.path)) == 19, "reading on a full disk")
         check("0 MiB free" in volume.status()["health"], volume.status()["health"])
         os.close(fd)
         fd = None
@@ -90,7 +90,7 @@ def case_full_metadata_disk(site):
 
         eventually(works, "writing goes on when there is room again")
         check(volume.status()["health"] == "ok", volume.status()["health"])
-        os.unlink(m2 / "f3")
+        os.unlink(m2 / "f4")
         write_file(m2 / "after", data)
         volume.umount(m2)
         volume.stop()
@@ -150,6 +150,12 @@ def case_failing_ssd(site):
         check(read_file(other / "late")[:written] == late[:written], "what was acknowledged is read back")
         os.mkdir(other / "directory")
         check("SSD have failed" in volume.status()["health"], volume.status()["health"])
+        with open(os.path.join(volume.path, "log"), encoding="utf-8") as lines:
+            failed = [line for line in lines if f"{loop}: write of" in line or f"{loop}: flush failed" in line]
+        check(1 <= len(failed) <= 4, f"one line for each kind and minute: {failed}")
+        ino = os.stat(other / "late").st_ino
+        check(any("errno " in line for line in failed), f"{failed}")
+        check("flush" in failed[0] or f"of inode {ino} at" in failed[0], f"the file of {failed[0]}")
 
         os.unlink(filler)
 

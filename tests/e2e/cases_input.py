@@ -83,7 +83,7 @@ def case_format_refuses_bad_arguments(site):
         refused(site, 2, says, "format", path, *arguments)
         check(not os.path.exists(path), f"format {arguments} left something behind")
     refused(site, 2, "DIR", "format", "", "--capacity", "16M")
-    refused(site, 1, ("free, the volume needs 3.00 TiB", "No space"), "format", path, "--capacity", "3T")
+    refused(site, 1, "iB", "format", path, "--capacity", "3T", "--dram-ratio", "0.01")  # no memory for that, or no disk
     refused(site, 1, "No such file", "format", os.path.join(path, "deeper"), "--capacity", "16M")
     refused(site, 1, "directory", "format", "/dev/null", "--capacity", "16M")
     check(not os.path.exists(path), "a format that failed left something behind")
@@ -117,7 +117,7 @@ def case_format_refuses_bad_devices(site):
                              ("/dev/termfs-none", "there is no block device /dev/termfs-none"),
                              ("/dev/../dev/termfs-none", "there is no block device /dev/termfs-none")):
             format_refused(says, device)
-        refused(site, 1, ("has 32 MiB, 33 MiB less than is needed", "No space"), "format", path, "--capacity", "64M", "--device", loop)
+        refused(site, 1, "has 32 MiB, 33 MiB less than is needed", "format", path, "--capacity", "64M", "--device", loop)
         run("mkfs.ext4", "-q", loop)
         run("mount", loop, mount)
         format_refused("is mounted", loop, "--force")
@@ -477,7 +477,7 @@ def case_mount_refuses(site):
         refused(site, 2, "is for a volume that is served on a network", "mount", volume.path, empty, *arguments)
     refused(site, 1, "a server on another host is HOST:PORT, such as 127.0.0.1:4794", "mount", "127.0.0.1", empty)
     for address, place, says in ((volume.path, m.path, ("termfs is mounted there", "umount")),
-                                 (volume.path, file, "Not a directory"), (volume.path, file + "x", "No such file"),
+                                 (volume.path, file, "is no directory"), (volume.path, file + "x", "No such file"),
                                  (volume.path, site.scratch, "empty"), (volume.path, "/proc/self", "empty"),
                                  (volume.path, "/proc", "mounted there"), (empty, empty, "not a termfs volume"),
                                  (file, empty, "a volume is a directory"), (file + "x", empty, "No such file")):
@@ -673,3 +673,26 @@ def case_service_with_little_locked_memory(site):
         volume.stop()
         os.unlink(mount_log)
     volume.serve()
+
+
+def case_errors_end_in_what_is_wrong(site):
+    """And not in what an errno is called, which says nothing more."""
+    volume = site.volume("64M")
+    m = volume.mount()
+    empty = os.path.join(site.scratch, "empty_place")
+    os.mkdir(empty)
+    volume_of_none = os.path.join(site.scratch, "none")
+    errnos = {os.strerror(number) for number in errno.errorcode}
+    for words in (("umount", empty), ("umount", "/proc"), ("mount", volume.path, m.path), ("mount", volume.path, "/dev/null"),
+                  ("quota", "get", empty), ("quota", "get", m.path), ("quota", "set", empty, "bytes=1M"),
+                  ("status", m.path + "/nothing/here:x"), ("status", "no-such-host.invalid:4794", "--secret", "/dev/null"),
+                  ("set", volume.path, "capacity=1P"), ("serve", volume.path), ("serve", empty), ("fsck", volume.path),
+                  ("format", volume.path, "--capacity", "64M"), ("stats", empty), ("mount", volume.path, empty, "-o", "x")):
+        done = subprocess.run([site.termfs, *words], capture_output=True, text=True, timeout=120, check=False)
+        check(done.returncode in (1, 2) and done.stderr.startswith("termfs: "), f"{words}: {done.returncode}: {done.stderr}")
+        line = done.stderr.splitlines()[0]
+        check(not any(line.endswith(f": {text}") for text in errnos - {os.strerror(errno.ENOENT)}), f"{words}: {line}")
+    # Where nothing else is known, it is what the system says.
+    done = subprocess.run([site.termfs, "umount", volume_of_none], capture_output=True, text=True, timeout=60, check=False)
+    check(done.stderr == f"termfs: {volume_of_none}: No such file or directory\n", done.stderr)
+    os.rmdir(empty)

@@ -196,3 +196,25 @@ def case_quota_is_exact_after_a_kill(site):
         volume.umount(mount)
     volume.stop()
     volume.fsck()
+
+
+def case_quota_list(site):
+    volume = site.volume("64M")
+    m = volume.mount()
+    check(json.loads(run(site.termfs, "quota", "list", volume.path, "--json")) == [], "none")
+    os.makedirs(m / "home/ann")
+    os.mkdir(m / "b ob")
+    set_quota(site, m / "home/ann", "bytes=8M")
+    set_quota(site, m / "b ob", "inodes=4")
+    put(m / "home/ann/f", b"x" * MIB)
+    expect_used(site, m / "home/ann", MIB, 2)
+    os.rename(m / "home", m / "people")
+    for place in (m.path, volume.path):
+        listed = json.loads(run(site.termfs, "quota", "list", place, "--json"))
+        check([quota["path"] for quota in listed] == ["/b ob", "/people/ann"], f"by path: {listed}")
+        check(listed[1]["bytes_limit"] == 8 * MIB and listed[1]["bytes_used"] == MIB and listed[0]["inodes_limit"] == 4,
+              f"limits and use: {listed}")
+    people = run(site.termfs, "quota", "list", m.path).splitlines()
+    check(people[0].split()[-1] == "path" and people[1].endswith("  /b ob") and people[2].endswith("  /people/ann"),
+          "\n".join(people))
+    check("1.00 MiB" in people[2] and "8.00 MiB" in people[2] and " 12% " in people[2], people[2])

@@ -160,10 +160,11 @@ class Volume:
         self.address = [self.path]  # how mounts reach it
         run(site.termfs, "format", self.path, "--capacity", capacity, "--dram-ratio", ratio, *flags)
 
-    def serve(self, *flags):
+    def serve(self, *flags, at=()):
+        """`at`: words before the command."""
         if self.site.network is not None and "--listen" not in flags:
             flags = (*flags, "--listen", self.listen_at(self.site.network))
-        run(self.site.termfs, "serve", self.path, *flags)
+        run(*at, self.site.termfs, "serve", self.path, *flags)
         self.server = self.site.find_process("serve", self.path)
         return self
 
@@ -324,6 +325,7 @@ class Site:
         self.workloads = os.path.join(build, "benchmarks", "workloads")
         self.term_bench = os.path.join(build, "benchmarks", "term_bench")
         self.file_bench = os.path.join(build, "benchmarks", "file_bench")
+        self.names_bench = os.path.join(build, "benchmarks", "names_bench")
         self.fio_engine = os.path.join(build, "benchmarks", "fio", "libtermfs_fio.so")
         self.set_features = os.path.join(build, "tests", "e2e", "set_features")
         self.stores_beside = os.path.join(build, "tests", "e2e", "stores_beside")

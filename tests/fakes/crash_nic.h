@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CrashNic: another NIC, whose regions with a page table pass crash points around every change of an entry and of the
-// frames' memory: nic.begin_write, nic.publish, nic.hide, nic.commit, nic.decommit before; nic.begun_write,
-// nic.published, nic.hidden, nic.committed, nic.decommitted after; and nic.register, nic.registered, and nic.frames
-// where it is asked how many there may be: while a region is made.
+// frames' memory: nic.begin_write, nic.publish, nic.hide, nic.commit, nic.decommit, nic.keep before; nic.begun_write,
+// nic.published, nic.hidden, nic.committed, nic.decommitted, nic.kept after; and nic.register, nic.registered, and
+// nic.frames where it is asked how many there may be: while a region is made.
 //
 // Thread-safety, errors: the other NIC's. Ownership: borrows the NIC and the points.
 #pragma once
@@ -71,6 +71,12 @@ class CrashTermRegion final : public TermRegion {
     return status;
   }
   Status MakeRoom(uint64_t pages) override { return region_->MakeRoom(pages); }
+  Status Keep() override {
+    points_.Pass("nic.keep");
+    Status status = region_->Keep();
+    points_.Pass("nic.kept");
+    return status;
+  }
 
  private:
   const std::unique_ptr<TermRegion> region_;
@@ -92,6 +98,10 @@ class CrashDomain final : public ProtectionDomain {
   }
   Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) override {
     return domain_->CreateQueuePair(options);
+  }
+  Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      const SharedReceiveQueueOptions& options) override {
+    return domain_->CreateSharedReceiveQueue(options);
   }
 
  private:

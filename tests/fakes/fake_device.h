@@ -56,7 +56,34 @@ class FakeDeviceTermRegion final : public DeviceTermRegion {
   std::vector<std::atomic<uint64_t>> shown_;
 };
 
-// Takes the other RNIC's local keys.
+inline ScatterGather Translated(const ScatterGather& local, const LocalKeyMap& keys) {
+  ScatterGather part;
+  return keys.Translate(local, {&part, 1}) == 1 ? part : ScatterGather{local.addr, local.length, {}};
+}
+
+inline std::vector<RecvWorkRequest> Translated(std::span<const RecvWorkRequest> requests, const LocalKeyMap& keys) {
+  std::vector<RecvWorkRequest> own(requests.begin(), requests.end());
+  for (RecvWorkRequest& request : own) {
+    request.local = Translated(request.local, keys);
+  }
+  return own;
+}
+
+// A shared receive queue and the queue pairs that take from it, which take the other RNIC's local keys.
+class TranslatingSharedReceives final : public SharedReceiveQueue {
+ public:
+  TranslatingSharedReceives(std::unique_ptr<SharedReceiveQueue> queue, std::shared_ptr<const LocalKeyMap> keys)
+      : queue_(std::move(queue)), keys_(std::move(keys)) {}
+  Status PostRecv(std::span<const RecvWorkRequest> requests) override {
+    return queue_->PostRecv(Translated(requests, *keys_));
+  }
+  SharedReceiveQueue* inner() { return queue_.get(); }
+
+ private:
+  const std::unique_ptr<SharedReceiveQueue> queue_;
+  const std::shared_ptr<const LocalKeyMap> keys_;
+};
+
 class TranslatingQueuePair final : public QueuePair {
  public:
   TranslatingQueuePair(std::unique_ptr<QueuePair> pair, std::shared_ptr<const LocalKeyMap> keys)
@@ -67,27 +94,18 @@ class TranslatingQueuePair final : public QueuePair {
   Status PostSend(std::span<const SendWorkRequest> requests) override {
     std::vector<SendWorkRequest> own(requests.begin(), requests.end());
     for (SendWorkRequest& request : own) {
-      request.local = Translated(request.local);
+      request.local = Translated(request.local, *keys_);
     }
     return pair_->PostSend(own);
   }
   Status PostRecv(std::span<const RecvWorkRequest> requests) override {
-    std::vector<RecvWorkRequest> own(requests.begin(), requests.end());
-    for (RecvWorkRequest& request : own) {
-      request.local = Translated(request.local);
-    }
-    return pair_->PostRecv(own);
+    return pair_->PostRecv(Translated(requests, *keys_));
   }
   Result<std::span<const std::byte>> SharedView(RKey rkey) override { return pair_->SharedView(rkey); }
   void Close() override { pair_->Close(); }
   bool connected() const override { return pair_->connected(); }
 
  private:
-  ScatterGather Translated(const ScatterGather& local) const {
-    ScatterGather part;
-    return keys_->Translate(local, {&part, 1}) == 1 ? part : ScatterGather{local.addr, local.length, {}};
-  }
-
   const std::unique_ptr<QueuePair> pair_;
   const std::shared_ptr<const LocalKeyMap> keys_;
 };
@@ -159,8 +177,17 @@ class FakeDevice final : public RdmaDevice {
       return Status::Error(EOPNOTSUPP, "a device alone");
     }
     Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) override {
-      ASSIGN_OR_RETURN(std::unique_ptr<QueuePair> pair, domain_->CreateQueuePair(options));
+      QueuePairOptions own = options;
+      if (auto* const shared = static_cast<TranslatingSharedReceives*>(options.shared_receives); shared != nullptr) {
+        own.shared_receives = shared->inner();
+      }
+      ASSIGN_OR_RETURN(std::unique_ptr<QueuePair> pair, domain_->CreateQueuePair(own));
       return std::unique_ptr<QueuePair>(std::make_unique<TranslatingQueuePair>(std::move(pair), keys_));
+    }
+    Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+        const SharedReceiveQueueOptions& options) override {
+      ASSIGN_OR_RETURN(std::unique_ptr<SharedReceiveQueue> queue, domain_->CreateSharedReceiveQueue(options));
+      return std::unique_ptr<SharedReceiveQueue>(std::make_unique<TranslatingSharedReceives>(std::move(queue), keys_));
     }
     Result<std::unique_ptr<MemoryRegion>> RegisterForeign(std::byte* data, size_t size, Access access) override {
       if (device_.registrations_left-- <= 0) {

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -76,6 +77,8 @@ class FakeTermRegion final : public TermRegion {
     MutexLock lock(mutex_);
     return failed_faults_;
   }
+  // Called at the beginning of each Commit; may be null.
+  void SetOnCommit(std::function<void()> on_commit) { on_commit_ = std::move(on_commit); }
   // There is memory for the frames before `first` only.
   void FailCommitsFrom(uint32_t first) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -89,6 +92,9 @@ class FakeTermRegion final : public TermRegion {
   uint32_t max_frames() const override { return static_cast<uint32_t>(options_.max_pages); }
   std::byte* frame(FrameIndex frame) override { return data() + uint64_t{frame.value} * kPageSize; }
   Status Commit(FrameIndex first, uint32_t count) override EXCLUDES(mutex_) {
+    if (on_commit_) {
+      on_commit_();
+    }
     MutexLock lock(mutex_);
     if (first.value + count > fail_commits_from_) {
       return Status::Error(ENOMEM, "injected: commit frames");
@@ -192,6 +198,7 @@ class FakeTermRegion final : public TermRegion {
   std::set<uint64_t> failed_faults_ GUARDED_BY(mutex_);
   std::set<uint32_t> revoked_ GUARDED_BY(mutex_);  // chunks, by their first frames
   uint64_t chunk_epoch_ GUARDED_BY(mutex_) = 1;
+  std::function<void()> on_commit_;
   uint32_t fail_commits_from_ GUARDED_BY(mutex_) = UINT32_MAX;
   std::vector<std::atomic<uint64_t>> bitmap_;
 };

@@ -52,6 +52,7 @@ class FaultyStore : public KeyValueStore {
       return transaction_->Scan(begin, end, limit, order);
     }
     Status Grows() override { return transaction_->Grows(); }
+    void Frees() override { transaction_->Frees(); }
     Status Put(std::string_view key, std::string_view value) override { return transaction_->Put(key, value); }
     Status Delete(std::string_view key) override { return transaction_->Delete(key); }
     Status Commit() override {

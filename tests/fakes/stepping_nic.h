@@ -42,6 +42,7 @@ class SteppingQueue final : public CompletionQueue {
   bool Arm() override { return kept_.empty() && queue_->Arm(); }
   void Disarm() override { queue_->Disarm(); }
   int fd() const override { return queue_->fd(); }
+  Status Resize(uint32_t capacity) override { return queue_->Resize(capacity); }
 
   CompletionQueue* inner() { return queue_.get(); }
   void Keep(const WorkCompletion& completion) { kept_.push_back(completion); }
@@ -138,6 +139,10 @@ class SteppingDomain final : public ProtectionDomain {
     own.recv_cq = static_cast<SteppingQueue&>(*options.recv_cq).inner();
     ASSIGN_OR_RETURN(std::unique_ptr<QueuePair> pair, domain_->CreateQueuePair(own));
     return std::unique_ptr<QueuePair>(std::make_unique<SteppingPair>(std::move(pair), send, steps_));
+  }
+  Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      const SharedReceiveQueueOptions& options) override {
+    return domain_->CreateSharedReceiveQueue(options);
   }
 
  private:

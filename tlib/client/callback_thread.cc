@@ -35,7 +35,7 @@ Status CallbackThread::Init() {
   if (!stop_event_.valid()) {
     return ErrnoStatus("create an eventfd");
   }
-  messages_ = std::make_unique<std::byte[]>(kMessageBytes);
+  messages_ = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
   ASSIGN_OR_RETURN(messages_region_,
                    core_->domain().RegisterMemory(messages_.get(), kMessageBytes, driver::Access::kLocalWrite));
   ASSIGN_OR_RETURN(queue_, core_->nic().CreateCompletionQueue(4 * kChannelCredits));
@@ -179,7 +179,7 @@ Status CallbackThread::SendReply(uint32_t index, uint64_t call, const Result<std
   if (error.ok() && reply.value().size() > kMaxBody) {
     error = Status::Error(EMSGSIZE, "reply too long");
   }
-  const std::string_view text = error.message().substr(0, kMaxErrorText);
+  const std::string text = error.ToString().substr(0, kMaxErrorText);
   const std::span<const std::byte> body =
       error.ok() ? std::span<const std::byte>(reply.value()) : std::as_bytes(std::span(text));
   const ReplyHeader header{.call = call, .error = error.code(), .body_bytes = static_cast<uint32_t>(body.size())};

@@ -411,6 +411,7 @@ Result<RpcPort::Ticket> ChannelImpl::BeginFetch(const ReadRequest& read, const M
                                                 Deadline& deadline) {
   const PageSpan span(read.offset.value, read.length);
   const ReadBody body{.offset = read.offset.value, .length = read.length, .words = span.words()};
+  core_->bell().Ring();
   return FetchPort().Begin({.opcode = kRead,
                             .head = std::as_bytes(std::span(&body, 1)),
                             .tail = std::as_bytes(std::span(pages.bits.data(), span.words())),

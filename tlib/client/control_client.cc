@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "tlib/rpc/messages.h"
@@ -14,8 +15,16 @@ namespace termfs::tlib::client {
 namespace {
 
 constexpr std::chrono::seconds kConnectTimeout{10};
+constexpr std::chrono::milliseconds kLookAtInterruption{50};
+
+Status InterruptedWait() { return Status::Error(EINTR, "the wait for the server was interrupted"); }
 
 }  // namespace
+
+ControlClient::TimePoint ControlClient::Wait::next_look() const {
+  return interruption == nullptr ? deadline
+                                 : std::min(deadline, std::chrono::steady_clock::now() + kLookAtInterruption);
+}
 
 Result<std::unique_ptr<ControlClient>> ControlClient::Connect(const ServerAddress& address) {
   return address.remote() ? ConnectTo(address.host, address.secret_file) : ConnectHere(address.directory);
@@ -57,8 +66,15 @@ Status ControlClient::Send(const wire::ControlMessageT& message, const std::vect
   return SendFrame(socket_.get(), bytes, fds, deadline);
 }
 
-Result<Frame> ControlClient::Receive(TimePoint deadline) {
-  ASSIGN_OR_RETURN(Frame frame, reader_.Wait(socket_.get(), deadline));
+Result<Frame> ControlClient::Receive(const Wait& wait) {
+  Result<Frame> received = reader_.Wait(socket_.get(), wait.next_look());
+  while (received.status().code() == ETIMEDOUT && std::chrono::steady_clock::now() < wait.deadline) {
+    if (wait.interrupted()) {
+      return InterruptedWait();
+    }
+    received = reader_.Wait(socket_.get(), wait.next_look());
+  }
+  ASSIGN_OR_RETURN(Frame frame, std::move(received));
   if (seal_.has_value()) {
     ASSIGN_OR_RETURN(const auto message, seal_->Open(frame.bytes));
     frame.bytes.resize(message.size());
@@ -105,17 +121,21 @@ void ControlClient::Shutdown() {
 }
 
 Result<ControlClient::Answer> ControlClient::Exchange(const wire::ControlMessageT& message,
-                                                      const std::vector<UniqueFd>& fds, TimePoint deadline) {
+                                                      const std::vector<UniqueFd>& fds, const Wait& wait) {
   {
     MutexLock lock(mutex_);
     while (busy_) {
-      if (!turn_changed_.WaitUntil(mutex_, deadline) && busy_) {
+      turn_changed_.WaitUntil(mutex_, wait.next_look());
+      if (busy_ && wait.interrupted()) {
+        return InterruptedWait();
+      }
+      if (busy_ && std::chrono::steady_clock::now() >= wait.deadline) {
         return Status::Error(ETIMEDOUT, "the control channel is busy");
       }
     }
     busy_ = true;
   }
-  auto answer = ExchangeInTurn(message, fds, deadline);
+  auto answer = ExchangeInTurn(message, fds, wait);
   MutexLock lock(mutex_);
   busy_ = false;
   turn_changed_.NotifyOne();
@@ -123,19 +143,19 @@ Result<ControlClient::Answer> ControlClient::Exchange(const wire::ControlMessage
 }
 
 Result<ControlClient::Answer> ControlClient::ExchangeInTurn(const wire::ControlMessageT& message,
-                                                            const std::vector<UniqueFd>& fds, TimePoint deadline) {
+                                                            const std::vector<UniqueFd>& fds, const Wait& wait) {
   if (broken_) {
     return Status::Error(ENOTCONN, "the control channel broke");
   }
-  if (Status sent = Send(message, fds, deadline); !sent.ok()) {
+  if (Status sent = Send(message, fds, wait.deadline); !sent.ok()) {
     broken_ = true;
     return sent;
   }
   unanswered_++;
   while (true) {
-    auto frame = Receive(deadline);
+    auto frame = Receive(wait);
     if (!frame.ok()) {
-      broken_ = broken_ || frame.status().code() != ETIMEDOUT;
+      broken_ = broken_ || (frame.status().code() != ETIMEDOUT && frame.status().code() != EINTR);
       return std::move(frame).status();
     }
     if (--unanswered_ > 0) {

@@ -7,8 +7,8 @@
 // Errors:        ENOENT, ECONNREFUSED, EHOSTUNREACH: no server there; EACCES: it does not admit us, or the secret is
 // not
 //                the volume's; ENOTCONN: it is gone; EBADMSG: somebody in between has changed its answer;
-//                ETIMEDOUT: no turn or no answer in time (an answer that comes later is dropped); EPROTO: it answered
-//                something else than asked; otherwise what it answered.
+//                ETIMEDOUT, EINTR: no turn or no answer in time, or before the caller was interrupted (an answer that
+//                comes later is dropped); EPROTO: it answered something else than asked; otherwise what it answered.
 #pragma once
 
 #include <chrono>
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/interruption.h"
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -30,6 +31,16 @@ namespace termfs::tlib::client {
 class ControlClient {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
+  // How long a call waits.
+  struct Wait {
+    Wait(TimePoint until, const Interruption* by = nullptr) : deadline(until), interruption(by) {}
+    bool interrupted() const { return interruption != nullptr && interruption->requested(); }
+    // When to look again whether it is interrupted.
+    TimePoint next_look() const;
+
+    TimePoint deadline;
+    const Interruption* interruption;  // of the thread that calls; may be null
+  };
   struct Answer {
     wire::ControlMessageT message;
     std::vector<UniqueFd> fds;
@@ -44,11 +55,11 @@ class ControlClient {
 
   // Sends `body` (a table of the union wire::Body) and waits for the answer, whose body is of type `Reply`.
   template <typename Reply, typename Request>
-  Result<Reply> Call(Request body, TimePoint deadline, const std::vector<UniqueFd>& fds = {},
+  Result<Reply> Call(Request body, const Wait& wait, const std::vector<UniqueFd>& fds = {},
                      std::vector<UniqueFd>* answer_fds = nullptr) {
     wire::ControlMessageT message;
     message.body.Set(std::move(body));
-    ASSIGN_OR_RETURN(Answer answer, Exchange(message, fds, deadline));
+    ASSIGN_OR_RETURN(Answer answer, Exchange(message, fds, wait));
     auto* reply = static_cast<Reply*>(
         answer.message.body.type == wire::BodyUnionTraits<Reply>::enum_value ? answer.message.body.value : nullptr);
     if (reply == nullptr) {
@@ -72,11 +83,11 @@ class ControlClient {
   Status Prove(const Secret& secret, TimePoint deadline);
   // Of the caller whose turn it is.
   Status Send(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds, TimePoint deadline);
-  Result<Frame> Receive(TimePoint deadline);
-  Result<Answer> Exchange(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds, TimePoint deadline)
+  Result<Frame> Receive(const Wait& wait);
+  Result<Answer> Exchange(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds, const Wait& wait)
       EXCLUDES(mutex_);
   Result<Answer> ExchangeInTurn(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds,
-                                TimePoint deadline);
+                                const Wait& wait);
 
   const UniqueFd socket_;
   const bool tcp_;

@@ -40,14 +40,18 @@ class HeatExporter {
   uint32_t Drain() EXCLUDES(mutex_);
   // From now on one of so many accesses is counted, for as many.
   void SetSampling(uint32_t sampling) EXCLUDES(mutex_);
+  // The next access rings `bell`, until SetSampling.
+  void AwaitAccess(ActivityBell& bell) EXCLUDES(mutex_);
   // Before long there will be no room for another page.
   bool crowded() const { return used_.size() > capacity_ / 2 && capacity_ < pages_; }
-  // Exports the counts, with what `totals` has grown by, and begins anew.
-  void Publish(const ReadTotals& totals);
+  // Exports the counts, with what `totals` has grown by, and begins with none. False: there is nothing to export.
+  bool Publish(const ReadTotals& totals);
 
  private:
   HeatExporter() = default;
   void Count(uint32_t page, uint32_t accesses);
+  HeatEntry& Find(uint32_t page);
+  void Enlarge();
   HeatHeader& header() { return *reinterpret_cast<HeatHeader*>(memory_->data()); }
 
   std::unique_ptr<driver::Memory> memory_;
@@ -56,6 +60,7 @@ class HeatExporter {
   uint32_t capacity_ = 0;
 
   // Open addressing by page, a slot without accesses is free; emptied at each Publish. `used_` lists the taken slots.
+  // It is twice as large as what has been used of it at a time.
   std::vector<HeatEntry> table_;
   std::vector<uint32_t> used_;
   ReadTotals told_;
@@ -63,6 +68,7 @@ class HeatExporter {
   Mutex mutex_;
   std::vector<std::shared_ptr<AccessRing>> rings_ GUARDED_BY(mutex_);
   uint32_t sampling_ GUARDED_BY(mutex_) = 1;
+  ActivityBell* bell_ GUARDED_BY(mutex_) = nullptr;  // that the next access rings; null: none
 };
 
 }  // namespace termfs::tlib::client

@@ -22,7 +22,8 @@ class RegisteredBuffer {
   static Result<std::shared_ptr<RegisteredBuffer>> Create(driver::Nic& nic, driver::ProtectionDomain& domain,
                                                           size_t bytes) {
     std::shared_ptr<RegisteredBuffer> buffer(new RegisteredBuffer);
-    ASSIGN_OR_RETURN(buffer->memory_, nic.AllocateMemory({.bytes = bytes, .name = "termfs-channel"}));
+    ASSIGN_OR_RETURN(buffer->memory_,
+                     nic.AllocateMemory({.bytes = bytes, .name = "termfs-channel", .on_demand = true}));
     ASSIGN_OR_RETURN(buffer->region_, domain.RegisterMemory(buffer->memory_->data(), buffer->memory_->size(),
                                                             driver::Access::kLocalWrite | driver::Access::kRemoteRead |
                                                                 driver::Access::kRemoteWrite));

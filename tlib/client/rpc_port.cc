@@ -26,7 +26,7 @@ Status ErrorOf(const DecodedReply& reply) {
 Result<std::unique_ptr<RpcPort>> RpcPort::Open(std::shared_ptr<SessionCore> core, Interruption* interruption, int cpu,
                                                std::chrono::milliseconds patience) {
   std::unique_ptr<RpcPort> port(new RpcPort(std::move(core), interruption));
-  RETURN_IF_ERROR(port->Init(cpu, patience));
+  RETURN_IF_ERROR(port->Init(cpu, patience, interruption));
   return port;
 }
 
@@ -45,8 +45,8 @@ RpcPort::~RpcPort() {
   }
 }
 
-Status RpcPort::Init(int cpu, std::chrono::milliseconds patience) {
-  messages_ = std::make_unique<std::byte[]>(kMessageBytes);  // not make_shared: as malloc aligns it
+Status RpcPort::Init(int cpu, std::chrono::milliseconds patience, const Interruption* interruption) {
+  messages_ = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);  // not make_shared: as malloc aligns it
   ASSIGN_OR_RETURN(messages_region_,
                    core_->domain().RegisterMemory(messages_.get(), kMessageBytes, driver::Access::kLocalWrite));
   ASSIGN_OR_RETURN(send_queue_, core_->nic().CreateCompletionQueue(kMaxSend));
@@ -57,7 +57,7 @@ Status RpcPort::Init(int cpu, std::chrono::milliseconds patience) {
                                                 .max_send = kMaxSend,
                                                 .max_recv = kChannelCredits,
                                                 .max_message = kMaxMessage},
-                                               cpu, patience));
+                                               cpu, patience, interruption));
   for (uint32_t i = 0; i < kChannelCredits; i++) {
     free_.push_back(kChannelCredits - 1 - i);
     RETURN_IF_ERROR(PostReceive(i));

@@ -109,7 +109,7 @@ class RpcPort {
 
   RpcPort(std::shared_ptr<SessionCore> core, Interruption* interruption)
       : core_(std::move(core)), waiter_(*core_, interruption) {}
-  Status Init(int cpu, std::chrono::milliseconds patience);
+  Status Init(int cpu, std::chrono::milliseconds patience, const Interruption* interruption);
   Status PostReceive(uint32_t index);
   Status PostConsumed();
   void HandleReply(const driver::WorkCompletion& completion);

@@ -39,6 +39,7 @@ Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, cons
   if (!core->lost_event_.valid()) {
     return ErrnoStatus("create an eventfd");
   }
+  RETURN_IF_ERROR(core->bell_.Create());
   if (address.remote() && options.bitmap == BitmapMode::kLive) {
     return Status::Error(ENOTSUP, "the server's own bitmap cannot be looked into from another host; a copy is pulled");
   }
@@ -182,23 +183,24 @@ BitmapMode SessionCore::bitmap_mode() const {
 
 Result<std::unique_ptr<driver::QueuePair>> SessionCore::OpenQueuePair(wire::Purpose purpose,
                                                                       driver::QueuePairOptions options, int cpu,
-                                                                      std::chrono::milliseconds patience) {
+                                                                      std::chrono::milliseconds patience,
+                                                                      const Interruption* interruption) {
   options.network = path_;
   if (options.network.has_value()) {
     options.network->polled = own_ports_.load(std::memory_order_relaxed);
   }
-  auto opened = TryOpenQueuePair(purpose, options, cpu, patience);
+  auto opened = TryOpenQueuePair(purpose, options, cpu, {CallDeadline(patience), interruption});
   if (opened.status().code() != EADDRINUSE || !options.network.has_value() || !options.network->polled) {
     return opened;
   }
   own_ports_.store(false, std::memory_order_relaxed);
   options.network->polled = false;
-  return TryOpenQueuePair(purpose, options, cpu, patience);
+  return TryOpenQueuePair(purpose, options, cpu, {CallDeadline(patience), interruption});
 }
 
 Result<std::unique_ptr<driver::QueuePair>> SessionCore::TryOpenQueuePair(wire::Purpose purpose,
                                                                          driver::QueuePairOptions options, int cpu,
-                                                                         std::chrono::milliseconds patience) {
+                                                                         const ControlClient::Wait& wait) {
   ASSIGN_OR_RETURN(auto pair, domain_->CreateQueuePair(options));
   ASSIGN_OR_RETURN(driver::Endpoint local, pair->LocalEndpoint());
   wire::OpenQueuePairT request;
@@ -207,8 +209,7 @@ Result<std::unique_ptr<driver::QueuePair>> SessionCore::TryOpenQueuePair(wire::P
   request.endpoint.resize(local.bytes.size());
   std::memcpy(request.endpoint.data(), local.bytes.data(), local.bytes.size());
   driver::Endpoint remote;
-  ASSIGN_OR_RETURN(const auto opened,
-                   control_->Call<wire::QueuePairOpenedT>(request, CallDeadline(patience), local.fds, &remote.fds));
+  ASSIGN_OR_RETURN(const auto opened, control_->Call<wire::QueuePairOpenedT>(request, wait, local.fds, &remote.fds));
   remote.bytes = ToBytes(opened.endpoint);
   RETURN_IF_ERROR(pair->Connect(std::move(remote)));
   return pair;

@@ -79,9 +79,10 @@ class SessionCore {
   FrameChunks& chunks() { return chunks_; }
 
   // A connected queue pair for `purpose`. `cpu`: that the calling thread is bound to and will wait on; -1: none.
-  // `patience` with the server; 0: the call timeout.
+  // `patience` with the server; 0: the call timeout. `interruption` of the thread that calls, or null.
   Result<std::unique_ptr<driver::QueuePair>> OpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
-                                                           int cpu = -1, std::chrono::milliseconds patience = {});
+                                                           int cpu = -1, std::chrono::milliseconds patience = {},
+                                                           const Interruption* interruption = nullptr);
 
   // The region's size as last heard of. A server makes its region larger without telling; so who is asked for bytes
   // beyond that asks the server before he refuses.
@@ -112,6 +113,8 @@ class SessionCore {
 
   Status StartHeat();
   HeatExporter* heat() { return heat_.get(); }
+  // Rings when the session is used that has not been for a while.
+  ActivityBell& bell() { return bell_; }
 
   std::shared_ptr<ChannelCounters> AddChannel() EXCLUDES(mutex_);
   void RemoveChannel(const std::shared_ptr<ChannelCounters>& counters) EXCLUDES(mutex_);
@@ -126,7 +129,7 @@ class SessionCore {
   Status LearnWay(const wire::RegionInfoT& info);
   Status LearnPatterns(const wire::RegionInfoT& info);
   Result<std::unique_ptr<driver::QueuePair>> TryOpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
-                                                              int cpu, std::chrono::milliseconds patience);
+                                                              int cpu, const ControlClient::Wait& wait);
   Status LearnChunks(wire::RegionInfoT& info);
 
   driver::Nic& nic_;
@@ -136,6 +139,7 @@ class SessionCore {
   // A server with an RDMA device sends to the one port of RoCE: the first of its refusals says so.
   std::atomic<bool> own_ports_{true};
   std::unique_ptr<driver::ProtectionDomain> domain_;
+  ActivityBell bell_;
   std::unique_ptr<HeatExporter> heat_;
   RegionFacts region_;
   std::atomic<uint64_t> region_bytes_{0};  // stored after what table_ covers, which is never less

@@ -25,6 +25,16 @@ constexpr int kMostDrains = 40;  // in a period
 constexpr int kFewestDrains = 5;
 constexpr milliseconds kShortestDrain{10};
 
+// Nothing was read for so long.
+constexpr std::chrono::seconds kUntilRest{3};
+constexpr std::chrono::seconds kLongestRest{10};
+
+constexpr driver::SendWorkRequest kRing{.opcode = driver::Opcode::kRdmaWriteWithImm, .imm = kRingOfHeat};
+
+milliseconds PartOf(const SessionOptions& options) {
+  return std::max(options.heat_period / HeatPace::kParts, milliseconds(1));
+}
+
 // `held`: what was in the fullest ring after `last`.
 milliseconds NextDrain(milliseconds last, uint32_t held, milliseconds shortest, milliseconds longest) {
   const auto fills = last.count() * (AccessRing::kEntries / 4) / std::max<int64_t>(held, 1);
@@ -62,7 +72,7 @@ Status SessionThread::Init() {
   if (core_->table() != nullptr) {
     ASSIGN_OR_RETURN(table_puller_,
                      TablePuller::Create(*core_, std::min(core_->options().pull_pages, kMaxPullPages) / 8,
-                                         [this](const driver::SendWorkRequest& read) { return ReadNow(read); }));
+                                         [this](const driver::SendWorkRequest& read) { return Carry(read); }));
   }
   return core_->StartHeat();
 }
@@ -81,65 +91,116 @@ void SessionThread::Run() {
   const SessionOptions& options = core_->options();
   const bool pulls =
       (core_->bitmap_mode() == BitmapMode::kPulled || table_puller_ != nullptr) && options.pull_period.count() > 0;
-  const bool heat = core_->heat() != nullptr;
-  const milliseconds shortest_drain = std::max(options.heat_period / kMostDrains, kShortestDrain);
-  const milliseconds longest_drain = std::max(options.heat_period / kFewestDrains, kShortestDrain);
-  milliseconds drain_period = shortest_drain;
-  const TimePoint begin = steady_clock::now();
-  TimePoint pull_due = begin + (pulls ? options.pull_period : kForever);
-  TimePoint drain_due = begin + (heat ? drain_period : kForever);
-  const milliseconds part = std::max(options.heat_period / HeatPace::kParts, milliseconds(1));
-  TimePoint part_due = begin + (heat ? part : kForever);
-  HeatPace pace;
   const bool pings = core_->over_network();
+  const TimePoint begin = steady_clock::now();
   if (pings) {
     answered_ping_ = begin;
   }
-  TimePoint ping_due = begin + (pings ? kPingPeriod : kForever);
-  while (SleepUntil(std::min({pull_due, drain_due, part_due, ping_due}))) {
+  used_ = begin;
+  drain_period_ = std::max(options.heat_period / kMostDrains, kShortestDrain);
+  due_ = {.pull = begin + (pulls ? options.pull_period : kForever),
+          .drain = begin + (core_->heat() != nullptr ? drain_period_ : kForever),
+          .part = begin + (core_->heat() != nullptr ? PartOf(options) : kForever),
+          .ping = begin + (pings ? kPingPeriod : kForever)};
+  while (SleepUntil(resting_ ? std::min(due_.ping, due_.part) : due_.first())) {
     const TimePoint now = steady_clock::now();
-    if (now >= ping_due) {
-      ping_due = now + (pings ? kPingPeriod : kForever);
+    if (now >= due_.ping) {
+      due_.ping = now + (pings ? kPingPeriod : kForever);
       Ping();
     }
-    if (now >= pull_due) {
-      pull_due = now + (pulls ? options.pull_period : kForever);
+    if (resting_) {
+      GoOn(now);
+      continue;
+    }
+    if (now >= due_.pull) {
+      due_.pull = now + (pulls ? options.pull_period : kForever);
       if (Status pulled = pulls ? PullInTurn() : Status::Ok(); !pulled.ok()) {
         core_->MarkLost(pulled);
       }
     }
-    if (now >= drain_due) {
-      if (heat) {
-        drain_period = NextDrain(drain_period, core_->heat()->Drain(), shortest_drain, longest_drain);
-      }
-      drain_due = now + (heat ? drain_period : kForever);
+    if (core_->heat() == nullptr) {
+      due_.drain = due_.part = now + kForever;
+      continue;
     }
-    if (now >= part_due) {
-      part_due = now + (heat ? part : kForever);
-      if (heat) {
-        TellHeat(pace);
-      }
+    if (now >= due_.drain) {
+      Drain(now);
+    }
+    if (now >= due_.part) {
+      EndPart(now);
     }
   }
 }
 
-void SessionThread::TellHeat(HeatPace& pace) {
-  HeatExporter& heat = *core_->heat();
+void SessionThread::Drain(TimePoint now) {
+  const SessionOptions& options = core_->options();
+  const milliseconds shortest = std::max(options.heat_period / kMostDrains, kShortestDrain);
+  const milliseconds longest = std::max(options.heat_period / kFewestDrains, kShortestDrain);
+  drain_period_ = NextDrain(drain_period_, core_->heat()->Drain(), shortest, longest);
+  due_.drain = now + drain_period_;
+}
+
+void SessionThread::EndPart(TimePoint now) {
+  due_.part = now + PartOf(core_->options());
   const ReadTotals totals = core_->read_totals();
-  if (pace.PartEnded(totals) || heat.crowded()) {
-    heat.Drain();
-    heat.Publish(totals);
-    heat.SetSampling(pace.sampling());
+  if (totals.hit_pages != seen_totals_.hit_pages || totals.missed_pages != seen_totals_.missed_pages) {
+    seen_totals_ = totals;
+    used_ = now;
   }
+  TellHeat(totals, now);
+  if (now - used_ >= std::max<std::chrono::nanoseconds>(kUntilRest, 2 * core_->options().heat_period)) {
+    Rest(now);
+  }
+}
+
+void SessionThread::TellHeat(const ReadTotals& totals, TimePoint now) {
+  HeatExporter& heat = *core_->heat();
+  if (!pace_.PartEnded(totals) && !heat.crowded()) {
+    return;
+  }
+  heat.Drain();
+  if (heat.Publish(totals)) {
+    const bool rings = now - std::exchange(published_, now) >= kHeatPause;
+    if (Status rung = rings ? Carry(kRing) : Status::Ok(); !rung.ok()) {
+      core_->MarkLost(rung);
+    }
+  }
+  heat.SetSampling(pace_.sampling());
+}
+
+// An access that is counted just now may not ring; the next does, and the look at kLongestRest.
+void SessionThread::Rest(TimePoint now) {
+  resting_ = true;
+  due_.part = now + kLongestRest;
+  core_->bell().Await();
+  core_->heat()->AwaitAccess(core_->bell());
+}
+
+// The bell has rung, or it is time to see whether it should have, or to ping.
+void SessionThread::GoOn(TimePoint now) {
+  const ReadTotals totals = core_->read_totals();
+  const bool used = totals.hit_pages != seen_totals_.hit_pages || totals.missed_pages != seen_totals_.missed_pages;
+  if (!core_->bell().rung() && !used) {
+    core_->bell().Settle();
+    due_.part = now >= due_.part ? now + kLongestRest : due_.part;
+    return;
+  }
+  resting_ = false;
+  core_->bell().Silence();
+  core_->heat()->SetSampling(pace_.sampling());
+  used_ = now;
+  due_.pull = std::min(due_.pull, now);
+  due_.drain = now;
+  due_.part = now + PartOf(core_->options());
 }
 
 bool SessionThread::SleepUntil(TimePoint due) {
   const bool lost = core_->patterns().lost();
-  pollfd waited[2] = {{.fd = stop_event_.get(), .events = POLLIN, .revents = 0},
+  pollfd waited[3] = {{.fd = stop_event_.get(), .events = POLLIN, .revents = 0},
+                      {.fd = resting_ ? core_->bell().fd() : -1, .events = POLLIN, .revents = 0},
                       {.fd = core_->control().fd(), .events = POLLRDHUP, .revents = 0}};
   const auto left = std::chrono::ceil<milliseconds>(due - steady_clock::now()).count();
   const int timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 10'000));
-  const int ready = poll(waited, lost ? 1 : 2, timeout);  // once it is lost the socket would wake us for ever
+  const int ready = poll(waited, lost ? 2 : 3, timeout);  // once it is lost the socket would wake us for ever
   if (ready < 0 && errno != EINTR) {
     core_->MarkLost(ErrnoStatus("watch the control channel"));
     return false;
@@ -147,7 +208,7 @@ bool SessionThread::SleepUntil(TimePoint due) {
   if (ready > 0 && waited[0].revents != 0) {
     return false;
   }
-  if (ready > 0 && waited[1].revents != 0) {
+  if (ready > 0 && waited[2].revents != 0) {
     core_->MarkLost(Status::Error(ENOTCONN, "the server is gone, or closed the session"));
   }
   return true;
@@ -195,7 +256,7 @@ Status SessionThread::PullNextPiece() {
   read.local = {.addr = piece_.get(), .length = words * 8, .lkey = piece_region_->lkey()};
   read.remote_offset = first_word * 8;
   read.rkey = core_->region().bitmap_rkey;
-  RETURN_IF_ERROR(ReadNow(read));
+  RETURN_IF_ERROR(Carry(read));
   const auto pulled = core_->pulled_bitmap().subspan(first_word, words);
   for (uint32_t i = 0; i < words; i++) {
     pulled[i].store(piece_[i], std::memory_order_relaxed);
@@ -205,15 +266,16 @@ Status SessionThread::PullNextPiece() {
   return Status::Ok();
 }
 
-Status SessionThread::ReadNow(const driver::SendWorkRequest& read) {
-  RETURN_IF_ERROR(pair_->PostSend({&read, 1}));
+Status SessionThread::Carry(const driver::SendWorkRequest& request) {
+  RETURN_IF_ERROR(pair_->PostSend({&request, 1}));
   std::array<driver::WorkCompletion, 1> completion;
   Deadline deadline = answered_ping_ != TimePoint::max() ? Deadline(answered_ping_ + kServerSilence)  // pings wait
                                                          : Deadline(core_->call_timeout());
   RETURN_IF_ERROR(waiter_.Wait(
       *queue_, [&] { return queue_->Poll(completion) != 0; }, deadline, /*soon=*/true));
   if (completion[0].status != driver::WcStatus::kSuccess) {
-    return Status::Error(ENOTCONN, "pull what is present: " + std::string(driver::ToString(completion[0].status)));
+    return Status::Error(ENOTCONN,
+                         "a request of the session itself: " + std::string(driver::ToString(completion[0].status)));
   }
   return Status::Ok();
 }

@@ -46,6 +46,16 @@ class SessionThread {
   }
   Status Init();
   void Run();
+  // When something is to be done, each.
+  struct Due {
+    TimePoint pull;
+    TimePoint drain;
+    TimePoint part;
+    TimePoint ping;
+    TimePoint first() const { return std::min({pull, drain, part, ping}); }
+  };
+  void Drain(TimePoint now);
+  void EndPart(TimePoint now);
   // False: time to end.
   bool SleepUntil(TimePoint due);
   // READs the whole bitmap, a piece after the other. In a period: one piece, so that it does not cost more as the
@@ -53,10 +63,14 @@ class SessionThread {
   Status PullBitmap();
   Status PullInTurn();
   Status PullNextPiece();
-  Status ReadNow(const driver::SendWorkRequest& read);
+  // Posts it on the session's queue pair and waits until it has completed.
+  Status Carry(const driver::SendWorkRequest& request);
   void Ping();
   // At the end of a part of a period.
-  void TellHeat(HeatPace& pace);
+  void TellHeat(const ReadTotals& totals, TimePoint now);
+  // Once nothing has been read for a while, nothing is pulled or counted before something is.
+  void Rest(TimePoint now);
+  void GoOn(TimePoint now);
 
   const std::shared_ptr<SessionCore> core_;
   CompletionWaiter waiter_;
@@ -72,6 +86,14 @@ class SessionThread {
   std::unique_ptr<driver::CompletionQueue> queue_;
   std::unique_ptr<driver::QueuePair> pair_;
   std::unique_ptr<TablePuller> table_puller_;  // null unless READs are validated
+  // Of the thread, as it runs.
+  Due due_{};
+  HeatPace pace_;
+  std::chrono::milliseconds drain_period_{0};
+  ReadTotals seen_totals_;
+  TimePoint used_{};       // when pages were read the last time, as far as is known
+  TimePoint published_{};  // the last access counts
+  bool resting_ = false;
   std::thread thread_;
 };
 

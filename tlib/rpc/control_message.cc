@@ -160,7 +160,7 @@ Result<bool> FrameReader::Receive(int socket) {
     if (error == EAGAIN) {
       return false;
     }
-    return error == ECONNRESET ? Disconnected() : Status::Error(error, "receive on the control channel");
+    return error == ECONNRESET ? Disconnected() : Status::Errno(error, "receive on the control channel");
   }
   TakeFds(message, fds_);
   if ((message.msg_flags & MSG_CTRUNC) != 0 || fds_.size() > kMaxControlFds) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The memory region in which a client exports its access counts, and which the server READs one-sided twice in a
-// sample period, or every eighth of a second. Two buffers alternate: the client fills the one that `sequence` does not
-// name, then stores sequence + 1 (release); the server READs the header, then the buffer `sequence % 2` names, then the
-// header again, and drops what it got when the sequence moved meanwhile: the client may have begun to fill that buffer
-// anew. A sequence counts once. Beside each buffer stands how many pages were READ and how many were absent in the time
-// that it tells of: both by the client, as what the server itself sees of misses is of another time. Nothing in it is
-// trusted with more than the choice of what is in memory: page numbers beyond the region are skipped, `count` by the
-// memory and by kMaxHeatEntries, and what one report says of one page, or of all, is cut to what is possible.
+// sample period, or every eighth of a second, while the client publishes some (kRingOfHeat). Two buffers alternate: the
+// client fills the one that `sequence` does not name, then stores sequence + 1 (release); the server READs the header,
+// then the buffer `sequence % 2` names, then the header again, and drops what it got when the sequence moved meanwhile:
+// the client may have begun to fill that buffer anew. A sequence counts once. Beside each buffer stands how many pages
+// were READ and how many were absent in the time that it tells of: both by the client, as what the server itself sees
+// of misses is of another time. Nothing in it is trusted with more than the choice of what is in memory: page numbers
+// beyond the region are skipped, `count` by the memory and by kMaxHeatEntries, and what one report says of one page, or
+// of all, is cut to what is possible.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@
 
 namespace termfs::tlib {
 
-inline constexpr uint32_t kControlVersion = 11;
+inline constexpr uint32_t kControlVersion = 12;
 
 // Over a network a client pings once in kPingPeriod, and takes its session for lost when kServerSilence has passed
 // since it sent the last ping that was answered. The server takes it for lost after twice that time since the last ping
@@ -32,6 +32,12 @@ inline constexpr uint32_t kMaxInline = 4096;        // bulk bytes that a request
 inline constexpr uint32_t kMaxMessage = 4608;       // bytes of a SEND, headers included
 inline constexpr uint32_t kMaxTransfer = 4U << 20;  // bytes of one bulk buffer
 inline constexpr uint32_t kChannelCredits = 32;     // requests in flight per queue pair
+
+// A client rings on its first data queue pair, by a WRITE with immediate of no bytes, when it has published access
+// counts (heat.h) after a pause of kHeatPause or longer. The server, which does not look at those of a client that has
+// published none for twice that time, looks again.
+inline constexpr uint32_t kRingOfHeat = 1;
+inline constexpr std::chrono::seconds kHeatPause{1};
 
 enum Opcode : uint16_t {
   kRead = 1,                 // sparse fetch: region pages into the client's buffer

@@ -123,7 +123,7 @@ Status AioBlockDevice::Flush() {
   context->Queue(&request);
   WaitFor(batch);
   if (request.result < 0) {
-    return Status::Error(static_cast<int>(-request.result), "flush the device");
+    return Status::Errno(static_cast<int>(-request.result), "flush the device");
   }
   return Status::Ok();
 }

@@ -38,7 +38,7 @@ Result<std::unique_ptr<AioContext>> AioContext::Create(uint32_t depth) {
   }
   if (const int error = io_setup(static_cast<int>(depth), &context->context_); error != 0) {
     context->context_ = nullptr;
-    return Status::Error(-error, "set up asynchronous I/O (is /proc/sys/fs/aio-max-nr used up?)");
+    return Status::Errno(-error, "set up asynchronous I/O (is /proc/sys/fs/aio-max-nr used up?)");
   }
   context->depth_ = depth;
   context->batch_.reserve(kBatch);

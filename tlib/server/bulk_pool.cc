@@ -15,7 +15,7 @@ Result<std::unique_ptr<BulkPool>> BulkPool::Create(driver::ProtectionDomain& dom
   constexpr size_t kBytes = size_t{kBuffers} * kBufferBytes;
   pool->memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageSize, kBytes)));
   if (pool->memory_ == nullptr) {
-    return Status::Error(ENOMEM, "allocate a worker's bulk buffers");
+    return Status::Errno(ENOMEM, "allocate a worker's bulk buffers");
   }
   ASSIGN_OR_RETURN(pool->region_, domain.RegisterMemory(pool->memory_.get(), kBytes, driver::Access::kLocalWrite));
   for (uint32_t i = 0; i < kBuffers; i++) {

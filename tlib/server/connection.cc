@@ -11,11 +11,9 @@
 namespace termfs::tlib::server {
 namespace {
 
-// Work request ids: a pointer to a Batch (8-aligned), or a buffer's index with a tag below it.
+// Work request ids of sends: a pointer to a Batch (8-aligned), or a buffer's number with a tag below it.
 constexpr uint64_t kTagMask = 3;
 constexpr uint64_t kSendTag = 1;
-constexpr uint64_t kReceiveTag = 2;
-constexpr uint32_t kSendBuffers = kChannelCredits;
 constexpr uint32_t kMaxBatch = 32;  // one-sided requests of one task at a time, so that tasks share the send queue
 
 Status StatusOf(driver::WcStatus status) {
@@ -39,25 +37,19 @@ Status Closing() { return Status::Error(ENOTCONN, "the connection is being close
 
 }  // namespace
 
-Result<std::shared_ptr<Connection>> Connection::Create(driver::ProtectionDomain& domain, driver::CompletionQueue& queue,
+Result<std::shared_ptr<Connection>> Connection::Create(const Shared& shared,
                                                        const std::optional<driver::NetworkPath>& path,
                                                        std::shared_ptr<Handler> handler) {
-  std::shared_ptr<Connection> connection(new Connection(std::move(handler)));
-  constexpr size_t kBytes = (size_t{kMaxReceive} + kSendBuffers) * kMaxMessage;
-  connection->messages_ = std::make_unique<std::byte[]>(kBytes);
-  ASSIGN_OR_RETURN(connection->messages_region_,
-                   domain.RegisterMemory(connection->messages_.get(), kBytes, driver::Access::kLocalWrite));
-  ASSIGN_OR_RETURN(connection->pair_, domain.CreateQueuePair({.send_cq = &queue,
-                                                              .recv_cq = &queue,
-                                                              .max_send = kMaxSend,
-                                                              .max_recv = kMaxReceive,
-                                                              .max_message = kMaxMessage,
-                                                              .maps_files = false,
-                                                              .network = path}));
+  std::shared_ptr<Connection> connection(new Connection(shared.buffers, std::move(handler)));
+  ASSIGN_OR_RETURN(connection->pair_, shared.domain.CreateQueuePair({.send_cq = &shared.queue,
+                                                                     .recv_cq = &shared.queue,
+                                                                     .shared_receives = &shared.receives,
+                                                                     .max_send = kMaxSend,
+                                                                     .max_recv = kMaxWaiting,
+                                                                     .max_message = kMaxMessage,
+                                                                     .maps_files = false,
+                                                                     .network = path}));
   connection->number_ = connection->pair_->number();
-  for (uint32_t i = 0; i < kSendBuffers; i++) {
-    connection->free_sends_.push_back(i);
-  }
   return connection;
 }
 
@@ -66,17 +58,7 @@ Connection::~Connection() { TERMFS_CHECK(users_ == 0); }
 Result<driver::Endpoint> Connection::Connect(driver::Endpoint remote) {
   ASSIGN_OR_RETURN(driver::Endpoint local, pair_->LocalEndpoint());
   RETURN_IF_ERROR(pair_->Connect(std::move(remote)));
-  for (uint32_t i = 0; i < kMaxReceive; i++) {
-    RETURN_IF_ERROR(PostReceive(i));
-  }
   return local;
-}
-
-Status Connection::PostReceive(uint32_t index) {
-  const driver::RecvWorkRequest receive{
-      .id = (uint64_t{index} << 2) | kReceiveTag,
-      .local = {.addr = receive_bytes(index), .length = kMaxMessage, .lkey = messages_region_->lkey()}};
-  return pair_->PostRecv({&receive, 1});
 }
 
 Status Connection::TakeSendSlots(uint32_t count) {
@@ -127,14 +109,18 @@ Status Connection::TrySend(const std::function<uint32_t(std::byte*)>& encode) {
   if (state_ != State::kOpen) {
     return Closing();
   }
-  if (free_sends_.empty() || free_slots_ == 0) {
-    return Status::Error(EAGAIN, "every send buffer is in use");
+  if (sending_ == kMaxSending || free_slots_ == 0) {
+    return Status::Error(EAGAIN, "as many messages are being sent as may be");
   }
-  const uint32_t index = free_sends_.back();
-  driver::SendWorkRequest send{.id = (uint64_t{index} << 2) | kSendTag, .opcode = driver::Opcode::kSend};
-  send.local = {.addr = send_bytes(index), .length = encode(send_bytes(index)), .lkey = messages_region_->lkey()};
-  RETURN_IF_ERROR(pair_->PostSend({&send, 1}));
-  free_sends_.pop_back();
+  ASSIGN_OR_RETURN(const uint32_t buffer, buffers_.Take());
+  std::byte* const bytes = buffers_.data(buffer);
+  driver::SendWorkRequest send{.id = (uint64_t{buffer} << 2) | kSendTag, .opcode = driver::Opcode::kSend};
+  send.local = {.addr = bytes, .length = encode(bytes), .lkey = buffers_.lkey(buffer)};
+  if (Status posted = pair_->PostSend({&send, 1}); !posted.ok()) {
+    buffers_.Give(buffer);
+    return posted;
+  }
+  sending_++;
   free_slots_--;
   in_flight_++;
   return Status::Ok();
@@ -152,20 +138,20 @@ Status Connection::Send(const std::function<uint32_t(std::byte*)>& encode) {
   }
 }
 
-void Connection::OnCompletion(const driver::WorkCompletion& completion) {
-  const uint64_t tag = completion.id & kTagMask;
-  if (completion.status != driver::WcStatus::kSuccess) {
-    Close(StatusOf(completion.status));
-  }
-  if (IsUnreachable(completion.status) && on_unreachable_) {
+void Connection::Fail(driver::WcStatus status) {
+  Close(StatusOf(status));
+  if (IsUnreachable(status) && on_unreachable_) {
     std::exchange(on_unreachable_, nullptr)();
   }
-  if (tag == kReceiveTag) {
-    OnReceive(completion);
-    return;
+}
+
+void Connection::OnCompletion(const driver::WorkCompletion& completion) {
+  if (completion.status != driver::WcStatus::kSuccess) {
+    Fail(completion.status);
   }
-  if (tag == kSendTag) {
-    free_sends_.push_back(static_cast<uint32_t>(completion.id >> 2));
+  if ((completion.id & kTagMask) == kSendTag) {
+    buffers_.Give(static_cast<uint32_t>(completion.id >> 2));
+    sending_--;
   } else {
     // The id is the address that was posted. NOLINTNEXTLINE(performance-no-int-to-ptr)
     auto* const batch = reinterpret_cast<Batch*>(static_cast<uintptr_t>(completion.id));
@@ -180,18 +166,21 @@ void Connection::OnCompletion(const driver::WorkCompletion& completion) {
   MaybeGo();
 }
 
-void Connection::OnReceive(const driver::WorkCompletion& completion) {
-  if (completion.status != driver::WcStatus::kSuccess || state_ != State::kOpen) {
+void Connection::OnReceive(const driver::WorkCompletion& completion, std::span<const std::byte> message) {
+  if (completion.status != driver::WcStatus::kSuccess) {
+    Fail(completion.status);
     return;
   }
-  if (completion.has_imm) {  // a WRITE: its length says nothing of the receive
-    Close(Status::Error(EPROTO, "the client sent a WRITE with immediate"));
+  if (state_ != State::kOpen) {
     return;
   }
-  const auto index = static_cast<uint32_t>(completion.id >> 2);
-  Status handled = handler_->OnMessage(*this, {receive_bytes(index), completion.byte_len});
-  if (handled.ok() && state_ == State::kOpen) {
-    handled = PostReceive(index);
+  Status handled;
+  if (!completion.has_imm) {
+    handled = handler_->OnMessage(*this, message);
+  } else if (completion.byte_len == 0) {
+    handled = handler_->OnRing(completion.imm);
+  } else {
+    handled = Status::Error(EPROTO, "the client sent a WRITE with immediate");
   }
   if (!handled.ok()) {
     Close(handled);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Connection: the server's end of a client's queue pair, on one worker. It hands received messages to its handler,
-// sends messages, and carries out one-sided operations for tasks.
+// sends messages, and carries out one-sided operations for tasks. It has no message buffers of its own: it takes its
+// receives from the worker's shared queue, and sends from the worker's buffers.
 //
 //   kOpen ---- Close, a failed completion ----> kClosing ---- no user, nothing in flight ----> kGone
 //
@@ -19,11 +20,11 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "base/result.h"
 #include "driver/nic.h"
 #include "tlib/rpc/messages.h"
+#include "tlib/server/message_buffers.h"
 #include "tlib/server/task.h"
 
 namespace termfs::tlib::server {
@@ -31,19 +32,32 @@ namespace termfs::tlib::server {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   static constexpr uint32_t kMaxSend = 96;
-  static constexpr uint32_t kMaxReceive = kChannelCredits;
+  static constexpr uint32_t kMaxWaiting = kChannelCredits;  // messages of the client that wait for a receive
+  static constexpr uint32_t kMaxSending = kChannelCredits;  // messages that it sends at a time
+  // What a completion queue must hold for each connection.
+  static constexpr uint32_t kMaxCompletions = kMaxSend + 1;
 
   class Handler {
    public:
     virtual ~Handler() = default;
     // A message; the bytes are valid until it returns. Outside of any task. An error closes the connection.
     virtual Status OnMessage(Connection& connection, std::span<const std::byte> message) = 0;
+    // The client has rung: a WRITE with immediate, of no bytes. As OnMessage.
+    virtual Status OnRing(uint32_t imm) = 0;
     // The connection is closing: no message comes any more. Outside of any task.
     virtual void OnClosing(Connection& connection) = 0;
   };
 
+  // What it has of its worker.
+  struct Shared {
+    driver::ProtectionDomain& domain;
+    driver::CompletionQueue& queue;
+    driver::SharedReceiveQueue& receives;  // for messages of kMaxMessage bytes
+    MessageBuffers& buffers;
+  };
+
   // `handler` is kept until the connection is gone. `path`: to a client on another host.
-  static Result<std::shared_ptr<Connection>> Create(driver::ProtectionDomain& domain, driver::CompletionQueue& queue,
+  static Result<std::shared_ptr<Connection>> Create(const Shared& shared,
                                                     const std::optional<driver::NetworkPath>& path,
                                                     std::shared_ptr<Handler> handler);
   ~Connection();
@@ -91,8 +105,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void set_on_unreachable(std::function<void()> on_unreachable) { on_unreachable_ = std::move(on_unreachable); }
   void set_on_port_gone(std::function<void()> on_gone) { on_port_gone_ = std::move(on_gone); }
 
-  // For NetworkPort: a completion of this queue pair.
+  // For NetworkPort: a completion of this queue pair, of a send or an operation.
   void OnCompletion(const driver::WorkCompletion& completion);
+  // The same of a receive; `message` is what has arrived.
+  void OnReceive(const driver::WorkCompletion& completion, std::span<const std::byte> message);
 
  private:
   enum class State : uint8_t { kOpen, kClosing, kGone };
@@ -103,29 +119,26 @@ class Connection : public std::enable_shared_from_this<Connection> {
     driver::WcStatus status = driver::WcStatus::kSuccess;
   };
 
-  explicit Connection(std::shared_ptr<Handler> handler) : handler_(std::move(handler)) {}
-  Status PostReceive(uint32_t index);
-  void OnReceive(const driver::WorkCompletion& completion);
+  Connection(MessageBuffers& buffers, std::shared_ptr<Handler> handler)
+      : handler_(std::move(handler)), buffers_(buffers) {}
+  // After a completion that failed.
+  void Fail(driver::WcStatus status);
   void FreeSendSlots(uint32_t count);
   // Parks until `count` send slots are free, and takes them.
   Status TakeSendSlots(uint32_t count);
   void MaybeGo();
 
-  std::byte* receive_bytes(uint32_t index) { return messages_.get() + size_t{index} * kMaxMessage; }
-  std::byte* send_bytes(uint32_t index) { return messages_.get() + (kMaxReceive + size_t{index}) * kMaxMessage; }
-
   std::shared_ptr<Handler> handler_;
+  MessageBuffers& buffers_;
   State state_ = State::kOpen;
   bool going_ = false;
   uint32_t number_ = 0;
   uint32_t users_ = 0;
-  std::unique_ptr<std::byte[]> messages_;  // receives, then sends
-  std::unique_ptr<driver::MemoryRegion> messages_region_;
   std::unique_ptr<driver::QueuePair> pair_;
-  std::vector<uint32_t> free_sends_;  // buffers
-  uint32_t free_slots_ = kMaxSend;    // of the send queue
-  uint32_t in_flight_ = 0;            // sends posted, not completed
-  std::deque<Task*> waiting_;         // for a buffer or for slots
+  uint32_t sending_ = 0;            // messages, each with a buffer
+  uint32_t free_slots_ = kMaxSend;  // of the send queue
+  uint32_t in_flight_ = 0;          // sends posted, not completed
+  std::deque<Task*> waiting_;       // for a buffer or for slots
   std::function<void()> on_gone_;
   std::function<void()> on_port_gone_;
   std::function<void()> on_unreachable_;

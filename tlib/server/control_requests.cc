@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "tlib/rpc/messages.h"
 #include "tlib/server/control_server.h"
+#include "tlib/server/descriptors.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -16,11 +17,12 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kReplyTimeout{10};  // for large replies, on threads that may block
 constexpr size_t kMaxProgramName = 128;
+constexpr size_t kMaxAdminAnswer = kMaxControlMessage - 4096;  // bytes; the rest is for what is around it
 
 wire::ErrorT ToWire(const Status& error) {
   wire::ErrorT wire;
   wire.code = error.code();
-  wire.text = std::string(error.message());
+  wire.text = error.ToString();
   return wire;
 }
 
@@ -146,6 +148,10 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
     Refuse(peer, Status::Error(EACCES, "only root and the volume's owner may connect"));
     return;
   }
+  if (const Status room = peer->unwelcome.ok() ? CheckRoomFor(hello) : peer->unwelcome; !room.ok()) {
+    Refuse(peer, room);
+    return;
+  }
   SessionInfo info{.id = {},
                    .program = Printable(hello.program.substr(0, kMaxProgramName)),
                    .transport = peer->seal.has_value() ? options_.network_transport : options_.transport,
@@ -201,11 +207,20 @@ void ControlServer::HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQue
                                 reply.endpoint.assign(bytes, bytes + local.bytes.size());
                                 Reply(peer, std::move(reply), local.fds);
                               } else {
-                                ReplyError(peer, shared->status());
+                                RefuseQueuePair(peer, NameDescriptors(shared->status()));
                               }
                               SetBusy(peer, false);
                             });
                           });
+}
+
+void ControlServer::RefuseQueuePair(const PeerPtr& peer, const Status& why) {
+  if (why.code() == EMFILE || why.code() == ENFILE) {
+    if (const auto left_out = shortages_.Next()) {
+      LOG_WARNING("a client ({}) gets no queue pair: {} ({} more times before)", peer->from, why.ToString(), *left_out);
+    }
+  }
+  ReplyError(peer, why);
 }
 
 void ControlServer::HandleExportHeat(const PeerPtr& peer, const wire::ExportHeatT& request) {
@@ -227,6 +242,9 @@ void ControlServer::HandleAdmin(const PeerPtr& peer, wire::AdminT request) {
   pool_->Submit([this, peer, request = std::move(request)] {
     const auto* body = reinterpret_cast<const std::byte*>(request.body.data());
     auto result = service_.HandleAdmin(request.opcode, {body, request.body.size()});
+    if (result.ok() && result->size() > kMaxAdminAnswer) {
+      result = Status::Error(EMSGSIZE, "too many entries for one answer, which holds 1 MiB");
+    }
     wire::ControlMessageT message;
     if (result.ok()) {
       wire::AdminReplyT reply;

@@ -4,6 +4,7 @@
 #include "tlib/server/control_server.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,6 +19,7 @@
 #include "base/log.h"
 #include "tlib/rpc/messages.h"
 #include "tlib/rpc/tcp_socket.h"
+#include "tlib/server/descriptors.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -25,13 +27,16 @@ namespace {
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-constexpr size_t kMaxPeers = 1024;
 constexpr size_t kMaxPeersOfProcess = 256;
 constexpr size_t kMaxStrangers = 64;
+constexpr size_t kMoreForAdministrators = 16;
+// Of a mount with a few lanes in use, each of which has two queue pairs of three descriptors.
+constexpr uint32_t kDescriptorsOfSession = 64;
 constexpr int kSendBufferBytes = 2 << 20;  // an answer of any size finds room when those before it were read
 constexpr int kFramesAtOnce = 16;          // then others have their turn
 constexpr std::chrono::seconds kPatience{10};
 constexpr std::chrono::seconds kStopTimeout{60};
+constexpr std::chrono::seconds kBetweenTrims{15};
 // A client over a network that was not heard of for so long is lost. It knows by then: see kServerSilence.
 constexpr std::chrono::seconds kClientSilence{2 * kServerSilence};
 
@@ -40,6 +45,7 @@ constexpr std::chrono::seconds kClientSilence{2 * kServerSilence};
 Result<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlOptions& options, SessionTable& sessions,
                                                             Service& service) {
   std::unique_ptr<ControlServer> server(new ControlServer(options, sessions, service));
+  server->spare_ = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   ASSIGN_OR_RETURN(server->pool_, BlockingPool::Start(kThreads));
   ASSIGN_OR_RETURN(server->loop_, EventLoop::Create());
   RETURN_IF_ERROR(server->Listen());
@@ -110,12 +116,23 @@ bool ControlServer::Accept(int listener, bool tcp) {
   auto peer = std::make_shared<Peer>();
   peer->socket = UniqueFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!peer->socket.valid()) {
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-      // Out of descriptors or memory: whoever waits goes on waiting, and is looked at again with the next tick.
-      LOG_WARNING("{}", ErrnoStatus("accept a client").ToString());
-      SetAccepting(false);
+    const Status failed = NameDescriptors(ErrnoStatus("accept a client"));
+    if (failed.code() == EAGAIN || failed.code() == EINTR || failed.code() == ECONNABORTED) {
+      return false;
     }
-    return false;
+    if (const auto left_out = shortages_.Next()) {
+      LOG_WARNING("{} ({} more times before)", failed.ToString(), *left_out);
+    }
+    // The next one is told why it is refused; whoever else waits goes on waiting, and is looked at with the next tick.
+    if (spare_.valid() && (failed.code() == EMFILE || failed.code() == ENFILE)) {
+      spare_ = UniqueFd();
+      peer->socket = UniqueFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      peer->unwelcome = failed;
+    }
+    SetAccepting(false);
+    if (!peer->socket.valid()) {
+      return false;
+    }
   }
   Status admitted = Identify(peer, tcp);
   if (admitted.ok()) {
@@ -124,7 +141,7 @@ bool ControlServer::Accept(int listener, bool tcp) {
   if (!admitted.ok()) {
     LogRefusal(*peer, admitted);
   }
-  return true;
+  return accepting_;
 }
 
 // Strangers on a network may come as often as they like; they do not fill the disk with it.
@@ -177,29 +194,40 @@ Status ControlServer::Identify(const PeerPtr& peer, bool tcp) {
   return Status::Ok();
 }
 
-Status ControlServer::MakeRoomFor(const PeerPtr& peer) {
-  size_t of_same = 0;
+void ControlServer::MakeRoomFor(const PeerPtr& peer) {
+  size_t of_same = 1;  // process, on this host
   size_t strangers = 0;
   PeerPtr oldest;
   for (const auto& [other_fd, other] : peers_) {
-    of_same += other->pid == peer->pid && other->host == peer->host ? 1 : 0;
+    of_same += peer->host.empty() && other->host.empty() && other->pid == peer->pid ? 1 : 0;
     if (!other->session.has_value()) {
       strangers++;
       oldest = oldest == nullptr || other->since < oldest->since ? other : oldest;
     }
   }
-  if (peers_.size() >= kMaxPeers || of_same >= kMaxPeersOfProcess) {
-    return Status::Error(EUSERS, std::to_string(peers_.size()) + " are connected, " + std::to_string(of_same) +
-                                     " of its process or host");
+  if (of_same > kMaxPeersOfProcess && peer->unwelcome.ok()) {
+    peer->unwelcome = Status::Error(
+        EUSERS, "a process has at most " + std::to_string(kMaxPeersOfProcess) + " connections to a server");
   }
   if (strangers >= kMaxStrangers) {
     Drop(oldest, Status::Error(EUSERS, "too many connections without a Hello"));
   }
-  return Status::Ok();
+}
+
+Status ControlServer::CheckRoomFor(const wire::HelloT& hello) const {
+  size_t sessions = 0;
+  for (const auto& [fd, peer] : peers_) {
+    sessions += peer->session.has_value() ? 1 : 0;
+  }
+  if (sessions >= options_.max_sessions + (hello.client == 0 ? kMoreForAdministrators : 0)) {
+    return Status::Error(EUSERS, "the server has " + std::to_string(sessions) + " clients; its max-sessions is " +
+                                     std::to_string(options_.max_sessions) + " (termfs.toml)");
+  }
+  return CheckDescriptors(kDescriptorsOfSession);
 }
 
 Status ControlServer::Admit(const PeerPtr& peer) {
-  RETURN_IF_ERROR(MakeRoomFor(peer));
+  MakeRoomFor(peer);
   const int fd = peer->socket.get();
   if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &kSendBufferBytes, sizeof(kSendBufferBytes)) != 0 &&
       setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes)) != 0) {
@@ -283,9 +311,9 @@ void ControlServer::Drop(const PeerPtr& peer, const Status& why) {
   if (peer->end.how == SessionEnd::How::kGoodbye) {
     LOG_DEBUG("{} has ended", session);
   } else if (why.code() == ESHUTDOWN) {
-    LOG_INFO("{} ends: {}", session, why.message());
+    LOG_INFO("{} ends: {}", session, why.ToString());
   } else {
-    LOG_WARNING("{} is lost: {}", session, why.message());
+    LOG_WARNING("{} is lost: {}", session, why.ToString());
   }
   sessions_.Close(peer->session->id, why, [this, peer] {
     loop_->Post([this, peer] {
@@ -299,6 +327,7 @@ void ControlServer::MaybeFinish(const PeerPtr& peer) {
   if (!peer->session_gone || peer->busy) {
     return;
   }
+  ended_ += peer->session->client != 0 ? 1 : 0;
   pool_->Submit([this, id = peer->session->id, end = peer->end] {
     sessions_.Remove(id);
     service_.SessionClosed(id, end);
@@ -308,7 +337,23 @@ void ControlServer::MaybeFinish(const PeerPtr& peer) {
   });
 }
 
+// What sessions that have ended had allocated goes back to the system, once none has ended for a tick, and seldom: who
+// allocates meanwhile waits.
+void ControlServer::TrimMemory() {
+  const auto now = std::chrono::steady_clock::now();
+  if (ended_ != 0 && ended_ == ended_by_last_tick_ && now >= next_trim_) {
+    pool_->Submit([] { malloc_trim(0); });
+    ended_ = 0;
+    next_trim_ = now + kBetweenTrims;
+  }
+  ended_by_last_tick_ = ended_;
+}
+
 void ControlServer::OnTick() {
+  TrimMemory();
+  if (!spare_.valid()) {
+    spare_ = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
   if (!accepting_) {
     SetAccepting(true);
   }

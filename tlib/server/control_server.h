@@ -6,9 +6,10 @@
 //   accepted --Hello--> SessionOpened (service) --> Welcome --> requests, one at a time --> hang-up or Expel
 //     --> connections closed, requests ended --> SessionClosed (service) --> removed
 //
-// What clients can make it spend is bounded: kMaxPeers connections, kMaxPeersOfProcess of one process or, over TCP, one
-// host, kMaxStrangers
-// that have not said Hello (the oldest makes room), kPatience for a Hello or the rest of a message that has begun.
+// What clients can make it spend is bounded: ControlOptions::max_sessions, and some more of who does not come back, so
+// that an administrator gets in; kMaxPeersOfProcess of one process; kMaxStrangers that have not said Hello (the oldest
+// makes room); kPatience for a Hello or the rest of a message that has begun. A session needs kDescriptorsOfSession
+// file descriptors to be there. Who is refused for one of these is told so, in answer to its Hello.
 //
 // Thread-safety: any thread.
 // Ownership:     owns the listening socket, its threads and the clients' sockets; refers to the rest.
@@ -29,6 +30,7 @@
 #include "base/event_loop.h"
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/seldom.h"
 #include "base/unique_fd.h"
 #include "tlib/rpc/control_generated.h"
 #include "tlib/rpc/control_message.h"
@@ -44,6 +46,7 @@ namespace termfs::tlib::server {
 struct ControlOptions {
   std::string directory;  // `socket` in it; one that is left over is replaced
   uint32_t allowed_uid = 0;
+  uint32_t max_sessions = 4096;
   uint64_t epoch = 1;
   std::string transport;
   std::string network_transport;  // of clients over TCP
@@ -84,6 +87,7 @@ class ControlServer {
     std::chrono::steady_clock::time_point heard;  // the last message came
     FrameReader reader;
     std::optional<SessionInfo> session;
+    Status unwelcome;      // what its Hello is answered, for want of room
     Status unwanted;       // what its next ping is answered
     bool pings = false;    // it says regularly that it is there
     bool busy = false;     // a request is being carried out elsewhere
@@ -103,7 +107,8 @@ class ControlServer {
   bool Accept(int listener, bool tcp);
   Status Identify(const PeerPtr& peer, bool tcp);
   Status Admit(const PeerPtr& peer);
-  Status MakeRoomFor(const PeerPtr& peer);
+  void MakeRoomFor(const PeerPtr& peer);
+  Status CheckRoomFor(const wire::HelloT& hello) const;
   void SetAccepting(bool accepting);
   void LogRefusal(const Peer& peer, const Status& why);
   void OnEvents(const PeerPtr& peer, uint32_t events);
@@ -114,6 +119,7 @@ class ControlServer {
                      std::chrono::steady_clock::time_point deadline);
   void HandleHello(const PeerPtr& peer, const wire::HelloT& hello);
   void HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request, std::vector<UniqueFd> fds);
+  void RefuseQueuePair(const PeerPtr& peer, const Status& why);
   void HandleExportHeat(const PeerPtr& peer, const wire::ExportHeatT& request);
   void HandleAdmin(const PeerPtr& peer, wire::AdminT request);
   void SetBusy(const PeerPtr& peer, bool busy);
@@ -127,6 +133,7 @@ class ControlServer {
   void Drop(const PeerPtr& peer, const Status& why);
   void MaybeFinish(const PeerPtr& peer);
   void OnTick();
+  void TrimMemory();
 
   static constexpr uint32_t kThreads = 4;
 
@@ -141,7 +148,12 @@ class ControlServer {
   std::vector<Listener> listeners_;
   std::unique_ptr<EventLoop> loop_;
   std::unordered_map<int, PeerPtr> peers_;  // by socket
+  uint64_t ended_ = 0;                      // sessions, but administrators', since memory was given back
+  uint64_t ended_by_last_tick_ = 0;
+  std::chrono::steady_clock::time_point next_trim_{};
   bool accepting_ = true;
+  UniqueFd spare_;                             // given up so that a client can be told that there are no descriptors
+  Seldom shortages_{std::chrono::minutes(1)};  // of descriptors: lines of the log
   std::chrono::steady_clock::time_point refusal_logged_{};  // the last one of a stranger over TCP
   uint64_t refusals_ = 0;                                   // not logged since
   std::thread thread_;

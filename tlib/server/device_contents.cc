@@ -35,7 +35,7 @@ Result<std::string> DeviceContents(const std::string& path) {
   }
   const std::unique_ptr<blkid_struct_probe, void (*)(blkid_probe)> probe(blkid_new_probe(), &blkid_free_probe);
   if (probe == nullptr || blkid_probe_set_device(probe.get(), fd.get(), 0, 0) != 0) {
-    return Status::Error(EIO, "look for file systems on " + path);
+    return Status::Errno(EIO, "look for file systems on " + path);
   }
   blkid_probe_enable_superblocks(probe.get(), 1);
   blkid_probe_set_superblocks_flags(probe.get(), BLKID_SUBLKS_TYPE | BLKID_SUBLKS_USAGE);
@@ -48,7 +48,7 @@ Result<std::string> DeviceContents(const std::string& path) {
     case -2:
       return std::string("several file systems or partition tables");
     default:
-      return Status::Error(EIO, "look for file systems on " + path);
+      return Status::Errno(EIO, "look for file systems on " + path);
   }
   if (const std::string table = ValueOf(probe.get(), "PTTYPE"); !table.empty()) {
     return "a " + table + " partition table";

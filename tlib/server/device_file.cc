@@ -18,7 +18,8 @@
 namespace termfs::tlib::server {
 namespace {
 
-constexpr uint64_t kAllocationStep = uint64_t{256} << 20;  // bytes between two calls of `progress`
+// Bytes. Reads of the file wait while the kernel allocates.
+constexpr uint64_t kAllocationStep = uint64_t{32} << 20;
 
 Result<uint64_t> BlockDeviceBytes(int fd, const std::string& path) {
   uint64_t bytes = 0;
@@ -124,6 +125,21 @@ Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64
   file.start = start;
   file.alignment = direct ? kPageSize : 1;
   return file;
+}
+
+Status FillHoles(const DeviceFile& file) {
+  struct stat found {};
+  if (fstat(file.fd.get(), &found) != 0) {
+    return ErrnoStatus("examine the device");
+  }
+  constexpr uint64_t kSector = 512;
+  const auto bytes = static_cast<uint64_t>(found.st_size);
+  const uint64_t allocated = static_cast<uint64_t>(found.st_blocks) * kSector;
+  if (!S_ISREG(found.st_mode) || allocated >= bytes) {
+    return Status::Ok();
+  }
+  RETURN_IF_ERROR(CheckSpace(file.fd.get(), bytes - allocated));
+  return Allocate(file.fd.get(), 0, bytes, nullptr);
 }
 
 Result<uint64_t> ResizeDeviceFile(const DeviceFile& file, uint64_t old_bytes, uint64_t bytes) {

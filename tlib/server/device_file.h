@@ -29,6 +29,9 @@ enum class DeviceUse : uint8_t { kChange, kLook };  // kLook: of a file system t
 Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64_t start = 0,
                                   DeviceUse use = DeviceUse::kChange);
 
+// Allocates what the file lacks of its blocks: a copy of it may have holes. Blocks. ENOSPC: they do not fit.
+Status FillHoles(const DeviceFile& file);
+
 // Makes the file that holds `old_bytes` hold `bytes`, both from `start` on; every new block is allocated. Returns what
 // it holds then: for a block device, which is checked for size instead, all there is. ENOSPC: it does not fit, the file
 // is as it was.

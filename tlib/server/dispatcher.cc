@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "tlib/server/heat_reader.h"
 #include "tlib/server/worker.h"
 
 namespace termfs::tlib::server {
@@ -37,20 +38,21 @@ Dispatcher::Dispatcher(RegionIoImpl& region, Service& service, BlockingPool& blo
       read_latency_(metrics.histogram("rpc_read")),
       write_latency_(metrics.histogram("rpc_write")) {}
 
-void Dispatcher::Serve(SessionId session, Connection& connection, BulkPool& bulk, std::span<const std::byte> message) {
+void Dispatcher::Serve(SessionId session, SessionTraffic& traffic, Connection& connection, BulkPool& bulk,
+                       std::span<const std::byte> message) {
   const auto request = DecodeRequest(message);
   if (!request.ok()) {
     connection.Close(request.status());
     return;
   }
   CallImpl call(session, *request, connection, bulk, blocking_);
-  Reply reply = request->header.epoch == epoch_ ? Answer(call, *request)
+  Reply reply = request->header.epoch == epoch_ ? Answer(call, traffic, *request)
                                                 : Reply(Status::Error(ESTALE, "a request of another epoch"));
   if (reply.ok() && reply->size() > kMaxReplyBody) {
     reply = Status::Error(EMSGSIZE, "reply too long");
   }
   const Status error = reply.status();
-  const std::string_view text = error.message().substr(0, kMaxErrorText);
+  const std::string text = error.ok() ? "" : error.ToString().substr(0, kMaxErrorText);
   const std::span<const std::byte> body =
       error.ok() ? std::span<const std::byte>(*reply) : std::as_bytes(std::span(text));
   const ReplyHeader header{.call = request->header.call,
@@ -63,10 +65,10 @@ void Dispatcher::Serve(SessionId session, Connection& connection, BulkPool& bulk
   }
 }
 
-Dispatcher::Reply Dispatcher::Answer(CallImpl& call, const DecodedRequest& request) {
+Dispatcher::Reply Dispatcher::Answer(CallImpl& call, SessionTraffic& traffic, const DecodedRequest& request) {
   switch (request.header.opcode) {
     case kRead:
-      return ServeRead(call, request);
+      return ServeRead(call, traffic, request);
     case kWrite:
       return ServeWrite(call, request);
     default:
@@ -77,7 +79,7 @@ Dispatcher::Reply Dispatcher::Answer(CallImpl& call, const DecodedRequest& reque
   }
 }
 
-Dispatcher::Reply Dispatcher::ServeRead(CallImpl& call, const DecodedRequest& request) {
+Dispatcher::Reply Dispatcher::ServeRead(CallImpl& call, SessionTraffic& traffic, const DecodedRequest& request) {
   const auto begin = steady_clock::now();
   ASSIGN_OR_RETURN(const DecodedRead read, DecodeRead(request));
   if (!InRegion(read.offset, read.length)) {
@@ -91,6 +93,8 @@ Dispatcher::Reply Dispatcher::ServeRead(CallImpl& call, const DecodedRequest& re
   }
   reads_.Add();
   read_pages_.Add(pages);
+  traffic.reads.fetch_add(1, std::memory_order_relaxed);
+  traffic.read_pages.fetch_add(pages, std::memory_order_relaxed);
   read_latency_.Record(NanosecondsSince(begin));
   const auto words = std::as_bytes(std::span(present.data(), read.words));
   return std::vector<std::byte>(words.begin(), words.end());
@@ -123,16 +127,26 @@ Status DataHandler::OnMessage(Connection& connection, std::span<const std::byte>
   request->connection.emplace(connection);
   request->message.assign(message.begin(), message.end());
   Worker::Current()->Spawn([this, request] {
-    dispatcher_.Serve(session_, **request->connection, bulk_, request->message);
+    dispatcher_.Serve(session_, *traffic_, **request->connection, bulk_, request->message);
     idle_.push_back(request);
     request->connection.reset();  // may end the connection, though not before this has returned
   });
   return Status::Ok();
 }
 
+Status DataHandler::OnRing(uint32_t imm) {
+  if (imm != kRingOfHeat) {
+    return Status::Error(EPROTO, "the client rings for what nobody knows");
+  }
+  if (heat_ != nullptr) {
+    heat_->Ring();
+  }
+  return Status::Ok();
+}
+
 void DataHandler::OnClosing(Connection&) {
-  if (sleeper_ != nullptr) {
-    sleeper_->Unpark();
+  if (heat_ != nullptr) {
+    heat_->Close();
   }
 }
 

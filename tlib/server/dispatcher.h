@@ -20,6 +20,7 @@
 #include "tlib/server/network_port.h"
 #include "tlib/server/region_io.h"
 #include "tlib/server/server.h"
+#include "tlib/server/session_traffic.h"
 
 namespace termfs::tlib::server {
 
@@ -28,12 +29,13 @@ class Dispatcher {
   Dispatcher(RegionIoImpl& region, Service& service, BlockingPool& blocking, MetricsRegistry& metrics, uint64_t epoch);
 
   // In a task.
-  void Serve(SessionId session, Connection& connection, BulkPool& bulk, std::span<const std::byte> message);
+  void Serve(SessionId session, SessionTraffic& traffic, Connection& connection, BulkPool& bulk,
+             std::span<const std::byte> message);
 
  private:
   using Reply = Result<std::vector<std::byte>>;
-  Reply Answer(CallImpl& call, const DecodedRequest& request);
-  Reply ServeRead(CallImpl& call, const DecodedRequest& request);
+  Reply Answer(CallImpl& call, SessionTraffic& traffic, const DecodedRequest& request);
+  Reply ServeRead(CallImpl& call, SessionTraffic& traffic, const DecodedRequest& request);
   Reply ServeWrite(CallImpl& call, const DecodedRequest& request);
   bool InRegion(uint64_t offset, uint32_t length) const {
     const uint64_t bytes = region_.bytes();
@@ -51,17 +53,21 @@ class Dispatcher {
   Histogram& write_latency_;
 };
 
+class HeatReader;
+
 // The messages of one data connection: each becomes a task.
 class DataHandler final : public Connection::Handler {
  public:
-  DataHandler(Dispatcher& dispatcher, SessionId session, BulkPool& bulk)
-      : dispatcher_(dispatcher), session_(session), bulk_(bulk) {}
+  DataHandler(Dispatcher& dispatcher, SessionId session, std::shared_ptr<SessionTraffic> traffic, BulkPool& bulk)
+      : dispatcher_(dispatcher), session_(session), traffic_(std::move(traffic)), bulk_(bulk) {}
 
   Status OnMessage(Connection& connection, std::span<const std::byte> message) override;
+  Status OnRing(uint32_t imm) override;
   void OnClosing(Connection& connection) override;
 
-  // A task that sleeps beside the connection, and is unparked when it closes; null: none.
-  void set_sleeper(Task* sleeper) { sleeper_ = sleeper; }
+  // Is told when the client rings, and when the connection closes.
+  void set_heat(std::shared_ptr<HeatReader> heat) { heat_ = std::move(heat); }
+  const std::shared_ptr<SessionTraffic>& traffic() const { return traffic_; }
 
  private:
   struct Request {
@@ -71,8 +77,9 @@ class DataHandler final : public Connection::Handler {
 
   Dispatcher& dispatcher_;
   const SessionId session_;
+  const std::shared_ptr<SessionTraffic> traffic_;
   BulkPool& bulk_;
-  Task* sleeper_ = nullptr;
+  std::shared_ptr<HeatReader> heat_;  // null: the client exports no access counts
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<Request*> idle_;  // of these
 };

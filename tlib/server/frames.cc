@@ -2,12 +2,26 @@
 #include "tlib/server/frames.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <ctime>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
 
 namespace termfs::tlib::server {
+namespace {
+
+constexpr std::chrono::milliseconds kLongestPause{50};  // between two chunks that are prepared
+
+std::chrono::nanoseconds ThreadTime() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+}  // namespace
 
 void Frames::Cover(uint32_t frames) {
   const uint32_t chunks = frames / chunk_frames_ + (frames % chunk_frames_ != 0 ? 1 : 0);
@@ -108,6 +122,54 @@ Status Frames::Raise(uint32_t limit, const std::function<void()>& progress) {
     }
   }
   return Status::Ok();
+}
+
+Status Frames::Prepare(uint32_t limit, const std::function<void(uint32_t)>& progress) {
+  if (kind_ == Kind::kSparse || limit > term_.max_frames()) {
+    return Status::Ok();  // SetLimit says what is wrong with it
+  }
+  for (uint32_t frame = this->limit(); frame < limit;) {
+    const uint32_t chunk = frame / chunk_frames_;
+    const std::chrono::nanoseconds begin = ThreadTime();
+    if (Status prepared = PrepareChunk(chunk); !prepared.ok()) {
+      DropPrepared();
+      return prepared;
+    }
+    frame = std::min(limit, ChunkEnd(chunk));
+    prepared_.store(frame, std::memory_order_relaxed);
+    if (progress) {
+      progress(frame);
+    }
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(2 * (ThreadTime() - begin), kLongestPause));
+  }
+  return Status::Ok();
+}
+
+Status Frames::PrepareChunk(uint32_t chunk) {
+  {
+    MutexLock lock(mutex_);
+    Cover(ChunkEnd(chunk));
+    if (chunks_[chunk].committed) {
+      return Status::Ok();
+    }
+  }
+  const uint32_t first = chunk * chunk_frames_;
+  RETURN_IF_ERROR(term_.Commit({first}, ChunkEnd(chunk) - first));
+  MutexLock lock(mutex_);
+  chunks_[chunk].committed = true;
+  return Status::Ok();
+}
+
+void Frames::DropPrepared() {
+  prepared_.store(0, std::memory_order_relaxed);
+  bool retires = false;
+  for (uint32_t chunk = 0, end = covered_chunks(); chunk < end; chunk++) {
+    MutexLock lock(mutex_);  // for a chunk at a time: others want frames
+    retires |= DecommitUnused(chunk);
+  }
+  if (retires && retire_) {
+    retire_();
+  }
 }
 
 std::optional<driver::FrameIndex> Frames::Take() {

@@ -15,11 +15,15 @@
 //   none --Raise--> committed --unused beyond the limit--> retiring --EndRetiring of its round--> none
 //                       ^-----------------Raise---------------'
 //
-// Thread-safety: any thread; SetLimit one caller at a time.
+// Memory comes slowly: the kernel clears it. Prepare has it ready before the limit rises, from a thread that may block,
+// with the mutex not held and in such steps that others go on meanwhile; what it has prepared Raise finds committed.
+//
+// Thread-safety: any thread; SetLimit, Prepare and DropPrepared one caller at a time.
 // Ownership:     a taken frame is the taker's until he gives it back.
 // Errors:        ENOMEM from SetLimit: the memory cannot be had; the limit is then as far as it came.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -52,6 +56,14 @@ class Frames {
 
   // `progress` is called after each chunk that was committed, with the mutex not held; may be null.
   Status SetLimit(uint32_t limit, const std::function<void()>& progress) EXCLUDES(mutex_);
+
+  // Frames below `limit` get memory, which may take a while: a third of a CPU's time at most. ENOMEM: what it has
+  // prepared is given back. `progress`: frames that have memory; may be null. Blocks.
+  Status Prepare(uint32_t limit, const std::function<void(uint32_t frames)>& progress) EXCLUDES(mutex_);
+  // What was prepared and is beyond the limit still goes.
+  void DropPrepared() EXCLUDES(mutex_);
+  // Frames that have memory, whether the limit is there already or not.
+  uint32_t ready() const { return std::max(limit(), prepared_.load(std::memory_order_relaxed)); }
 
   // At opening, before the first SetLimit, which must include it: `frame` holds a page of an earlier server's. And
   // then: memory beyond the limit, or of no page, that is left of it goes back.
@@ -100,9 +112,15 @@ class Frames {
   void Lower(uint32_t limit, const std::function<void()>& progress) EXCLUDES(mutex_);
   Status Raise(uint32_t limit, const std::function<void()>& progress) EXCLUDES(mutex_);
   uint32_t ChunkEnd(uint32_t chunk) const;
+  uint32_t covered_chunks() const EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return static_cast<uint32_t>(chunks_.size());
+  }
   // The vectors have items for these frames.
   void Cover(uint32_t frames) REQUIRES(mutex_);
   Status Commit(uint32_t chunk) REQUIRES(mutex_);
+  // What Commit would do first, with the mutex not held meanwhile.
+  Status PrepareChunk(uint32_t chunk) EXCLUDES(mutex_);
   // What is unused and beyond the limit. True: it retires.
   bool DecommitUnused(uint32_t chunk) REQUIRES(mutex_);
   void Decommit(uint32_t chunk) REQUIRES(mutex_);
@@ -120,6 +138,7 @@ class Frames {
   const SparseArray<std::atomic<uint64_t>> placed_;
   // Written under the mutex; read without it where a guess will do.
   std::atomic<uint32_t> limit_{0};
+  std::atomic<uint32_t> prepared_{0};  // end of those that Prepare has seen to; 0: dropped
   std::atomic<uint32_t> free_count_{0};
   std::atomic<uint32_t> used_{0};
   std::atomic<uint32_t> retiring_{0};  // chunks

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "base/log.h"
+#include "tlib/server/worker.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -15,25 +17,55 @@ namespace {
 constexpr int kLooksInPeriod = 2;
 constexpr std::chrono::milliseconds kShortestPause{5};
 constexpr std::chrono::milliseconds kLongestPause{125};
+// From then on the client rings when it has something.
+constexpr std::chrono::seconds kPatience{2 * kHeatPause};
 // A hundred thousand counts, each of a page that is in no cache, take longer than anybody should wait for a worker.
 constexpr size_t kCountsPerTurn = 1024;
 
 }  // namespace
 
-void HeatReader::Run(DataHandler& handler, std::chrono::milliseconds period) {
-  handler.set_sleeper(&Task::Current());
-  const auto pause = std::clamp(period / kLooksInPeriod, kShortestPause, kLongestPause);
-  auto due = std::chrono::steady_clock::now() + pause;
-  while (connection_.open()) {
-    if (Task::ParkUntil(due)) {
-      continue;  // closing, or an older permit
+void HeatReader::Ring() {
+  rings_++;
+  if (sleeper_ != nullptr) {
+    sleeper_->Unpark();
+  }
+  if (!std::exchange(running_, true)) {
+    // std::function wants copyable captures.
+    const auto user = std::make_shared<Connection::User>(connection_);
+    Worker::Current()->Spawn([self = shared_from_this(), user] { self->Run(); });
+  }
+}
+
+void HeatReader::Close() {
+  if (sleeper_ != nullptr) {
+    sleeper_->Unpark();
+  }
+}
+
+void HeatReader::Run() {
+  using std::chrono::steady_clock;
+  sleeper_ = &Task::Current();
+  const auto pause = std::clamp(period_ / kLooksInPeriod, kShortestPause, kLongestPause);
+  auto now = steady_clock::now();
+  auto news = now;  // when there were some, or a ring
+  auto due = now + pause;
+  uint32_t rings = rings_;
+  while (connection_.open() && (rings != rings_ || now < news + kPatience)) {
+    if (rings == rings_ && Task::ParkUntil(due)) {
+      continue;  // closing, a ring, or an older permit
     }
+    const uint64_t before = seen_;
+    const uint32_t rung = rings_;
     if (Status read = ReadOnce(); !read.ok()) {
       LOG_DEBUG("access counts of queue pair {}: {}", connection_.number(), read.ToString());
     }
-    due = std::chrono::steady_clock::now() + pause;
+    now = steady_clock::now();
+    news = seen_ != before || rung != rings ? now : news;
+    rings = rung;
+    due = now + pause;
   }
-  handler.set_sleeper(nullptr);
+  sleeper_ = nullptr;
+  running_ = false;
 }
 
 Status HeatReader::Read(uint64_t offset, uint32_t length, const BulkPool::Buffer& into) {
@@ -54,6 +86,7 @@ Status HeatReader::ReadHeader(HeatHeader& header) {
 Status HeatReader::ReadOnce() {
   HeatHeader before;
   RETURN_IF_ERROR(ReadHeader(before));
+  seen_ = before.sequence;
   if (before.sequence == counted_) {
     return Status::Ok();
   }
@@ -87,8 +120,9 @@ Status HeatReader::ReadOnce() {
       Task::Yield();
     }
   }
-  region_.AddTotals(connection_.number(), before.hit_pages[before.sequence % 2],
-                    before.missed_pages[before.sequence % 2]);
+  const uint32_t hit_pages = before.hit_pages[before.sequence % 2];
+  traffic_->hit_pages.fetch_add(hit_pages, std::memory_order_relaxed);
+  region_.AddTotals(connection_.number(), hit_pages, before.missed_pages[before.sequence % 2]);
   return Status::Ok();
 }
 

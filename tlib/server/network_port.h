@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NetworkPort: a worker's completion queue, the connections on it, and the registered buffers of its tasks.
+// NetworkPort: a worker's completion queue, the connections on it, what they share, and the registered buffers of its
+// tasks. The completion queue grows with the connections, the receives do not: a message is taken out of a receive as
+// soon as its completion is polled, and the receive posted again.
 //
 // Thread-safety: its worker's thread, except Create and destruction (before the worker starts, after it stopped).
 // Ownership:     owns the completion queue; shares the connections until they are gone.
@@ -16,6 +18,7 @@
 #include "driver/nic.h"
 #include "tlib/server/bulk_pool.h"
 #include "tlib/server/connection.h"
+#include "tlib/server/message_buffers.h"
 #include "tlib/server/worker.h"
 
 namespace termfs::tlib::server {
@@ -32,9 +35,10 @@ class NetworkPort final : public EventSource {
   };
 
   static Result<std::unique_ptr<NetworkPort>> Create(driver::Nic& nic, driver::ProtectionDomain& domain,
-                                                     uint32_t max_connections, WakesPeers wakes);
+                                                     WakesPeers wakes);
 
-  // ENOMEM: there are as many as may be. EPROTO: a malformed endpoint. `path`: to a client on another host.
+  // EINVAL: the RNIC's completion queue cannot hold so many. EPROTO: a malformed endpoint. `path`: to a client on
+  // another host.
   Result<Opened> Open(driver::Endpoint remote, const std::optional<driver::NetworkPath>& path,
                       std::shared_ptr<Connection::Handler> handler);
   BulkPool& bulk() { return *bulk_; }
@@ -45,11 +49,20 @@ class NetworkPort final : public EventSource {
   int fd() const override { return queue_->fd(); }
 
  private:
-  explicit NetworkPort(driver::ProtectionDomain& domain) : domain_(domain) {}
+  explicit NetworkPort(driver::ProtectionDomain& domain) : domain_(domain), buffers_(domain) {}
+  Result<driver::SharedReceiveQueue*> ReceivesFor(bool network);
+  Status PostReceive(driver::SharedReceiveQueue& queue, uint32_t buffer, bool network);
+  void OnReceive(const driver::WorkCompletion& completion);
+  // Makes the completion queue large enough for so many.
+  Status MakeRoom(size_t connections);
 
   driver::ProtectionDomain& domain_;
+  MessageBuffers buffers_;
   std::unique_ptr<BulkPool> bulk_;
   std::unique_ptr<driver::CompletionQueue> queue_;
+  uint32_t capacity_ = 0;                                                  // of the queue
+  std::unique_ptr<driver::SharedReceiveQueue> receives_;                   // of connections on this host
+  std::unique_ptr<driver::SharedReceiveQueue> network_receives_;           // of others; null: there was none yet
   std::unordered_map<uint32_t, std::shared_ptr<Connection>> connections_;  // by queue pair number
   std::array<driver::WorkCompletion, 32> completions_;  // of Poll, which is too hot to initialise them every time
 };

@@ -20,7 +20,10 @@
 #include "tlib/server/pager.h"
 #include "tlib/server/promoter.h"
 #include "tlib/server/read_ahead.h"
+#include "tlib/server/region_label.h"
 #include "tlib/server/region_on_device.h"
+#include "tlib/server/reporting_block_device.h"
+#include "tlib/server/tier_memory.h"
 #include "tlib/server/tier_policy.h"
 #include "tlib/server/tier_recovery.h"
 #include "tlib/server/tier_store.h"
@@ -137,6 +140,13 @@ class StorageRegion final : public Region {
 
   Status Start(const Progress& progress) override;
   Status Stop() override;
+  Status Leave() override {
+    EndTasks();
+    return tier_->resumed() ? Status::Ok() : tier_->Remove();
+  }
+  Status Keep() override {
+    return tier_->Commit([this] { return term_->Keep(); });
+  }
 
   Status Read(RegionOffset offset, std::span<std::byte> to) override {
     CopyingSink sink(to);
@@ -161,6 +171,14 @@ class StorageRegion final : public Region {
     metrics_.told_missed_pages.Add(missed_pages);
     policy_.AddTotals(client, hit_pages, missed_pages);
   }
+  Status PrepareRatio(double ratio) override {
+    ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(kind_, states_.pages(), ratio));
+    return PrepareFrames(states_.pages(), frames);
+  }
+  Status PrepareTierFor(uint64_t pages) override {
+    ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(kind_, pages, ratio_.load()));
+    return PrepareFrames(pages, frames);
+  }
   Status SetDramRatio(double ratio) override;
   Status CheckGrowth(uint64_t pages) override;
   Status CheckShrink() const override;
@@ -178,8 +196,12 @@ class StorageRegion final : public Region {
 
  private:
   Status Recover();
+  // False: they have not begun, or ended before.
+  bool EndTasks();
   void NoteMisses(RegionOffset offset, uint32_t length, std::span<const uint64_t> missing);
   Status LoadEverything(const Progress& progress);
+  // What SetBudget would wait for.
+  Status PrepareFrames(uint64_t pages, uint32_t frames);
   // `pages`: of the region whose tier it is, now or soon.
   Status SetBudget(uint64_t pages, uint32_t frames);
 
@@ -293,9 +315,9 @@ Status StorageRegion::LoadEverything(const Progress& progress) {
   return Status::Ok();
 }
 
-Status StorageRegion::Stop() {
+bool StorageRegion::EndTasks() {
   if (!started_.exchange(false)) {
-    return Status::Ok();
+    return false;
   }
   while (faults_running_.load() > 0) {  // each of them has a deadline
     Task::ParkUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(2));
@@ -304,6 +326,13 @@ Status StorageRegion::Stop() {
   read_ahead_.Stop();
   cleaner_.Stop();
   retirer_.Stop();
+  return true;
+}
+
+Status StorageRegion::Stop() {
+  if (!EndTasks()) {
+    return Status::Ok();
+  }
   const PageRange all{.first = {0}, .count = states_.pages()};
   RETURN_IF_ERROR(cleaner_.Flush({&all, 1}));
   RETURN_IF_ERROR(log_->Sync());  // marks that were only cleared
@@ -332,17 +361,28 @@ Status StorageRegion::SetDramRatio(double ratio) {
   return status;
 }
 
+Status StorageRegion::PrepareFrames(uint64_t pages, uint32_t frames) {
+  if (frames <= frames_.limit()) {
+    return Status::Ok();
+  }
+  RETURN_IF_ERROR(tier_->CheckRoom(pages, frames, frames_.limit()));
+  return frames_.Prepare(frames, nullptr);
+}
+
 // What cannot be had is refused before anything changes; where that was too hopeful, what was had goes back.
 Status StorageRegion::SetBudget(uint64_t pages, uint32_t frames) {
   const uint32_t before = frames_.limit();
-  if (frames > before) {
-    RETURN_IF_ERROR(tier_->CheckRoom(pages, frames - before));
+  if (frames > frames_.ready()) {
+    RETURN_IF_ERROR(tier_->CheckRoom(pages, frames, frames_.ready()));
   }
   Status status = pager_.SetBudget(frames);
   if (!status.ok() && frames > before) {
     if (const Status undone = pager_.SetBudget(before); !undone.ok()) {
       LOG_WARNING("the DRAM tier stays larger than it was: {}", undone.ToString());
     }
+  }
+  if (frames_.ready() > frames_.limit()) {
+    frames_.DropPrepared();
   }
   promoter_.Kick();
   return status;
@@ -362,7 +402,7 @@ Status StorageRegion::CheckGrowth(uint64_t pages) {
                                      "; after a restart of the server it has room for more");
   }
   ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(kind_, pages, ratio_.load()));
-  return tier_->CheckRoom(pages, frames - std::min(frames, frames_.limit()));
+  return tier_->CheckRoom(pages, frames, frames_.limit());
 }
 
 // A READ of a page that was cut off must find a page that is absent, not fail: its client has an old map and will ask
@@ -446,9 +486,29 @@ void StorageRegion::StartFault(PageIndex page) {
 }
 
 std::vector<MetricValue> StorageRegion::Gauges() const {
-  return {{"region_pages", states_.pages()}, {"frames_budget", frames_.limit()},
-          {"frames_used", frames_.used()},   {"frame_chunks_retiring", frames_.retiring()},
-          {"pages_dirty", states_.dirty()},  {"pages_present", states_.present()}};
+  return {{"region_pages", states_.pages()},
+          {"frames_budget", frames_.limit()},
+          {"frames_used", frames_.used()},
+          {"frames_ready", frames_.ready()},
+          {"frame_chunks_retiring", frames_.retiring()},
+          {"pages_dirty", states_.dirty()},
+          {"pages_present", states_.present()}};
+}
+
+}  // namespace
+
+namespace {
+
+void ReportFailures(const RegionOptions& options, const RegionEnvironment& environment, RegionDevices& devices) {
+  std::function<std::string(uint64_t)> owner_of;
+  if (environment.owner_of) {
+    owner_of = [of = environment.owner_of](uint64_t offset) { return of({offset >> kPageBits}); };
+  }
+  devices.pages = std::make_unique<ReportingBlockDevice>(
+      std::move(devices.pages),
+      ReportingBlockDevice::Names{.path = options.device, .start = kRegionStart, .owner_of = std::move(owner_of)});
+  devices.log = std::make_unique<ReportingBlockDevice>(std::move(devices.log),
+                                                       ReportingBlockDevice::Names{.path = options.written_log});
 }
 
 }  // namespace
@@ -458,10 +518,12 @@ Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, Regio
   RETURN_IF_ERROR(CheckRegionOptions(options));
   ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(options.kind, options.pages, options.dram_ratio));
   RETURN_IF_ERROR(CheckDeviceSize(*devices.pages, options));
+  ReportFailures(options, environment, devices);
   ASSIGN_OR_RETURN(auto log, WrittenLog::Open(*devices.log, options.pages));
   ASSIGN_OR_RETURN(auto bounce, BouncePool::Create(environment.nic, environment.domain, kBounceBytes));
   TierOptions tier_options = options.tier;
   tier_options.sparse_frames = environment.domain.SparseFrames(options.kind);
+  tier_options.by_ratio = options.kind != RegionKind::kPin;
   ASSIGN_OR_RETURN(auto tier, TierStore::Open(tier_options, options.pages, options.max_pages, frames));
   auto fault_target = std::make_shared<std::atomic<Region*>>(nullptr);
   driver::TermRegionOptions term_options;
@@ -487,13 +549,23 @@ Result<std::unique_ptr<Region>> OpenRegionOn(const RegionOptions& options, Regio
   if (frames > term->max_frames()) {
     return Status::Error(EINVAL, "the RNIC cannot hold that many frames");
   }
-  TierStore& kept = *tier;
-  auto region = std::make_unique<StorageRegion>(options, std::move(environment), std::move(devices), std::move(log),
-                                                std::move(term), std::move(bounce), std::move(tier), frames,
-                                                std::move(fault_target));
-  // Not before every cell says what the log says: whoever took the tier over would believe the cells.
-  RETURN_IF_ERROR(kept.Commit());
-  return std::unique_ptr<Region>(std::move(region));
+  return std::unique_ptr<Region>(std::make_unique<StorageRegion>(options, std::move(environment), std::move(devices),
+                                                                 std::move(log), std::move(term), std::move(bounce),
+                                                                 std::move(tier), frames, std::move(fault_target)));
+}
+
+Status Region::CheckMemory(const RegionOptions& options) {
+  ASSIGN_OR_RETURN(const uint32_t frames, FramesFor(options.kind, options.pages, options.dram_ratio));
+  std::vector<MemoryBound> bounds = MemoryBounds();
+  for (MemoryBound& bound : bounds) {
+    bound.available = bound.total;
+  }
+  return CheckTierFits({.pages = options.pages,
+                        .frames = frames,
+                        .max_pages = std::max(options.pages, options.max_pages),
+                        .by_ratio = options.kind != RegionKind::kPin,
+                        .spare = options.tier.spare_bytes},
+                       TightestMemory(bounds));
 }
 
 }  // namespace termfs::tlib::server

@@ -7,7 +7,8 @@
 //
 //   control thread:  Region::Open(options, environment)     workers must run by now
 //   in a coroutine:  region->Start(progress)                background tasks run, kPin is loaded
-//                    region->Read/ReadPages/Write/Zero/Flush ...
+//   control thread:  region->Keep()                         what it holds outlives the process
+//   in a coroutine:  region->Read/ReadPages/Write/Zero/Flush ...
 //                    region->Stop()                         background tasks have ended, everything is flushed
 //   control thread:  destroy it, then the workers
 //
@@ -15,7 +16,9 @@
 //                any thread. No base Mutex may be held across a call marked "In a coroutine".
 // Ownership:     what the environment refers to outlives the region.
 // Errors:        EIO from the device; EINVAL for ranges beyond the region.
-// Durability:    with RegionOptions::tier, what returned survives the death of the process; Flush and Zero power loss.
+// Durability:    with RegionOptions::tier, what returned survives the death of the process, from Keep on; Flush and
+// Zero
+//                power loss.
 #pragma once
 
 #include <functional>
@@ -45,6 +48,8 @@ struct RegionEnvironment {
   MetricsRegistry& metrics;
   Spawner spawn;
   TellReaders tell_readers{};  // null: there are no clients
+  // What a page belongs to, for messages: Service::OwnerOf. Null: not known.
+  std::function<std::string(PageIndex)> owner_of{};
 };
 
 // Bytes of one page (or of adjacent ones) that lie still in registered memory.
@@ -74,7 +79,8 @@ class Region {
 
   // Server::FormatRegion. Blocks.
   static Status Format(const RegionOptions& options, const Progress& progress);
-  static void Remove(const RegionOptions& options);  // Server::RemoveRegion
+  static void Remove(const RegionOptions& options);         // Server::RemoveRegion
+  static Status CheckMemory(const RegionOptions& options);  // Server::CheckMemory
   // Server::CheckRegion. Blocks.
   static Status Inspect(const RegionOptions& options);
   // ENOENT: not formatted; EUCLEAN: the written log is damaged or belongs to another size; and as TierStore::Open.
@@ -86,6 +92,10 @@ class Region {
   // directory only, or lost where there is none.
   virtual Status Start(const Progress& progress) = 0;
   virtual Status Stop() = 0;
+  // Instead of Stop, where no request was served: nothing is flushed, memory that was taken over stays for the next
+  // server, and that of this one does not.
+  virtual Status Leave() = 0;
+  virtual Status Keep() = 0;  // blocks; after Start, before the first request
 
   // In a coroutine; as RegionIo's.
   virtual Status Read(RegionOffset offset, std::span<std::byte> to) = 0;
@@ -108,11 +118,15 @@ class Region {
   // ratio is one. `client`: a number of its own. Any thread.
   virtual void AddTotals(uint64_t client, uint32_t hit_pages, uint32_t missed_pages) = 0;
 
+  // The memory that a larger ratio, or the ratio's share of a larger region, asks for is there when these return: by
+  // small steps, beside the load. They block. ENOMEM, ENOSPC: there is not so much, and nothing has changed.
+  virtual Status PrepareRatio(double ratio) = 0;
+  virtual Status PrepareTierFor(uint64_t pages) = 0;
   virtual Status SetDramRatio(double ratio) = 0;  // in a coroutine; returns when the budget is in force
   // Growing, in this order: CheckGrowth (whether memory and tmpfs have enough), ExtendDevice (SSD, written log, label),
-  // MakeRoom (page table, page states), SetTierFor (the budget), Resize (everything else). Each leaves a region that
-  // serves its old size and opens with it. Shrinking: Resize, SetTierFor, CutDevice. The errors are Server::Grow's. One
-  // caller at a time.
+  // MakeRoom (page table, page states), PrepareTierFor, SetTierFor (the budget), Resize (everything else). Each leaves
+  // a region that serves its old size and opens with it. Shrinking: Resize, SetTierFor, CutDevice. The errors are
+  // Server::Grow's. One caller at a time.
   virtual Status CheckGrowth(uint64_t pages) = 0;
   virtual Status CheckShrink() const = 0;           // ENOTSUP
   virtual Status ExtendDevice(uint64_t pages) = 0;  // blocks
@@ -129,7 +143,7 @@ class Region {
   virtual driver::TermRegion& term() = 0;
   virtual uint64_t memory() const = 0;  // Server::memory
   virtual uint64_t pages() const = 0;   // any thread
-  // region_pages, frames_budget, frames_used, frame_chunks_retiring, pages_dirty, pages_present.
+  // region_pages, frames_budget, frames_used, frames_ready, frame_chunks_retiring, pages_dirty, pages_present.
   virtual std::vector<MetricValue> Gauges() const = 0;
 };
 

@@ -128,6 +128,9 @@ Result<RegionDevices> OpenRegionDevices(const RegionOptions& options, DeviceUse 
   ASSIGN_OR_RETURN(DeviceFile file, OpenDeviceFile(options.device, buffered ? OpenMode::kBuffered : OpenMode::kDirect,
                                                    kRegionStart, use));
   RETURN_IF_ERROR(CheckRegionLabel(file.fd.get(), options.device, {.pages = options.pages, .volume = options.volume}));
+  if (const Status filled = use == DeviceUse::kChange ? FillHoles(file) : Status::Ok(); !filled.ok()) {
+    LOG_WARNING("{} has holes, so writes to it fail when its disk is full: {}", options.device, filled.ToString());
+  }
   if (MapsDevice(options.kind) && use == DeviceUse::kChange) {
     ASSIGN_OR_RETURN(devices.pages, MmapBlockDevice::Create(std::move(file)));
   } else if (buffered) {

@@ -42,7 +42,7 @@ Status WriteAll(int fd, const char* data, size_t size, off_t at, const std::stri
       continue;
     }
     if (put <= 0) {
-      return put == 0 ? Status::Error(EIO, "label " + path) : ErrnoStatus("label " + path);
+      return put == 0 ? Status::Errno(EIO, "label " + path) : ErrnoStatus("label " + path);
     }
     data += put;
     size -= static_cast<size_t>(put);

@@ -47,7 +47,15 @@ class ServerImpl final : public Server {
     if (control_ != nullptr) {
       control_->Stop();
     }
-    return region_started_ ? workers_->Run([this] { return region_->Stop(); }) : Status::Ok();
+    if (!region_started_) {
+      return Status::Ok();
+    }
+    return workers_->Run([this] {
+      if (listening_.load()) {
+        return region_->Stop();
+      }
+      return region_->Leave();
+    });
   }
 
   RegionIo& region() override { return *region_io_; }
@@ -63,7 +71,8 @@ class ServerImpl final : public Server {
   std::vector<SessionInfo> Sessions() const override { return sessions_->List(); }
 
   Status SetDramRatio(double ratio) override {
-    return InTask([this, ratio] { return region_->SetDramRatio(ratio); });
+    RETURN_IF_ERROR(region_->PrepareRatio(ratio));
+    return workers_->Run([this, ratio] { return region_->SetDramRatio(ratio); });
   }
   Status Grow(uint64_t pages) override {
     const uint64_t before = region_->pages();
@@ -74,6 +83,9 @@ class ServerImpl final : public Server {
     Status grown = region_->ExtendDevice(pages);
     if (grown.ok()) {
       grown = region_->MakeRoom(pages);
+    }
+    if (grown.ok()) {
+      grown = region_->PrepareTierFor(pages);
     }
     if (grown.ok()) {
       grown = workers_->Run([&] { return region_->SetTierFor(pages); });
@@ -140,7 +152,8 @@ class ServerImpl final : public Server {
                                       .domain = *domain_,
                                       .metrics = metrics_,
                                       .spawn = [this](std::function<void()> task) { workers_->Spawn(std::move(task)); },
-                                      .tell_readers = [this](uint64_t epoch) { return TellReaders(epoch); }}));
+                                      .tell_readers = [this](uint64_t epoch) { return TellReaders(epoch); },
+                                      .owner_of = [&service](PageIndex page) { return service.OwnerOf(page); }}));
     region_started_ = true;
     RETURN_IF_ERROR(workers_->Run([this] { return region_->Start(nullptr); }));
     region_io_ = std::make_unique<RegionIoImpl>(*region_);
@@ -154,9 +167,14 @@ class ServerImpl final : public Server {
       }
     });
     patterns_ = std::make_unique<PatternSwitch>(*workers_, *sessions_, *region_);
+    if (options.prepare) {
+      RETURN_IF_ERROR(options.prepare(*this));
+    }
+    RETURN_IF_ERROR(region_->Keep());
     ASSIGN_OR_RETURN(
         control_, ControlServer::Start({.directory = options.socket_directory,
                                         .allowed_uid = options.allowed_uid,
+                                        .max_sessions = options.max_sessions,
                                         .epoch = options.epoch,
                                         .transport = nic.transport(),
                                         .network_transport = nic.RegionTransport(options.region.kind, /*network=*/true),
@@ -214,9 +232,6 @@ class ServerImpl final : public Server {
     return info;
   }
 
-  // An administrator's request may come from a coroutine or from a thread that may block.
-  Status InTask(const std::function<Status()>& task) { return Task::InTask() ? task() : workers_->Run(task); }
-
   std::atomic<bool> stopped_{false};
   std::atomic<bool> listening_{false};  // clients may come
   bool region_started_ = false;
@@ -238,6 +253,8 @@ class ServerImpl final : public Server {
 Status Server::FormatRegion(const RegionOptions& options, const std::function<void(uint64_t, uint64_t)>& progress) {
   return Region::Format(options, progress);
 }
+
+Status Server::CheckMemory(const RegionOptions& options) { return Region::CheckMemory(options); }
 
 void Server::RemoveRegion(const RegionOptions& options) { Region::Remove(options); }
 

@@ -72,6 +72,9 @@ struct SessionInfo {
   uint64_t client = 0;             // the same in all sessions of one client; 0: it does not come back
   uint32_t reconnect_seconds = 0;  // it says that it will try for so long
   std::chrono::nanoseconds connected_for{0};
+  uint64_t reads = 0;  // since then, as SessionTraffic has it; so are the next
+  uint64_t read_pages = 0;
+  uint64_t hit_pages = 0;
 };
 
 struct SessionEnd {
@@ -98,6 +101,8 @@ class Service {
   // On a control thread; may block. An error refuses the session; SessionClosed follows all the same.
   virtual Status SessionOpened(const SessionInfo& session) = 0;
   virtual void SessionClosed(SessionId session, const SessionEnd& end) = 0;
+  // What the page belongs to, for messages: such as "inode 7 at 4096"; empty: that is not known. Any thread; quick.
+  virtual std::string OwnerOf(PageIndex /*page*/) { return {}; }
   // Whether clients may kRead and kWrite the region by raw offsets. A file system allows reads only, to whom it admits.
   virtual bool AllowsRawWrites() const = 0;
 };
@@ -143,6 +148,10 @@ struct TierOptions {
   std::string record{};        // a file beside the SSD that says where the tier of a killed server is
   std::string volume{};        // whose it is, at most 47 characters
   bool sparse_frames = false;  // as ProtectionDomain::SparseFrames says
+  bool by_ratio = true;        // DRAM ratio, not the region's kind, says how much memory it takes
+  uint64_t spare_bytes = 0;    // of the host's memory that must be left beside it, for the rest of the server
+  // As much while it is served, where the rest has taken some of it already; from any thread. Null: spare_bytes.
+  std::function<uint64_t()> spare_now{};
 };
 
 struct RegionOptions {
@@ -164,21 +173,31 @@ struct RegionOptions {
   bool overwrite = false;  // FormatRegion only: what a block device holds may be lost
 };
 
+class Server;
+
 struct ServerOptions {
   RegionOptions region;
   std::string socket_directory;  // the volume's directory; the control socket is `socket` in it
   uint32_t workers = 1;
   uint32_t blocking_threads = 4;     // for RunBlocking, beside one for each CPU
+  uint32_t max_sessions = 4096;      // clients at a time; administrators get in all the same
   uint64_t epoch = 1;                // of this start
   uint32_t allowed_uid = 0;          // besides root: who may connect
   std::optional<HostPort> listen{};  // on TCP, too; for who knows the secret
   std::optional<Secret> secret{};
+  // What is to be done before clients can connect, and before the memory of this server outlives it: an error ends the
+  // start, and nothing is flushed. May be null.
+  std::function<Status(Server&)> prepare{};
 };
 
 // Thread-safety: any thread, once Start returned.
 class Server {
  public:
   virtual ~Server() = default;  // as Stop
+
+  // Whether the DRAM tier of such a region would fit into the host's memory if nobody else had any of it. ENOMEM: no;
+  // the text says what would.
+  static Status CheckMemory(const RegionOptions& options);
 
   // Makes the files of a new region: `device` preallocated to `pages` (a block device is checked for size instead),
   // an empty written log. EEXIST when they are there, or when the block device holds something that is known. Progress
@@ -191,7 +210,8 @@ class Server {
   // written log intact. EUCLEAN, ENOENT: they are not.
   static Status CheckRegion(const RegionOptions& options);
 
-  // Opens the region and serves it. `nic` and `service` outlive the server.
+  // Opens the region and serves it. `nic` and `service` outlive the server. A start that fails, or whose process is
+  // killed before it returns, leaves no memory in RegionOptions::tier, but what a former server left stays.
   static Result<std::unique_ptr<Server>> Start(driver::Nic& nic, const ServerOptions& options, Service& service);
 
   // No new sessions or requests, the running ones end, everything dirty is flushed. Idempotent.
@@ -213,7 +233,9 @@ class Server {
   virtual void Expel(SessionId session, const std::string& why) = 0;
   virtual std::vector<SessionInfo> Sessions() const = 0;
 
-  virtual Status SetDramRatio(double ratio) = 0;  // gradually; returns when the budget is in force
+  // Gradually, beside the load; returns when the budget is in force. Blocks; one caller at a time, here and in Grow.
+  // The errors are Grow's.
+  virtual Status SetDramRatio(double ratio) = 0;
   // Makes the region, its files and the tier as large as `pages` ask for, where they are not (a Shrink that failed may
   // have left them so). Blocks; one caller at a time. EINVAL: beyond max_pages; ENOSPC, ENOMEM: the SSD, the tmpfs or
   // the machine is too small. After an error nothing has changed. Until the caller has noted the new size durably, the
@@ -227,11 +249,11 @@ class Server {
   virtual Status SetFrameChoice(FrameChoice choice) = 0;
   virtual Status SetPattern(const driver::Pattern& pattern) = 0;  // clients are told first
 
-  // Gauges: region_pages, frames_budget, frames_used, pages_dirty, pages_present, sessions, queue_pairs. Counters:
-  // rpc_reads_total, rpc_read_pages_total, rpc_writes_total, frame_read_pages_total, ssd_reads_total, ssd_writes_total,
-  // ssd_read_bytes_total, ssd_write_bytes_total, promotions_total, read_ahead_pages_total, evictions_total,
-  // write_backs_total, flushes_total, heat_reads_total, told_hit_pages_total, told_missed_pages_total, faults_total
-  // (odp). Histograms: rpc_read, rpc_write, ssd_read, ssd_write.
+  // Gauges: region_pages, frames_budget, frames_used, frames_ready (that have memory), pages_dirty, pages_present,
+  // sessions, queue_pairs. Counters: rpc_reads_total, rpc_read_pages_total, rpc_writes_total, frame_read_pages_total,
+  // ssd_reads_total, ssd_writes_total, ssd_read_bytes_total, ssd_write_bytes_total, promotions_total,
+  // read_ahead_pages_total, evictions_total, write_backs_total, flushes_total, heat_reads_total, told_hit_pages_total,
+  // told_missed_pages_total, faults_total (odp). Histograms: rpc_read, rpc_write, ssd_read, ssd_write.
   virtual std::vector<MetricValue> Metrics() const = 0;
 };
 

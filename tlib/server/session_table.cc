@@ -61,6 +61,12 @@ void SessionTable::OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driv
   });
 }
 
+std::shared_ptr<SessionTraffic> SessionTable::TrafficOf(SessionId id) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second.traffic;
+}
+
 Result<driver::Endpoint> SessionTable::OpenOnWorker(SessionId id, WorkerUnit& unit, bool for_callbacks,
                                                     driver::Endpoint remote,
                                                     const std::optional<driver::NetworkPath>& path) {
@@ -70,7 +76,11 @@ Result<driver::Endpoint> SessionTable::OpenOnWorker(SessionId id, WorkerUnit& un
   if (for_callbacks) {
     handler = callbacks = std::make_shared<CallbackPeer>(*unit.worker, epoch_);
   } else {
-    handler = attached.data = std::make_shared<DataHandler>(dispatcher_, id, unit.port->bulk());
+    std::shared_ptr<SessionTraffic> traffic = TrafficOf(id);
+    if (traffic == nullptr) {
+      return NoSession();
+    }
+    handler = attached.data = std::make_shared<DataHandler>(dispatcher_, id, std::move(traffic), unit.port->bulk());
   }
   ASSIGN_OR_RETURN(NetworkPort::Opened opened, unit.port->Open(std::move(remote), path, std::move(handler)));
   attached.connection = opened.connection;
@@ -155,10 +165,13 @@ Status SessionTable::StartHeat(SessionId id, const HeatExport& exported) {
   if (first.connection == nullptr) {
     return Status::Error(ENOTCONN, "no data queue pair to read the access counts over");
   }
-  first.unit->worker->Spawn([this, first, exported] {
-    const Connection::User user(*first.connection);
-    HeatReader reader(region_, heat_reads_, *user, first.unit->port->bulk(), exported);
-    reader.Run(*first.data, sample_period_);
+  first.unit->worker->Post([this, first, exported] {
+    if (first.connection->open()) {
+      auto reader = std::make_shared<HeatReader>(region_, heat_reads_, *first.connection, first.unit->port->bulk(),
+                                                 exported, sample_period_, first.data->traffic());
+      first.data->set_heat(reader);
+      reader->Ring();  // what was published before it could ring
+    }
   });
   return Status::Ok();
 }
@@ -180,6 +193,7 @@ bool SessionTable::Close(SessionId id, const Status& why, std::function<void()> 
   for (const Attached& attached : connections) {
     attached.unit->worker->Post([unit = attached.unit, connection = attached.connection, why] {
       // What it had sent before: some of it nobody waits for. Others are heard as well, but not for ever.
+      unit->port->Disarm();  // so that it looks at all of them
       for (uint32_t polls = 0; polls < kChannelCredits && unit->port->Poll(); ++polls) {
       }
       connection->Close(why);
@@ -228,6 +242,9 @@ std::vector<SessionInfo> SessionTable::List() const {
     SessionInfo info = session.info;
     info.queue_pairs = static_cast<uint32_t>(session.connections.size());
     info.connected_for = steady_clock::now() - session.since;
+    info.reads = session.traffic->reads.load(std::memory_order_relaxed);
+    info.read_pages = session.traffic->read_pages.load(std::memory_order_relaxed);
+    info.hit_pages = session.traffic->hit_pages.load(std::memory_order_relaxed);
     list.push_back(std::move(info));
   }
   return list;

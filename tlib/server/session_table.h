@@ -29,6 +29,7 @@
 #include "tlib/server/dispatcher.h"
 #include "tlib/server/heat_reader.h"
 #include "tlib/server/server.h"
+#include "tlib/server/session_traffic.h"
 #include "tlib/server/worker_set.h"
 
 namespace termfs::tlib::server {
@@ -88,9 +89,11 @@ class SessionTable {
     uint32_t opening = 0;
     bool closing = false;
     bool heat = false;
+    std::shared_ptr<SessionTraffic> traffic = std::make_shared<SessionTraffic>();
     std::function<void()> gone;
   };
 
+  std::shared_ptr<SessionTraffic> TrafficOf(SessionId id) EXCLUDES(mutex_);  // null: no such session
   // On the unit's worker.
   Result<driver::Endpoint> OpenOnWorker(SessionId id, WorkerUnit& unit, bool for_callbacks, driver::Endpoint remote,
                                         const std::optional<driver::NetworkPath>& path) EXCLUDES(mutex_);

@@ -153,14 +153,26 @@ class CoroutineTask final : public Task {
   CoroutineTask(const CoroutineTask&) = delete;
   CoroutineTask& operator=(const CoroutineTask&) = delete;
 
+  // A coroutine with a stack, where there is none.
   Status Init() {
-    if (!stack_.valid()) {
-      return Status::Error(ENOMEM, "map a coroutine's stack");
+    if (coroutine_.has_value()) {
+      return Status::Ok();
     }
-    here_.SetStack(stack_);
-    coroutine_.emplace(BorrowedStack{&stack_}, [this](Coroutine::pull_type& out) { Body(out); });
+    stack_.emplace();
+    if (!stack_->valid()) {
+      stack_.reset();
+      return Status::Errno(ENOMEM, "map a coroutine's stack");
+    }
+    here_.SetStack(*stack_);
+    coroutine_.emplace(BorrowedStack{&*stack_}, [this](Coroutine::pull_type& out) { Body(out); });
     return Status::Ok();
   }
+  // Gives them back. The task itself stays, for whoever unparks it too late. REQUIRES: it is idle.
+  void Release() {
+    Destroy();
+    stack_.reset();
+  }
+  bool has_stack() const { return stack_.has_value(); }
 
   void Unpark() override {
     if (permit_.exchange(kGiven, std::memory_order_acq_rel) == kParked) {
@@ -258,12 +270,13 @@ class CoroutineTask final : public Task {
         coroutine_.reset();
       }
       here_.ForgetStack();
+      out_ = nullptr;
     }
   }
 
   TaskPool& pool_;
   Worker& worker_;
-  Stack stack_;
+  std::optional<Stack> stack_;
   std::optional<Coroutine::push_type> coroutine_;
   Coroutine::pull_type* out_ = nullptr;
   SwitchNotes here_;
@@ -282,16 +295,28 @@ Status TaskPool::Start(std::function<void()>& function) {
       return Status::Error(ENOMEM, "too many tasks on one worker");
     }
     auto task = std::make_unique<CoroutineTask>(*this, worker_);
-    RETURN_IF_ERROR(task->Init());
     idle_.push_back(task.get());
     tasks_.push_back(std::move(task));
   }
   CoroutineTask* const task = idle_.back();
+  RETURN_IF_ERROR(task->Init());
   idle_.pop_back();
+  least_idle_ = std::min(least_idle_, idle_.size());
   running_++;
   task->function = std::move(function);
   task->SwitchIn();
   return Status::Ok();
+}
+
+void TaskPool::Trim() {
+  size_t released = 0;
+  for (size_t i = 0; i + kStacksThatStay < least_idle_ && released < kReleasedAtOnce; i++) {
+    if (idle_[i]->has_stack()) {
+      idle_[i]->Release();
+      released++;
+    }
+  }
+  least_idle_ = idle_.size();
 }
 
 void TaskPool::Resume(CoroutineTask& task) { task.SwitchIn(); }

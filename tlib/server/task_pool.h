@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TaskPool: the tasks of one worker. A task keeps its coroutine and stack when what it ran has ended, and takes the
-// next function; so a request costs no allocation of a stack. Stacks are kStackBytes with an inaccessible page below,
-// so an overflow is a clean fault, never a neighbour's bytes. Deep library calls (RocksDB) do not belong on them:
-// Call::RunBlocking.
+// next function; so a request costs no allocation of a stack. Of many that came at once the stacks go back in time.
+// Stacks are kStackBytes with an inaccessible page below, so an overflow is a clean fault, never a neighbour's bytes.
+// Deep library calls (RocksDB) do not belong on them: Call::RunBlocking.
 //
 // Thread-safety: the worker's thread only.
 // Ownership:     owns the tasks. REQUIRES at destruction: running() == 0.
@@ -49,14 +49,19 @@ class TaskPool {
   static bool TimeOut(CoroutineTask& task);
 
   size_t running() const { return running_; }
+  // Gives back stacks of tasks that were idle since the last call, but for a few. Not from a task.
+  void Trim();
 
  private:
   friend class CoroutineTask;
+  static constexpr size_t kStacksThatStay = 16;
+  static constexpr size_t kReleasedAtOnce = 64;
   Worker& worker_;
   const size_t max_tasks_;
   size_t running_ = 0;
   std::vector<std::unique_ptr<CoroutineTask>> tasks_;
-  std::vector<CoroutineTask*> idle_;
+  std::vector<CoroutineTask*> idle_;  // the last to become idle runs first
+  size_t least_idle_ = 0;             // since the last Trim
 };
 
 }  // namespace termfs::tlib::server

@@ -9,7 +9,9 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/file_lock.h"
@@ -19,6 +21,7 @@ namespace termfs::tlib::server {
 namespace {
 
 constexpr unsigned long kMountFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+constexpr uint64_t kStatBlock = 512;  // bytes
 
 std::string Mebibytes(uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
 
@@ -56,16 +59,15 @@ Result<std::vector<std::string>> NamesIn(const std::string& path) {
 Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                   uint64_t most_bytes) {
   TierPlace place(directory, huge_pages);
-  Made made;
-  if (Status entered = place.Enter(own_tmpfs, needed_bytes, most_bytes, made); !entered.ok()) {
-    place.Unmake(made);
+  if (Status entered = place.Enter(own_tmpfs, needed_bytes, most_bytes); !entered.ok()) {
+    place.Leave();
     return entered;
   }
   return place;
 }
 
-Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes, Made& made) {
-  if (Status there = Make(made); !there.ok()) {
+Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes) {
+  if (Status there = Make(); !there.ok()) {
     return Status::Error(there.code(), there.ToString() + Advice(needed_bytes));
   }
   ASSIGN_OR_RETURN(lock_, Lock());  // before the tmpfs changes, which may be somebody's
@@ -74,6 +76,7 @@ Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_byt
     const bool there = IsMountPoint();
     mounted = MountOwn(most_bytes);
     if (mounted.ok() && !there) {
+      made_.tmpfs = true;
       lock_below_ = std::move(lock_);
       ASSIGN_OR_RETURN(lock_, Lock());
     }
@@ -86,8 +89,7 @@ Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_byt
     return Status::Error(EINVAL, path_ + " is not on a tmpfs; memory-directory must name a directory on one with " +
                                      Mebibytes(needed_bytes) + " free (such as one in /dev/shm)");
   }
-  RETURN_IF_ERROR(CheckPrivate());
-  return CheckRoom(needed_bytes, /*instead=*/true);
+  return CheckPrivate();
 }
 
 bool TierPlace::InUse(const std::string& directory) {
@@ -120,18 +122,22 @@ Result<UniqueFd> TierPlace::Lock() const {
                                   "memory-directory in termfs.toml to another directory on a tmpfs");
 }
 
-Status TierPlace::Make(Made& made) const {
+Status TierPlace::Make() {
   const std::string parent = Parent();
-  made.parent = mkdir(parent.c_str(), 0755) == 0;
-  if (!made.parent && errno != EEXIST) {
+  made_.parent = mkdir(parent.c_str(), 0755) == 0;
+  if (!made_.parent && errno != EEXIST) {
     return ErrnoStatus("create " + parent);
   }
-  made.directory = mkdir(path_.c_str(), 0700) == 0;
-  return made.directory || errno == EEXIST ? Status::Ok() : ErrnoStatus("create " + path_);
+  made_.directory = mkdir(path_.c_str(), 0700) == 0;
+  return made_.directory || errno == EEXIST ? Status::Ok() : ErrnoStatus("create " + path_);
 }
 
 // What somebody else uses by now stays.
-void TierPlace::Unmake(const Made& made) const {
+void TierPlace::Leave() {
+  const Made made = std::exchange(made_, {});
+  if (made.tmpfs && umount2(path_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) {
+    LOG_WARNING("unmount {}: {}", path_, strerror(errno));
+  }
   if (made.directory) {
     rmdir(path_.c_str());
   }
@@ -175,11 +181,8 @@ Status TierPlace::CheckPrivate() const {
   return Status::Ok();
 }
 
-Status TierPlace::CheckGrowth(uint64_t most_bytes, uint64_t more_bytes) const {
-  if (most_bytes > 0 && IsMountPoint()) {
-    RETURN_IF_ERROR(MountOwn(most_bytes));
-  }
-  return CheckRoom(more_bytes, /*instead=*/false);
+Status TierPlace::RaiseLimitTo(uint64_t most_bytes) const {
+  return IsMountPoint() ? MountOwn(most_bytes) : Status::Ok();
 }
 
 void TierPlace::LimitTo(uint64_t most_bytes) const {
@@ -187,36 +190,26 @@ void TierPlace::LimitTo(uint64_t most_bytes) const {
     return;
   }
   if (const Status limited = MountOwn(most_bytes); !limited.ok()) {
-    LOG_DEBUG("{} keeps its old limit: {}", path_, limited.message());  // which costs nothing
+    LOG_DEBUG("{} keeps its old limit: {}", path_, limited.ToString());  // which costs nothing
   }
 }
 
-Status TierPlace::CheckRoom(uint64_t needed_bytes, bool instead) const {
+Result<TierPlace::Room> TierPlace::room() const {
   struct statfs space {};
   if (statfs(path_.c_str(), &space) != 0) {
     return ErrnoStatus("examine " + path_);
   }
-  if (space.f_blocks == 0) {
-    return Status::Ok();  // a tmpfs without limit
-  }
-  uint64_t room = uint64_t{space.f_bavail} * static_cast<uint64_t>(space.f_bsize);
-  std::vector<std::string> names;
-  if (instead) {
-    ASSIGN_OR_RETURN(names, NamesIn(path_));
-  }
+  ASSIGN_OR_RETURN(const auto names, NamesIn(path_));
+  Room room;
   for (const std::string& name : names) {
     struct stat found {};
     if (lstat(File(name.c_str()).c_str(), &found) == 0) {
-      room += static_cast<uint64_t>(found.st_blocks) * 512;
+      room.held_bytes += static_cast<uint64_t>(found.st_blocks) * kStatBlock;
     }
   }
-  if (room < needed_bytes) {
-    return Status::Error(ENOSPC, "the DRAM tier needs " + Mebibytes(needed_bytes) + " in " + path_ +
-                                     ", whose tmpfs has " + Mebibytes(room) +
-                                     " free; enlarge that (mount -o remount,size=...), lower " +
-                                     "dram-ratio, or set memory-directory in termfs.toml to a directory on another");
-  }
-  return Status::Ok();
+  const bool limited = space.f_blocks != 0;
+  room.free_bytes = limited ? uint64_t{space.f_bavail} * static_cast<uint64_t>(space.f_bsize) : UINT64_MAX;
+  return room;
 }
 
 Status TierPlace::Clear() const {

@@ -22,8 +22,8 @@ class TierPlace {
  public:
   // Makes what is missing of `directory`, and enters it. With `own_tmpfs` a tmpfs that may hold `most_bytes` is mounted
   // there unless one is already, with `huge_pages` where the kernel has them; where that is not permitted the directory
-  // must lie on one. `needed_bytes`: what will be allocated at once; what the directory holds already counts as free.
-  // The directories that it made are gone when it fails. One that somebody has is left as it is.
+  // must lie on one. `needed_bytes`, for advice: what will be allocated at once. What it made is gone when it fails.
+  // One that somebody has is left as it is.
   static Result<TierPlace> Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                 uint64_t most_bytes);
 
@@ -32,10 +32,18 @@ class TierPlace {
 
   const std::string& path() const { return path_; }
   std::string File(const char* name) const { return path_ + "/" + name; }
-  // That `more_bytes` fit, after a tmpfs of one's own may hold `most_bytes` (0: it is not one's own). ENOSPC.
-  Status CheckGrowth(uint64_t most_bytes, uint64_t more_bytes) const;
+  // What its tmpfs has room for, and what of that the files in it have. A tmpfs without limit: UINT64_MAX.
+  struct Room {
+    uint64_t free_bytes = 0;
+    uint64_t held_bytes = 0;
+  };
+  Result<Room> room() const;
+  // A tmpfs of one's own may hold so much.
+  Status RaiseLimitTo(uint64_t most_bytes) const;
   // A tmpfs of one's own may hold no more than that, unless it does now.
   void LimitTo(uint64_t most_bytes) const;
+  // What Open made goes, as if it had failed; with what lies in it.
+  void Leave();
   // Removes every file in it.
   Status Clear() const;
   // Clear, and the tmpfs if it is one of its own, and the directory.
@@ -45,24 +53,23 @@ class TierPlace {
   struct Made {
     bool parent = false;
     bool directory = false;
+    bool tmpfs = false;
   };
 
   TierPlace(std::string path, bool huge_pages) : path_(std::move(path)), huge_pages_(huge_pages) {}
-  Status Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes, Made& made);
+  Status Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes);
   // Of what is there at the moment: the directory, or what is mounted on it.
   Result<UniqueFd> Lock() const;
-  Status Make(Made& made) const;
-  void Unmake(const Made& made) const;
+  Status Make();
   std::string Parent() const { return path_.substr(0, path_.rfind('/')); }  // of all volumes of this host
   Status MountOwn(uint64_t most_bytes) const;
   Status CheckPrivate() const;
-  // What it holds counts as free when `instead` of that something else shall be there.
-  Status CheckRoom(uint64_t needed_bytes, bool instead) const;
   // Whether something is mounted on it.
   bool IsMountPoint() const;
 
   std::string path_;
   bool huge_pages_;
+  Made made_;
   UniqueFd lock_;
   UniqueFd lock_below_;  // if the tmpfs was mounted here: of the directory below it, for who comes at the same time
 };

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "base/page.h"
 #include "base/random.h"
 #include "base/unique_fd.h"
+#include "base/unnamed_file.h"
 #include "tlib/server/page_entry.h"
 #include "tlib/server/small_file.h"
 #include "tlib/server/tier_owner.h"
@@ -31,7 +31,6 @@ constexpr std::array<char, 8> kMagic = {'T', 'F', 'S', 'T', 'I', 'E', 'R', '\0'}
 constexpr uint32_t kVersion = 2;
 constexpr uint32_t kSparseVersion = 3;
 constexpr uint64_t kSlack = uint64_t{1} << 20;
-constexpr uint64_t kChunkFrames = 1024;  // frames get memory by so many (frames.h)
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 Result<std::string> BootId() {
@@ -70,26 +69,10 @@ Result<uint64_t> CountDirty(const std::string& path, uint64_t pages) {
   return dirty;
 }
 
-uint64_t TableBytes(uint64_t pages) { return 2 * (RoundUpToPage(pages * sizeof(uint64_t)) + kPageSize); }
-uint64_t FrameBytes(uint64_t frames) { return (frames + kChunkFrames - 1) / kChunkFrames * kChunkFrames * kPageSize; }
-// What a tmpfs of one's own may hold: a piece of frames more, as growths are rounded up to such, too; and tables begin
+// What a tmpfs of one's own may hold: a chunk of frames more, as growths are rounded up to such, too; and tables begin
 // with a huge page, as their files are long.
-uint64_t MostBytes(uint64_t pages) {
-  return FrameBytes(pages + kChunkFrames) + TableBytes(pages) + 2 * kHugePage + kSlack;
-}
-
-// 0: unknown.
-uint64_t AvailableMemory() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string line; std::getline(info, line);) {
-    std::istringstream in(line);
-    std::string name;
-    uint64_t kib = 0;
-    if (in >> name >> kib && name == "MemAvailable:") {
-      return kib << 10;
-    }
-  }
-  return 0;
+uint64_t MostBytes(uint64_t pages, uint64_t max_pages) {
+  return TierBytes(pages, pages + driver::ChunkFramesOf(max_pages), max_pages) + 2 * kHugePage + kSlack;
 }
 
 }  // namespace
@@ -99,7 +82,7 @@ struct TierStore::Header {
   uint32_t version = 0;
   uint32_t crc = 0;  // CRC-32C of the header with this field 0
   uint64_t layout = 0;
-  uint64_t incarnation = 0;
+  uint64_t unused = 0;
   uint64_t max_pages = 0;
   std::array<char, 48> volume{};
   std::array<char, 48> boot{};
@@ -117,6 +100,7 @@ Result<std::unique_ptr<TierStore>> TierStore::Open(const TierOptions& options, u
   if (!options.directory.empty()) {
     RETURN_IF_ERROR(store->OpenPlace(frames));
   } else {
+    RETURN_IF_ERROR(store->CheckRoomToOpen(frames));
     RETURN_IF_ERROR(store->EndRecord());
     RETURN_IF_ERROR(SecureRandom(&store->layout_, sizeof(store->layout_)));
   }
@@ -127,6 +111,14 @@ Result<std::unique_ptr<TierStore>> TierStore::Open(const TierOptions& options, u
 TierStore::~TierStore() {
   if (cells_ != nullptr) {
     munmap(cells_, CellBytes());
+  }
+  if (!place_.has_value() || committed_ || resumed_) {
+    return;
+  }
+  if (!cleared_) {
+    place_->Leave();
+  } else if (const Status removed = recorded_ ? Remove() : place_->Remove(); !removed.ok()) {
+    LOG_WARNING("of a start that failed: {}", removed.ToString());
   }
 }
 
@@ -173,20 +165,53 @@ Status TierStore::OpenPlace(uint32_t frames) {
   if (record.has_value()) {
     RETURN_IF_ERROR(CheckElsewhere(*record));
   }
-  const uint64_t needed = FrameBytes(frames) + TableBytes(pages_) + kSlack;
-  const uint64_t most = MostBytes(pages_);
   ASSIGN_OR_RETURN(place_,
-                   TierPlace::Open(options_.directory, options_.own_tmpfs, !options_.sparse_frames, needed, most));
+                   TierPlace::Open(options_.directory, options_.own_tmpfs, !options_.sparse_frames,
+                                   TierBytes(pages_, frames, max_pages_) + kSlack, MostBytes(pages_, max_pages_)));
   directory_ = place_->path();
   ASSIGN_OR_RETURN(resumed_, Examine(record));
+  RETURN_IF_ERROR(CheckRoomToOpen(frames));
   if (resumed_) {
     return Status::Ok();
   }
   if (record.has_value()) {
     TellOfLoss(*record);
   }
+  cleared_ = true;
   RETURN_IF_ERROR(place_->Clear());
   return SecureRandom(&layout_, sizeof(layout_));
+}
+
+// What is in the directory is taken over, or makes room. With a tier that is taken over as it is nothing is lacking, be
+// the tmpfs full of others' files.
+Status TierStore::CheckRoomToOpen(uint32_t frames) const {
+  TierDemand demand{.pages = pages_,
+                    .frames = frames,
+                    .max_pages = max_pages_,
+                    .by_ratio = options_.by_ratio,
+                    .spare = options_.spare_bytes};
+  if (!place_.has_value()) {
+    return CheckTierFits(demand, TightestMemory(MemoryBounds()));
+  }
+  ASSIGN_OR_RETURN(const TierPlace::Room room, place_->room());
+  demand.has = room.held_bytes;
+  if (resumed_) {
+    demand.spare = 0;
+    demand.beside = false;
+  }
+  RETURN_IF_ERROR(CheckPlace(demand, room.free_bytes));
+  return CheckTierFits(demand, TightestMemory(MemoryBounds()));
+}
+
+Status TierStore::CheckPlace(const TierDemand& demand, uint64_t free_bytes) const {
+  TierDemand files = demand;
+  files.spare = resumed_ ? 0 : kSlack;
+  files.beside = false;
+  Status fits = CheckTierFits(files, {.of = "the tmpfs of " + directory_, .available = free_bytes});
+  return fits.ok() ? fits
+                   : Status::Error(ENOSPC, std::string(fits.message()) +
+                                               "; or enlarge that (mount -o remount,size=...), or set memory-directory "
+                                               "in termfs.toml to a directory on another");
 }
 
 Result<TierStore::Header> TierStore::DecodeHeader(const std::string& bytes) {
@@ -240,9 +265,11 @@ Result<bool> TierStore::Examine(const std::optional<Record>& record) {
                      ? "it was served with an RDMA device that has TeRM memory regions, and now would not be"
                      : "it was served without an RDMA device that has TeRM memory regions, and now would be with one"));
   }
+  if (access(place_->File("frames").c_str(), F_OK) != 0 && errno == ENOENT) {
+    return false;  // a server died just before it had written anything into it
+  }
   max_pages_ = header.max_pages;
   layout_ = header.layout;
-  incarnation_ = header.incarnation;
   return true;
 }
 
@@ -296,30 +323,33 @@ Result<std::optional<KeptTier>> TierStore::LookAtKept(const TierOptions& options
 
 Status TierStore::Refusal(const Status& status) const {
   return Status::Error(EUCLEAN, "the last server was killed, and writes that are nowhere else may be in " + directory_ +
-                                    ", which this one cannot take over (" + std::string(status.message()) +
+                                    ", which this one cannot take over (" + status.ToString() +
                                     "): start the program that wrote it and stop it cleanly; or give those writes up " +
                                     "by removing " + options_.record);
 }
 
+Status TierStore::OpenCells(const std::string& path) {
+  states_ = UniqueFd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+  if (!states_.valid()) {
+    return Refusal(ErrnoStatus("open " + path));
+  }
+  struct stat found {};
+  return fstat(states_.get(), &found) == 0 && static_cast<size_t>(found.st_size) == CellBytes()
+             ? Status::Ok()
+             : Refusal(Status::Error(EUCLEAN, path + " is of another length"));
+}
+
+Status TierStore::MakeCells(const std::string& path) {
+  ASSIGN_OR_RETURN(states_, OpenUnnamed(path, 0600));
+  return ftruncate(states_.get(), static_cast<off_t>(CellBytes())) == 0 ? Status::Ok() : ErrnoStatus("make " + path);
+}
+
 Status TierStore::MapCells() {
-  const size_t bytes = CellBytes();
   if (place_.has_value()) {
-    const std::string path = place_->File("states");
-    states_ = UniqueFd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | (resumed_ ? 0 : O_CREAT | O_EXCL), 0600));
-    if (!states_.valid()) {
-      Status status = ErrnoStatus("open " + path);
-      return resumed_ ? Refusal(status) : status;
-    }
-    struct stat found {};
-    if (resumed_ && (fstat(states_.get(), &found) != 0 || static_cast<size_t>(found.st_size) != bytes)) {
-      return Refusal(Status::Error(EUCLEAN, path + " is of another length"));
-    }
-    if (!resumed_ && ftruncate(states_.get(), static_cast<off_t>(bytes)) != 0) {
-      return ErrnoStatus("make " + path);
-    }
+    RETURN_IF_ERROR(resumed_ ? OpenCells(place_->File("states")) : MakeCells(place_->File("states")));
   }
   const int flags = states_.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, states_.get(), 0);
+  void* const mapped = mmap(nullptr, CellBytes(), PROT_READ | PROT_WRITE, flags, states_.get(), 0);
   if (mapped == MAP_FAILED) {
     return ErrnoStatus("map the states of " + std::to_string(max_pages_) + " pages");
   }
@@ -357,15 +387,27 @@ Status TierStore::ForgetCellsBeyond(uint64_t pages) {
   return Status::Ok();
 }
 
-Status TierStore::CheckRoom(uint64_t pages, uint32_t more_frames) {
-  const uint64_t more_pages = pages > pages_ ? pages - pages_ : 0;
-  const uint64_t needed = FrameBytes(more_frames) + TableBytes(more_pages);
-  if (const uint64_t available = AvailableMemory(); available != 0 && available < needed) {
-    return Status::Error(ENOMEM, "the DRAM tier needs " + std::to_string(needed >> 20) +
-                                     " MiB more memory, of which the machine has " + std::to_string(available >> 20) +
-                                     " MiB; lower dram-ratio first");
+Status TierStore::CheckRoom(uint64_t pages, uint32_t frames, uint32_t frames_now) {
+  const TierDemand now{.pages = pages_, .frames = frames_now, .max_pages = max_pages_, .by_ratio = options_.by_ratio};
+  TierDemand demand = now;
+  demand.pages = std::max(pages, pages_);
+  demand.frames = std::max(frames, frames_now);
+  demand.has = BytesOf(now);
+  demand.spare = options_.spare_now ? options_.spare_now() : options_.spare_bytes;
+  Status fits = CheckTierFits(demand, TightestMemory(MemoryBounds()));
+  if (!place_.has_value()) {
+    return fits;
   }
-  return place_.has_value() ? place_->CheckGrowth(options_.own_tmpfs ? MostBytes(pages) : 0, needed) : Status::Ok();
+  if (options_.own_tmpfs) {
+    if (!fits.ok()) {
+      return fits;  // with the limit as it is
+    }
+    RETURN_IF_ERROR(place_->RaiseLimitTo(MostBytes(pages, max_pages_)));
+  }
+  ASSIGN_OR_RETURN(const TierPlace::Room room, place_->room());
+  demand.has = TierBytes(pages_, frames_now, max_pages_);
+  RETURN_IF_ERROR(CheckPlace(demand, room.free_bytes));
+  return fits;
 }
 
 Status TierStore::MakeRoom(uint64_t pages) {
@@ -376,27 +418,36 @@ Status TierStore::MakeRoom(uint64_t pages) {
 
 void TierStore::GiveRoomBack(uint64_t pages) {
   if (place_.has_value() && options_.own_tmpfs) {
-    place_->LimitTo(MostBytes(pages));
+    place_->LimitTo(MostBytes(pages, max_pages_));
   }
 }
 
-Status TierStore::Commit() {
+Status TierStore::Commit(const std::function<Status()>& keep_frames) {
   if (!place_.has_value()) {
     return Status::Ok();
   }
-  // Whose it is before it counts.
+  // Whose it is before it counts. A resumed tier is complete, and its tmpfs may be full.
   ASSIGN_OR_RETURN(const TierOwner owner, TierOwner::Of(options_.record));
-  RETURN_IF_ERROR(owner.Write(directory_));
-  RETURN_IF_ERROR(WriteHeader());
-  return resumed_ ? Status::Ok() : WriteRecord();  // a resumed tier's is there
+  ASSIGN_OR_RETURN(const std::optional<TierOwner> former, TierOwner::Read(directory_));
+  if (!former.has_value() || former->folder != owner.folder || former->record != owner.record) {
+    RETURN_IF_ERROR(owner.Write(directory_));
+  }
+  if (!resumed_) {
+    RETURN_IF_ERROR(WriteHeader());
+    RETURN_IF_ERROR(NameFile(states_, place_->File("states")));
+    recorded_ = true;
+    RETURN_IF_ERROR(WriteRecord());
+    RETURN_IF_ERROR(keep_frames());
+  }
+  committed_ = true;
+  return Status::Ok();
 }
 
-Status TierStore::WriteHeader() {
+Status TierStore::WriteHeader() const {
   Header header;
   header.magic = kMagic;
   header.version = options_.sparse_frames ? kSparseVersion : kVersion;
   header.layout = layout_;
-  header.incarnation = ++incarnation_;
   header.max_pages = max_pages_;
   options_.volume.copy(header.volume.data(), header.volume.size() - 1);
   boot_.copy(header.boot.data(), header.boot.size() - 1);
@@ -434,7 +485,9 @@ Status TierStore::Remove() {
   }
   // From here on nobody takes the directory over, whatever is in it.
   RETURN_IF_ERROR(RemoveSmall(options_.record));
-  return place_->Remove();
+  RETURN_IF_ERROR(place_->Remove());
+  place_.reset();
+  return Status::Ok();
 }
 
 }  // namespace termfs::tlib::server

@@ -2,7 +2,7 @@
 //
 // TierStore: what of the DRAM tier outlives the server's process, and how the next server knows that it may trust it.
 //
-// In the directory (tier_place.h):  header      who wrote this, below; there from the moment everything else is
+// In the directory (tier_place.h):  header      who wrote this, below
 //                                   states      a word per page: page_entry.h
 //                                   owner       the folder of the record (tier_owner.h)
 //                                   page-table, frames     the RNIC's (driver/nic.h, TermRegionOptions::directory)
@@ -10,16 +10,21 @@
 // is
 //
 //   Open ──► Commit ────────── serving ────────── Remove (after everything was flushed)
-//   look     owner, header, record, all durable     record first, then the directory
+//   look     owner, header, states, record,         record first, then the directory
+//            page-table, frames
 //
-// A tier is *resumed* when its header is whole, of this boot, and of the layout that the record names. So it was never
-// stopped cleanly, no other server ran since, and every word in it was stored by a server that followed the order of
-// page_states.h; a process that dies leaves each word old or new. All else is discarded: what an earlier boot left,
-// what a server left that died before Commit, what is older than a later start elsewhere. Three cases refuse to start
-// (EUCLEAN), because acknowledged writes may be in a tier that this server cannot read or may not use: the header of a
-// tier that was not stopped cleanly is damaged or of another version or volume, or its frames are dense where they now
-// would be sparse, or the other way about; the record names another directory of this boot; and the directory is that
-// of another volume of the same uuid, which is copied. While a server runs it has the directory locked (EBUSY).
+// Before Commit the files have no names, and end with the process: a server that is killed before it serves leaves no
+// memory behind. Frames are most of it, and come last; where they have a name the tier is complete.
+//
+// A tier is *resumed* when all that is there, its header is of this boot, and of the layout that the record names. So
+// it was never stopped cleanly, no other server ran since, and every word in it was stored by a server that followed
+// the order of page_states.h; a process that dies leaves each word old or new. All else is discarded: what an earlier
+// boot left, what a server left that died before Commit, what is older than a later start elsewhere. Three cases refuse
+// to start (EUCLEAN), because acknowledged writes may be in a tier that this server cannot read or may not use: the
+// header of a tier that was not stopped cleanly is damaged or of another version or volume, or its frames are dense
+// where they now would be sparse, or the other way about; the record names another directory of this boot; and the
+// directory is that of another volume of the same uuid, which is copied. While a server runs it has the directory
+// locked (EBUSY).
 //
 // The files are as long as the largest region that they have room for, and sparse: a region grows without another
 // mapping here or at a client. How much room there is stands in the header, and does not change while a tier is
@@ -35,6 +40,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,6 +49,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "tlib/server/server.h"
+#include "tlib/server/tier_memory.h"
 #include "tlib/server/tier_place.h"
 
 namespace termfs::tlib::server {
@@ -55,12 +62,14 @@ struct KeptTier {
 
 class TierStore {
  public:
-  // For a region of `pages`, of which `frames` get memory at once, that may grow to `max_pages`.
+  // For a region of `pages`, of which `frames` get memory at once, that may grow to `max_pages`. ENOMEM, ENOSPC: the
+  // machine or the tmpfs has not so much; the text says what would fit.
   static Result<std::unique_ptr<TierStore>> Open(const TierOptions& options, uint64_t pages, uint64_t max_pages,
                                                  uint32_t frames);
   // What Open for a region of `pages` would resume, or refuse to start for; nothing is changed. Absent: there is none.
   // REQUIRES: no server runs. Errors: EUCLEAN: the record is damaged; and those of the file system.
   static Result<std::optional<KeptTier>> LookAtKept(const TierOptions& options, uint64_t pages);
+  // What is new and was not committed is gone; of a tier that was to be resumed nothing is.
   ~TierStore();
   TierStore(const TierStore&) = delete;
   TierStore& operator=(const TierStore&) = delete;
@@ -75,17 +84,17 @@ class TierStore {
   uint64_t max_pages() const { return max_pages_; }
   std::span<std::atomic<uint64_t>> cells() const { return {cells_, max_pages_}; }
 
-  // The region shall have `pages`, and `more_frames` shall get memory: raises the limit of the tmpfs if it is the
-  // volume's own. ENOSPC, ENOMEM: the tmpfs or the machine has not so much memory. One caller at a time, here and
-  // below.
-  Status CheckRoom(uint64_t pages, uint32_t more_frames);
+  // The region shall have `pages`, and `frames` instead of `frames_now` in memory: raises the limit of the tmpfs if it
+  // is the volume's own. ENOSPC, ENOMEM: the tmpfs or the machine has not so much memory. One caller at a time, here
+  // and below.
+  Status CheckRoom(uint64_t pages, uint32_t frames, uint32_t frames_now);
   // The cells of a region of `pages` get their memory. ENOSPC: there is none.
   Status MakeRoom(uint64_t pages);
   // The region has only `pages` any more.
   void GiveRoomBack(uint64_t pages);
 
-  // Everything in the directory is complete: from now on it counts.
-  Status Commit();
+  // Everything is complete: from now on it counts. `keep_frames` gives the RNIC's files their names, frames last.
+  Status Commit(const std::function<Status()>& keep_frames);
   // Everything is on the SSD, durably.
   Status Remove();
   // `status`, which stands in the way of resuming, with what to do about it.
@@ -108,14 +117,18 @@ class TierStore {
   Status CheckElsewhere(const Record& record) const;
   void TellOfLoss(const Record& record) const;
   Status OpenPlace(uint32_t frames);
+  Status CheckRoomToOpen(uint32_t frames) const;
+  Status CheckPlace(const TierDemand& demand, uint64_t free_bytes) const;
   Result<std::optional<Record>> ReadRecord() const;
   static Result<Header> DecodeHeader(const std::string& bytes);
   // Whether the tier in the directory is the record's, whole.
   Result<bool> Examine(const std::optional<Record>& record);
   // That it is no other volume's. `takeable`: it could be resumed if it were not.
   Status CheckOwner(bool takeable) const;
+  Status OpenCells(const std::string& path);
+  Status MakeCells(const std::string& path);
   Status MapCells();
-  Status WriteHeader();
+  Status WriteHeader() const;
   Status WriteRecord() const;
 
   const TierOptions options_;
@@ -126,8 +139,10 @@ class TierStore {
   std::string directory_;
   std::string boot_;
   bool resumed_ = false;
-  uint64_t layout_ = 0;       // random; of the files in the directory
-  uint64_t incarnation_ = 0;  // servers that used the layout
+  uint64_t layout_ = 0;   // random; of the files in the directory
+  bool cleared_ = false;  // what was in the directory is not needed any more
+  bool recorded_ = false;
+  bool committed_ = false;
   std::atomic<uint64_t>* cells_ = nullptr;
 };
 

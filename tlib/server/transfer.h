@@ -29,7 +29,7 @@ class Transfer {
   // Takes a result (bytes moved, or a negative errno) into account. True when the access has ended, its status set.
   bool Advance(int64_t result) {
     if (result < 0) {
-      return End(Status::Error(static_cast<int>(-result), What()));
+      return End(Status::Errno(static_cast<int>(-result), What()));
     }
     if (result == 0 && count_ > 0) {
       return End(Status::Error(EIO, What() + " beyond its end"));

@@ -21,6 +21,7 @@ thread_local Worker* current_worker = nullptr;
 
 constexpr uint64_t kVainSpins = 16;  // in a row, before spinning is cut short
 constexpr uint32_t kRoundsPerClockRead = 16;
+constexpr std::chrono::seconds kTrimPeriod{5};
 // From then on whoever else waits for this CPU may run in between: it may be the client that we wait for.
 constexpr std::chrono::microseconds kSpinAlone{5};
 
@@ -268,6 +269,10 @@ void Worker::Sleep() {
   sleeping_.store(true);
   if (armed && !has_mail_.load() && ready_.empty()) {
     const TimePoint begin = steady_clock::now();
+    if (begin >= trim_due_) {
+      tasks_.Trim();
+      trim_due_ = begin + kTrimPeriod;
+    }
     std::array<epoll_event, 16> events{};
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), SleepMilliseconds());
     if (count < 0 && errno != EINTR) {

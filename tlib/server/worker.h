@@ -137,6 +137,7 @@ class Worker {
   uint32_t idle_rounds_ = 0;  // in a row
   TimePoint idle_since_{};    // from the sixteenth of them on
   bool slept_ = false;        // since the last idle round
+  TimePoint trim_due_{};      // of idle tasks' stacks
   std::chrono::nanoseconds spin_{0};
   uint64_t spins_in_vain_ = 0;
   GiveWay give_way_;

@@ -11,8 +11,6 @@ namespace termfs::tlib::server {
 namespace {
 
 constexpr uint32_t kAioDepth = 256;
-constexpr uint32_t kMostConnections = 1024;      // of a worker; each costs some KiB of completion queue
-constexpr uint32_t kMostBoundConnections = 128;  // of one that is bound to a CPU: two for each mount
 
 }  // namespace
 
@@ -23,11 +21,11 @@ Result<std::unique_ptr<WorkerSet>> WorkerSet::Start(driver::Nic& nic, driver::Pr
   }
   std::unique_ptr<WorkerSet> set(new WorkerSet);
   for (uint32_t i = 0; i < count; i++) {
-    ASSIGN_OR_RETURN(auto unit, MakeUnit(nic, domain, i, kMostConnections, wakes));
+    ASSIGN_OR_RETURN(auto unit, MakeUnit(nic, domain, i, wakes));
     set->units_.push_back(std::move(unit));
   }
   for (const int cpu : CpusOfThisThread(kMostBound)) {
-    auto unit = MakeUnit(nic, domain, count + static_cast<uint32_t>(set->bound_.size()), kMostBoundConnections, wakes);
+    auto unit = MakeUnit(nic, domain, count + static_cast<uint32_t>(set->bound_.size()), wakes);
     if (!unit.ok()) {
       LOG_WARNING("reads on CPU {} are served by a worker elsewhere: {}", cpu, unit.status().ToString());
       continue;
@@ -45,10 +43,10 @@ Result<std::unique_ptr<WorkerSet>> WorkerSet::Start(driver::Nic& nic, driver::Pr
 }
 
 Result<std::unique_ptr<WorkerUnit>> WorkerSet::MakeUnit(driver::Nic& nic, driver::ProtectionDomain& domain,
-                                                        uint32_t index, uint32_t connections, WakesPeers wakes) {
+                                                        uint32_t index, WakesPeers wakes) {
   auto unit = std::make_unique<WorkerUnit>();
   ASSIGN_OR_RETURN(unit->aio, AioContext::Create(kAioDepth));
-  ASSIGN_OR_RETURN(unit->port, NetworkPort::Create(nic, domain, connections, wakes));
+  ASSIGN_OR_RETURN(unit->port, NetworkPort::Create(nic, domain, wakes));
   ASSIGN_OR_RETURN(unit->worker, Worker::Create({.index = index}));
   RETURN_IF_ERROR(unit->worker->AddSource(*unit->aio));
   RETURN_IF_ERROR(unit->worker->AddSource(*unit->port));

@@ -54,7 +54,7 @@ class WorkerSet {
  private:
   WorkerSet() = default;
   static Result<std::unique_ptr<WorkerUnit>> MakeUnit(driver::Nic& nic, driver::ProtectionDomain& domain,
-                                                      uint32_t index, uint32_t connections, WakesPeers wakes);
+                                                      uint32_t index, WakesPeers wakes);
   std::vector<std::unique_ptr<WorkerUnit>> units_;
   std::vector<std::unique_ptr<WorkerUnit>> bound_;
   std::atomic<uint32_t> next_{0};

@@ -157,7 +157,7 @@ Status WrittenLog::LoadBlock(uint64_t index, const Slot& first, const Slot& seco
   }
   if (!first_status.ok() || !second_status.ok()) {
     LOG_WARNING("{}; taken for an update that a crash cut short, the other copy counts",
-                (first_status.ok() ? second_status : first_status).message());
+                (first_status.ok() ? second_status : first_status).ToString());
   }
   const bool take_second = !first_status.ok() || (second_status.ok() && second.sequence > first.sequence);
   slots_[index] = take_second ? second : first;

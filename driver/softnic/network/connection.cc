@@ -7,11 +7,13 @@
 namespace termfs::driver::softnic {
 
 Connection::Connection(UdpPort& port, NetworkCounters& counters, ExportedMemory memory, QueuePairCounts* owner,
-                       std::shared_ptr<CompletionInlet> sends, std::shared_ptr<CompletionInlet> receives)
+                       std::shared_ptr<CompletionInlet> sends, std::shared_ptr<CompletionInlet> receives,
+                       bool shares_receives)
     : port_(port),
       counters_(counters),
       sends_(std::move(sends)),
       receives_(std::move(receives)),
+      shares_receives_(shares_receives),
       owner_(owner),
       memory_(std::move(memory)) {}
 
@@ -118,6 +120,7 @@ void Connection::Finish(TimePoint now) {
       responder_->Fail();
     }
     state_.store(State::kFailed, std::memory_order_release);
+    TellEnd();
   }
   Flush();
   // Sequentially consistent, as is the timer's stop (network.cc): one sees the other.
@@ -173,6 +176,18 @@ void Connection::Flush() {
 // ---------------------------------------------------------------------------------------------------------------
 // Completions.
 
+// No receive is flushed where they are shared.
+void Connection::TellEnd() {
+  if (shares_receives_ && owner_ != nullptr && !std::exchange(told_end_, true)) {
+    WorkCompletion completion;
+    completion.id = kNoReceive;
+    completion.status = WcStatus::kWrFlushErr;
+    completion.opcode = Opcode::kRecv;
+    completion.qp_num = number_;
+    receives_->Put(owner_, completion);
+  }
+}
+
 // Whoever has seen one that failed finds the connection failed.
 void Connection::NoteEnd(WcStatus status) {
   if (status != WcStatus::kSuccess) {
@@ -189,7 +204,7 @@ void Connection::OnSend(const WorkCompletion& completion) {
 
 void Connection::OnReceive(const WorkCompletion& completion) {
   NoteEnd(completion.status);
-  if (owner_ != nullptr) {
+  if (owner_ != nullptr || shares_receives_) {
     receives_->Put(owner_, completion);
   }
 }

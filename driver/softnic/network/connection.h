@@ -31,9 +31,9 @@ class Connection final : private roce::PacketSink, private roce::CompletionSink 
  public:
   using TimePoint = roce::TimePoint;
 
-  // `owner`: whose completions they are.
+  // `owner`: whose completions they are. `shares_receives`: those of receives come also when it has detached.
   Connection(UdpPort& port, NetworkCounters& counters, ExportedMemory memory, QueuePairCounts* owner,
-             std::shared_ptr<CompletionInlet> sends, std::shared_ptr<CompletionInlet> receives);
+             std::shared_ptr<CompletionInlet> sends, std::shared_ptr<CompletionInlet> receives, bool shares_receives);
   ~Connection() override;
 
   void Connect(const roce::ConnectionOptions& options, const Flow& flow, const Gid& peer) EXCLUDES(mutex_);
@@ -71,6 +71,7 @@ class Connection final : private roce::PacketSink, private roce::CompletionSink 
   // sleepers are woken.
   void Finish(TimePoint now) REQUIRES(mutex_);
   void NoteEnd(WcStatus status) REQUIRES(mutex_);
+  void TellEnd() REQUIRES(mutex_);
   void SealPacket() REQUIRES(mutex_);
   void Flush() REQUIRES(mutex_);
 
@@ -86,11 +87,13 @@ class Connection final : private roce::PacketSink, private roce::CompletionSink 
   NetworkCounters& counters_;
   const std::shared_ptr<CompletionInlet> sends_;
   const std::shared_ptr<CompletionInlet> receives_;
+  const bool shares_receives_;
   std::atomic<State> state_{State::kIdle};
   std::atomic<uint32_t> unsignaled_{0};
   std::atomic<TimePoint::rep> deadline_{TimePoint::max().time_since_epoch().count()};
 
   Mutex mutex_;
+  bool told_end_ GUARDED_BY(mutex_) = false;
   QueuePairCounts* owner_ GUARDED_BY(mutex_);  // null: detached
   ExportedMemory memory_ GUARDED_BY(mutex_);
   std::optional<Flow> flow_ GUARDED_BY(mutex_);

@@ -61,10 +61,10 @@ Status NetworkQueuePair::Init(const std::shared_ptr<Registry>& registry, uint32_
   first_sequence_ &= roce::kSequenceMask;
   ASSIGN_OR_RETURN(auto sends, send_queue_->AttachToInlet(options_.max_send));
   send_attached_ = true;
-  ASSIGN_OR_RETURN(auto receives, receive_queue_->AttachToInlet(options_.max_recv));
+  ASSIGN_OR_RETURN(auto receives, receive_queue_->AttachToInlet(own_receives()));
   receive_attached_ = true;
   connection_ = std::make_shared<Connection>(*port_, network_->counters(), ExportedMemory(registry, domain), this,
-                                             std::move(sends), std::move(receives));
+                                             std::move(sends), std::move(receives), shared_ != nullptr);
   if (own != nullptr) {
     own_port_ = std::make_shared<OwnPort>(*network_, std::move(own), connection_);
     RETURN_IF_ERROR(own_port_->Open());
@@ -89,10 +89,10 @@ NetworkQueuePair::~NetworkQueuePair() {
     connection_->Close(/*detach=*/true);
   }
   if (send_attached_) {
-    send_queue_->Detach(this, options_.max_send);
+    send_queue_->Detach(this, options_.max_send, shared_ != nullptr);
   }
   if (receive_attached_) {
-    receive_queue_->Detach(this, options_.max_recv);
+    receive_queue_->Detach(this, own_receives(), shared_ != nullptr);
   }
 }
 
@@ -119,6 +119,7 @@ Status NetworkQueuePair::Connect(Endpoint remote) {
   connection.mtu = std::min(mtu_, peer.mtu);
   connection.max_reads = std::min(peer.max_reads, roce::kMaxReads);
   connection.rnr_timeout = options_.rnr_timeout;
+  connection.receives = shared_;
   connection_->Connect(connection, Flow(path.local, port_->number(), path.remote, peer.port, path.interface),
                        path.remote);
   connected_once_ = true;
@@ -166,6 +167,9 @@ Status NetworkQueuePair::PostSend(std::span<const SendWorkRequest> requests) {
 }
 
 Status NetworkQueuePair::PostRecv(std::span<const RecvWorkRequest> requests) {
+  if (shared_ != nullptr) {
+    return Status::Error(EINVAL, "post a receive to a queue pair that takes shared ones");
+  }
   if (requests.size() > options_.max_recv - receives_in_flight_) {
     return Status::Error(ENOMEM, "post more receives than the queue pair holds");
   }

@@ -13,6 +13,7 @@
 #include "driver/softnic/completion_queue.h"
 #include "driver/softnic/local_keys.h"
 #include "driver/softnic/network/network.h"
+#include "driver/softnic/shared_receives.h"
 
 namespace termfs::driver::softnic {
 
@@ -39,8 +40,10 @@ class NetworkQueuePair final : public QueuePair, public QueuePairCounts {
         options_(options),
         send_queue_(static_cast<SoftCompletionQueue*>(options.send_cq)),
         receive_queue_(static_cast<SoftCompletionQueue*>(options.recv_cq)),
+        shared_(static_cast<NetworkSharedReceives*>(options.shared_receives)),
         local_keys_(registry, domain) {}
   Status Init(const std::shared_ptr<Registry>& registry, uint32_t domain);
+  uint32_t own_receives() const { return shared_ != nullptr ? 1 : options_.max_recv; }
   // Whether the request can be carried out as far as this side knows.
   WcStatus Check(const SendWorkRequest& request);
 
@@ -48,6 +51,7 @@ class NetworkQueuePair final : public QueuePair, public QueuePairCounts {
   const QueuePairOptions options_;
   SoftCompletionQueue* const send_queue_;
   SoftCompletionQueue* const receive_queue_;
+  NetworkSharedReceives* const shared_;  // null: receives of its own
   LocalKeys local_keys_;
   UdpPort* port_ = nullptr;
   std::shared_ptr<Connection> connection_;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -45,6 +46,33 @@ TEST_F(LogTest, Level_DropsWhatIsBelow) {
   LOG_INFO("two {}", 2);
   LOG_ERROR("three {}", 3);
   EXPECT_THAT(Written(), AllOf(Not(HasSubstr("one 1")), HasSubstr(" two 2\n"), HasSubstr(" three 3\n")));
+}
+
+TEST_F(LogTest, FullDisk_LinesThatAreMissingAreCounted) {
+  std::filesystem::create_symlink("/dev/full", path_);
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_).ok());
+  for (int i = 0; i < 3; ++i) {
+    LOG_INFO("nowhere {}", i);
+  }
+  std::filesystem::remove(path_);
+  ASSERT_TRUE(ReopenLog().ok());
+  LOG_INFO("first");
+  LOG_INFO("second");
+  EXPECT_THAT(Written(), AllOf(HasSubstr(" 3 lines are missing here"), HasSubstr(" first\n"), HasSubstr(" second\n"),
+                               Not(HasSubstr("nowhere"))));
+}
+
+TEST_F(LogTest, Time_HasItsZone) {
+  const char* const former = std::getenv("TZ");
+  const std::string before = former != nullptr ? former : "";
+  ASSERT_EQ(setenv("TZ", "XYZ-05:30", 1), 0);
+  tzset();
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_).ok());
+  LOG_INFO("now");
+  former != nullptr ? setenv("TZ", before.c_str(), 1) : unsetenv("TZ");
+  tzset();
+  EXPECT_THAT(Written(),
+              ::testing::ContainsRegex("^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{3}[+]05:30 I "));
 }
 
 TEST_F(LogTest, Arguments_AreEvaluatedOnlyWhenLogged) {

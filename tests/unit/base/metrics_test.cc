@@ -127,5 +127,35 @@ TEST(MetricsRegistry, Snapshot_NamesAllValues) {
                           std::pair("read_p99_ns", 10), std::pair("reads_total", 5)));
 }
 
+TEST(MetricsRegistry, Snapshot_CountsHaveTheirBuckets) {
+  MetricsRegistry registry;
+  registry.counter("reads_total").Add(5);
+  registry.histogram("read").Record(10);
+  registry.histogram("read").Record(1'000'000);
+  registry.histogram("read").Record(1'000'000);
+  for (const MetricValue& metric : registry.Snapshot()) {
+    const Buckets expected =
+        metric.name == "read_count"
+            ? Buckets{{Histogram::BucketOf(10), 1}, {static_cast<uint32_t>(Histogram::BucketOf(1'000'000)), 2}}
+            : Buckets{};
+    EXPECT_EQ(metric.buckets, expected) << metric.name;
+  }
+}
+
+TEST(Histogram, PercentileOf_WhatHasGrown) {
+  Histogram histogram;
+  for (int i = 0; i < 1000; i++) {
+    histogram.Record(5);
+  }
+  Buckets before = histogram.buckets();
+  histogram.Record(100'000);
+  Buckets grown = histogram.buckets();
+  for (const auto& [bucket, count] : before) {
+    grown[bucket] -= count;
+  }
+  EXPECT_EQ(PercentileOf(grown, 0.5), Histogram::UpperBound(Histogram::BucketOf(100'000)));
+  EXPECT_EQ(PercentileOf({}, 0.5), 0U);
+}
+
 }  // namespace
 }  // namespace termfs

@@ -43,15 +43,24 @@ TEST(Status, Error_KeepsCodeAndText) {
   EXPECT_FALSE(status.ok());
   EXPECT_EQ(status.code(), ENOSPC);
   EXPECT_EQ(status.message(), "allocate an extent");
-  EXPECT_EQ(status.ToString(), "allocate an extent: No space left on device");
+  EXPECT_EQ(status.ToString(), "allocate an extent") << "the errno is for programs";
 }
 
 TEST(Status, ToString_SaysTheReasonOnce) {
-  EXPECT_EQ(Status::Error(ENOENT, "read a: No such file or directory").ToString(), "read a: No such file or directory");
-  EXPECT_EQ(Status::Error(ENOENT, "no reply (read a: No such file or directory)").ToString(),
+  EXPECT_EQ(Status::Errno(ENOENT, "read a").ToString(), "read a: No such file or directory");
+  EXPECT_EQ(Status::Errno(ENOENT, "read a: No such file or directory").ToString(), "read a: No such file or directory");
+  EXPECT_EQ(Status::Errno(ENOENT, "no reply (read a: No such file or directory)").ToString(),
             "no reply (read a: No such file or directory)");
-  EXPECT_EQ(Status::Error(EIO, "read a: No such file or directory").ToString(),
+  EXPECT_EQ(Status::Errno(EIO, "read a: No such file or directory").ToString(),
             "read a: No such file or directory: Input/output error");
+  EXPECT_EQ(Status(Status::Errno(EACCES, "open b")).WithContext("start").ToString(),
+            "start: open b: Permission denied");
+}
+
+TEST(Status, ToString_EndsInAdvice) {
+  EXPECT_EQ(Status::Errno(ENOENT, "no server runs for /v; start one").ToString(), "no server runs for /v; start one");
+  EXPECT_EQ(Status::Errno(EIO, "both are lost; take a backup: read /v/written").ToString(),
+            "both are lost; take a backup: read /v/written: Input/output error");
 }
 
 TEST(Status, ToDebugString_NamesTheCallersLine) {

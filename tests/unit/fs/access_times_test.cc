@@ -133,6 +133,18 @@ TEST_F(AccessTimes, NotByAMountThatKeepsThem) {
   EXPECT_TRUE(Moves(ino, [&] { ReadOnce(keeps_directories); }));
 }
 
+TEST_F(AccessTimes, AsThatMountIsToldLater) {
+  const auto list = [&] { EXPECT_TRUE(writer.fs->ReadDirectory(*writer.lane, kRootInode, 0, 4096, true).ok()); };
+  writer.fs->MoveAccessTimes({.files = false, .directories = true});
+  EXPECT_FALSE(Moves(ino, [&] { EXPECT_EQ(ReadOnce(writer), kText); }));
+  EXPECT_FALSE(Moves(kRootInode, list));
+  writer.fs->MoveAccessTimes({.files = true, .directories = false});
+  EXPECT_FALSE(Moves(kRootInode, list));
+  EXPECT_TRUE(Moves(ino, [&] { EXPECT_EQ(ReadOnce(writer), kText); }));
+  writer.fs->MoveAccessTimes({});
+  EXPECT_TRUE(Moves(kRootInode, list));
+}
+
 TEST_F(AccessTimes, Directory_ByItsFirstPartAfterAChange) {
   const auto list = [&](uint64_t cursor) {
     EXPECT_TRUE(writer.fs->ReadDirectory(*writer.lane, kRootInode, cursor, 4096, true).ok());

@@ -43,6 +43,22 @@ TEST(GrantTable, FindHolders_OfTheKeyAndNotTheCaller) {
   EXPECT_EQ(Sessions(table, GrantKey::Entry(6, "a")), Numbers{});
 }
 
+TEST(GrantTable, DropEnded_LeavesThoseThatLast) {
+  fakes::ManualClock clock;
+  GrantTable table(clock, kSecond, 100);
+  for (uint64_t ino = 0; ino < 10; ino++) {
+    table.Add(GrantKey::Attributes(ino), 1);
+  }
+  clock.Advance(kSecond / 2);
+  table.Add(GrantKey::Attributes(3), 1);  // renewed
+  table.DropEnded();
+  EXPECT_EQ(table.size(), 10U);
+  clock.Advance(kSecond / 2);
+  table.DropEnded();
+  EXPECT_EQ(table.size(), 1U);
+  EXPECT_EQ(Sessions(table, GrantKey::Attributes(3)), Numbers{1});
+}
+
 TEST(GrantTable, Add_EndsByTimeAndIsRenewed) {
   fakes::ManualClock clock;
   GrantTable table(clock, kSecond, 100);

@@ -79,7 +79,6 @@ std::unique_ptr<client::FileSystem> MemoryVolume::Connect(client::KernelCache* c
   options.session.reconnect = reconnect_;
   options.session.call_timeout = call_timeout_;
   options.access_times = access_times_;
-  options.directory_access_times = directory_access_times_;
   const uint64_t number = reconnect_.count() > 0 ? ++clients_ : 0;
   auto connected = client::VolumeClient::Create(
       [this, number, expected = expected_seconds_](tlib::client::CallbackHandler* handler) {

@@ -30,10 +30,7 @@ class MemoryVolume final : public TestVolume {
   // Of clients to come.
   void SetReconnect(std::chrono::seconds reconnect) { reconnect_ = reconnect; }
   void SetCallTimeout(std::chrono::milliseconds timeout) { call_timeout_ = timeout; }
-  void SetAccessTimes(bool files, bool directories) {
-    access_times_ = files;
-    directory_access_times_ = directories;
-  }
+  void SetAccessTimes(bool files, bool directories) { access_times_ = {.files = files, .directories = directories}; }
   // From the next Restart on.
   void SetMaxSegments(size_t segments) { max_segments_ = segments; }
   void SetGrace(std::chrono::milliseconds grace) { grace_ = grace; }
@@ -51,8 +48,7 @@ class MemoryVolume final : public TestVolume {
   uint64_t kept_since_ = 1;
   std::chrono::seconds reconnect_{60};
   std::chrono::milliseconds call_timeout_ = tlib::client::SessionOptions().call_timeout;
-  bool access_times_ = true;
-  bool directory_access_times_ = true;
+  client::AccessTimes access_times_;
   uint32_t expected_seconds_ = 60;
   size_t max_segments_ = server::ServiceOptions().max_segments;
   std::chrono::milliseconds grace_ = server::ServiceOptions().grace;

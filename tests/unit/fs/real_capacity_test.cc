@@ -115,6 +115,31 @@ TEST(Capacity, Set_WhatCannotBe_ChangesNothing) {
   EXPECT_EQ(volume.Check(), std::vector<std::string>{});
 }
 
+TEST(Settings, Set_MoreMetadataMemoryThanThereIs_IsRefused) {
+  RealVolume volume(16 * kMiB, 0.5);
+  const std::string settings = volume.Text("termfs.toml");
+  const Status refused = client::ChangeSetting(volume.directory(), "metadata-memory", std::to_string(kMiB << 20));
+  EXPECT_EQ(refused.code(), ENOMEM) << refused.ToString();
+  EXPECT_EQ(volume.Text("termfs.toml"), settings);
+  const Status smaller = client::ChangeSetting(volume.directory(), "metadata-memory", std::to_string(64 * kMiB));
+  EXPECT_TRUE(smaller.ok()) << smaller.ToString();
+}
+
+TEST(Settings, Status_SaysWhyTheLastChangeFailed) {
+  RealVolume volume(16 * kMiB, 0.5);
+  EXPECT_EQ(client::GetStatus(volume.directory())->change_failure, "");
+  const Status refused = client::ChangeSetting(volume.directory(), "dram-ratio", "7");
+  EXPECT_EQ(refused.code(), EINVAL);
+  const auto failed = client::GetStatus(volume.directory());
+  EXPECT_EQ(failed->changing, "");
+  EXPECT_EQ(failed->change_failure, refused.ToString());
+  EXPECT_EQ(failed->dram_ratio, 0.5);
+  ASSERT_TRUE(client::ChangeSetting(volume.directory(), "dram-ratio", "0.25").ok());
+  const auto changed = client::GetStatus(volume.directory());
+  EXPECT_EQ(changed->change_failure, "");
+  EXPECT_EQ(changed->dram_ratio, 0.25);
+}
+
 TEST(Capacity, Grow_TwoAtOnce_OneIsRefused_OrTheyAreTakenInTurn) {
   RealVolume volume(16 * kMiB, 0.5);
   Status smaller;

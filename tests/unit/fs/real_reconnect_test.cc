@@ -3,9 +3,13 @@
 // A client on the software RNIC whose server is stopped and started: who reads goes on, and nothing of the former
 // server's memory stays mapped, also by lanes that have nothing to do.
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "driver/softnic/softnic.h"
@@ -20,13 +24,26 @@ constexpr size_t kFileBytes = 1 << 20;
 
 std::byte ValueAt(uint64_t offset) { return static_cast<std::byte>(offset * 7 + (offset >> 12)); }
 
-// Mappings of this process of memory that a server has removed.
+// Mappings of this process of memory that a server has removed. Of memory that is there the kernel shows no path
+// either: its files got their names after they were made.
 int DeadMappings(const std::string& directory) {
-  const std::string memory = "termfs_test_" + directory.substr(directory.size() - 6);
+  const std::string memory = "/dev/shm/termfs_test_" + directory.substr(directory.size() - 6);
+  std::set<uint64_t> there;
+  std::error_code gone;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(memory, gone)) {
+    struct stat file {};
+    if (stat(entry.path().c_str(), &file) == 0) {
+      there.insert(file.st_ino);
+    }
+  }
   std::ifstream maps("/proc/self/maps");
   int found = 0;
   for (std::string line; std::getline(maps, line);) {
-    found += line.find(memory) != line.npos && line.find("(deleted)") != line.npos ? 1 : 0;
+    std::istringstream fields(line);
+    std::string skipped;
+    uint64_t ino = 0;
+    fields >> skipped >> skipped >> skipped >> skipped >> ino;
+    found += line.find(memory) != line.npos && !there.contains(ino) ? 1 : 0;
   }
   return found;
 }

@@ -368,7 +368,7 @@ TEST(Reconnect, ClientThatSaidGoodbye_IsNotWaitedFor) {
   EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == kVolumeBytes; }));
 }
 
-TEST(Reconnect, TimeOver_IsEioAndLaterOpensWork) {
+TEST(Reconnect, TimeOver_IsEioUntilTheServerIsBack) {
   MemoryVolume volume(kVolumeBytes);
   volume.SetReconnect(std::chrono::seconds(1));
   Mount a(volume);
@@ -377,16 +377,71 @@ TEST(Reconnect, TimeOver_IsEioAndLaterOpensWork) {
   volume.Kill();
   EXPECT_EQ(a.fs->Read(*a.lane, file, 0, 4).status().code(), EIO);
   EXPECT_EQ(a.fs->Lookup(*a.lane, kRootInode, "f").status().code(), EIO);
-  EXPECT_TRUE(Eventually([&] { return a.Metric("link_files_lost_total") == 1u; }));
+  EXPECT_EQ(a.Write(file, 0, "y").code(), EIO);
   volume.Restart();
   EXPECT_TRUE(Eventually([&] { return a.InodeOf("f") != 0; }));
-  EXPECT_EQ(a.fs->Read(*a.lane, file, 0, 4).status().code(), EIO) << "what was open is lost";
-  EXPECT_EQ(a.Write(file, 0, "y").code(), EIO);
-  EXPECT_EQ(a.fs->Sync(*a.lane, file, false).code(), EIO);
-  OpenFile* const anew = a.Open("f");
-  EXPECT_EQ(a.Read(anew, 0, 4), "kept");
-  a.Close(anew);
+  EXPECT_EQ(a.Read(file, 0, 4), "kept") << "what was open is open again";
+  EXPECT_TRUE(a.Write(file, 0, "late").ok());
+  EXPECT_TRUE(a.fs->Sync(*a.lane, file, false).ok());
+  EXPECT_EQ(a.Metric("link_files_lost_total"), 0u);
+  EXPECT_EQ(a.Metric("link_files_reopened_total"), 1u);
+  OpenFile* const again = a.Open("f");
+  EXPECT_EQ(a.Read(again, 0, 4), "late");
+  a.Close(again);
   a.Close(file);
+}
+
+TEST(Reconnect, TimeOver_AFileWithoutANameIsLost) {
+  MemoryVolume volume(kVolumeBytes);
+  volume.SetReconnect(std::chrono::seconds(1));
+  volume.SetExpected(1);
+  Mount a(volume);
+  OpenFile* const file = a.Create("f");
+  OpenFile* const other = a.Create("g");
+  ASSERT_TRUE(a.Write(file, 0, "gone").ok());
+  ASSERT_TRUE(a.Write(other, 0, "kept").ok());
+  ASSERT_TRUE(a.Remove("f").ok());
+  volume.Kill();
+  ASSERT_EQ(a.fs->StatFs(*a.lane, kRootInode).status().code(), EIO);
+  volume.Restart();
+  ASSERT_TRUE(Eventually([&] { return a.Metric("link_up") == 1u; }));
+  EXPECT_EQ(a.Read(other, 0, 4), "kept");
+  a.Close(file);
+  a.Close(other);
+  EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == kVolumeBytes - kPageSize; })) << "nothing of it is left";
+}
+
+TEST(Reconnect, TimeOver_AFileThatWasLockedIsLost) {
+  MemoryVolume volume(kVolumeBytes);
+  volume.SetReconnect(std::chrono::seconds(1));
+  Mount a(volume);
+  OpenFile* const file = a.Create("f");
+  OpenFile* const other = a.Create("g");
+  ASSERT_TRUE(a.fs->Lock(*a.lane, file, {.flock = true, .owner = 1, .type = LockType::kWrite}, nullptr).ok());
+  volume.Kill();
+  ASSERT_EQ(a.fs->StatFs(*a.lane, kRootInode).status().code(), EIO);
+  volume.Restart();
+  ASSERT_TRUE(Eventually([&] { return a.Metric("link_up") == 1u; }));
+  EXPECT_EQ(a.Write(file, 0, "relies on its lock").code(), EIO);
+  EXPECT_TRUE(a.Write(other, 0, "has none").ok());
+  EXPECT_EQ(a.Metric("link_files_lost_total"), 1u);
+  a.Close(file);
+  a.Close(other);
+}
+
+TEST(Reconnect, TimeOver_WhatIsClosedMeanwhileIsClosed) {
+  MemoryVolume volume(kVolumeBytes);
+  volume.SetReconnect(std::chrono::seconds(1));
+  Mount a(volume);
+  OpenFile* const file = a.Create("f");
+  ASSERT_TRUE(a.Write(file, 0, "x").ok());
+  volume.Kill();
+  ASSERT_EQ(a.fs->StatFs(*a.lane, kRootInode).status().code(), EIO);
+  a.Close(file);
+  volume.Restart();
+  ASSERT_TRUE(Eventually([&] { return a.Metric("link_up") == 1u; }));
+  ASSERT_TRUE(a.Remove("f").ok());
+  EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == kVolumeBytes; })) << "the server has it open still";
 }
 
 TEST(Reconnect, NoReconnection_IsEioAtOnce) {

@@ -23,6 +23,8 @@ TEST(Settings, RoundTrip) {
   s.promoter = "recent";
   s.workers = 3;
   s.metadata_threads = 9;
+  s.max_sessions = 77;
+  s.metadata_memory_bytes = uint64_t{77} << 20;
   s.sample_period_ms = 250;
   s.listen = "[::1]:4000";
   const auto read = ParseSettings(FormatSettings(s), "t.toml");
@@ -34,6 +36,8 @@ TEST(Settings, RoundTrip) {
   EXPECT_EQ(read->promoter, s.promoter);
   EXPECT_EQ(read->workers, s.workers);
   EXPECT_EQ(read->metadata_threads, s.metadata_threads);
+  EXPECT_EQ(read->max_sessions, s.max_sessions);
+  EXPECT_EQ(read->metadata_memory_bytes, s.metadata_memory_bytes);
   EXPECT_EQ(read->sample_period_ms, s.sample_period_ms);
   EXPECT_EQ(read->listen, s.listen);
 }
@@ -48,6 +52,9 @@ TEST(Settings, Parse_NamesWhatIsWrong) {
   EXPECT_NE(ErrorOf("listen = 'host:99999'").find("listen must be"), std::string::npos);
   EXPECT_NE(ErrorOf("promoter = 1").find("promoter must be"), std::string::npos);
   EXPECT_NE(ErrorOf("workers = -1").find("workers must be"), std::string::npos);
+  EXPECT_NE(ErrorOf("metadata-memory = 33554431").find("metadata-memory must be"), std::string::npos);
+  EXPECT_NE(ErrorOf("metadata-memory = '1G'").find("metadata-memory must be"), std::string::npos);
+  EXPECT_EQ(ErrorOf("metadata-memory = 33554432"), "");
   EXPECT_NE(ErrorOf("workers = 1.5").find("workers must be"), std::string::npos);
   EXPECT_NE(ErrorOf("workers = ").find("t.toml line 2"), std::string::npos);
   EXPECT_NE(ErrorOf("\xc9\xb5 = 1").find("line 2"), std::string::npos);

@@ -38,9 +38,13 @@ TEST(Volume, Format_RefusesWhatCannotBe) {
   server::FormatOptions options;
   options.settings.capacity_bytes = kMiB;
   EXPECT_EQ(server::FormatVolume(directory, options).code(), EINVAL);
-  if (std::filesystem::space(directory).available < server::kMaxCapacity) {
-    options.settings.capacity_bytes = server::kMaxCapacity;
+  options.settings.capacity_bytes = server::kMaxCapacity;
+  EXPECT_EQ(server::FormatVolume(directory, options).code(), ENOMEM);
+  if (const uint64_t available = std::filesystem::space(directory).available; available < server::kMaxCapacity / 4) {
+    options.settings.capacity_bytes = (available / kMiB / 1024 + 1) * 1024 * kMiB;
+    options.settings.dram_ratio = 0.01;
     EXPECT_EQ(server::FormatVolume(directory, options).code(), ENOSPC);
+    options.settings.dram_ratio = 0.5;
   }
   options.settings.capacity_bytes = 16 * kMiB;
   std::ofstream(directory + "/file") << "x";

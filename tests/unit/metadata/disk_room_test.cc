@@ -11,14 +11,19 @@ namespace {
 constexpr uint64_t kMoreThanThereIs = std::numeric_limits<uint64_t>::max() - 1;
 
 TEST(DiskRoom, Check_ByWhatItIsFor) {
-  const DiskRoom room(testing::TempDir(), kMoreThanThereIs, 1);
+  DiskReserve none("", 0);
+  const DiskRoom room(testing::TempDir(), {.growth = kMoreThanThereIs, .changes = kMoreThanThereIs, .removals = 1},
+                      none);
   EXPECT_EQ(room.CheckGrowth().code(), ENOSPC);
   EXPECT_NE(room.CheckGrowth().message().find("MiB free"), std::string_view::npos);
-  EXPECT_TRUE(room.CheckChange().ok());
+  EXPECT_EQ(room.CheckChange().code(), ENOSPC);
+  EXPECT_TRUE(room.CheckRemoval().ok());
 }
 
 TEST(DiskRoom, Check_AFileSystemThatDoesNotAnswerStopsNobody) {
-  const DiskRoom room("/nonexistent", kMoreThanThereIs, kMoreThanThereIs);
+  DiskReserve none("", 0);
+  const DiskRoom room("/nonexistent",
+                      {.growth = kMoreThanThereIs, .changes = kMoreThanThereIs, .removals = kMoreThanThereIs}, none);
   EXPECT_TRUE(room.CheckGrowth().ok());
 }
 

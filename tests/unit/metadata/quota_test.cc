@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "metadata/keys.h"
@@ -63,6 +65,84 @@ TEST_F(QuotaTest, Limits_RefuseWhatGoesBeyondThem_AndNothingOfItIsDone) {
   EXPECT_EQ(Allocate(file, 11, 100), 0);
   EXPECT_EQ(Create(dir, "g"), 0);
   EXPECT_TRUE((Of(dir) == Quota{dir, {}, 105, 4, false})) << "without limits it is counted still";
+}
+
+TEST_F(QuotaTest, List_NamesEachDirectory) {
+  ASSERT_TRUE(ns().ListQuotas().ok());
+  EXPECT_TRUE(ns().ListQuotas()->empty());
+  const InodeNumber home = MakeDir(kRootInode, "home");
+  const InodeNumber ann = MakeDir(home, "ann");
+  const InodeNumber gone = MakeDir(kRootInode, "gone");
+  ASSERT_EQ(Set(ann, 10 * kPageSize, 0), 0);
+  ASSERT_EQ(Set(gone, 0, 7), 0);
+  const InodeNumber left = Make(gone, "f");
+  ASSERT_EQ(Rename(home, "ann", home, "anna"), 0);
+  ASSERT_TRUE(ns().Unlink(gone, "f", kOpen, Tick()).ok());
+  ASSERT_TRUE(ns().Rmdir(kRootInode, "gone", kNotOpen, Tick()).ok());
+  const auto list = ns().ListQuotas();
+  ASSERT_TRUE(list.ok()) << list.status().ToString();
+  ASSERT_EQ(list->size(), 2u);
+  EXPECT_EQ((*list)[0].path, "/home/anna");
+  EXPECT_EQ((*list)[0].quota.limits.bytes, 10 * kPageSize);
+  EXPECT_EQ((*list)[1].path, "") << "removed, while a file that was in it is open";
+  ASSERT_TRUE(ns().ReleaseOrphan(left).ok());
+}
+
+TEST_F(QuotaTest, List_FindsNamesInALargeDirectory) {
+  std::set<std::string> paths;
+  for (int i = 0; i < 2500; i++) {
+    const std::string name = "d" + std::to_string(i);
+    const InodeNumber dir = MakeDir(kRootInode, name);
+    if (i % 100 == 0) {
+      ASSERT_EQ(Set(dir, 10 * kPageSize, 0), 0);
+      paths.insert("/" + name);
+    }
+  }
+  const auto list = ns().ListQuotas();
+  ASSERT_TRUE(list.ok()) << list.status().ToString();
+  std::set<std::string> listed;
+  for (const QuotaTree& tree : *list) {
+    listed.insert(tree.path);
+  }
+  EXPECT_EQ(listed, paths);
+}
+
+class DamagedQuotaTest : public QuotaTest {
+ protected:
+  void TearDown() override {}  // what these tests leave is not sound
+
+  static std::string NameKey(InodeNumber dir, std::string_view name) {
+    return DentryKey(dir, NameHash(SmallVolume().uuid, SmallVolume().name_hash_bits)(name), name);
+  }
+};
+
+TEST_F(DamagedQuotaTest, List_RemarksOnWhatHasNoPath) {
+  const InodeNumber upper = MakeDir(kRootInode, "upper");
+  const InodeNumber lower = MakeDir(upper, "lower");
+  const InodeNumber lost = MakeDir(kRootInode, "lost");
+  const InodeNumber whole = MakeDir(MakeDir(kRootInode, "a"), "whole");
+  for (const InodeNumber dir : {lower, lost, whole}) {
+    ASSERT_EQ(Set(dir, 10 * kPageSize, 0), 0);
+  }
+  Result<InodeRecord> above = ReadInode(*store().Snapshot(), upper);
+  ASSERT_TRUE(above.ok());
+  above->parent = lower;  // a circle
+  ASSERT_TRUE(
+      Retry(store(), [&](Transaction& transaction) -> Status {
+        RETURN_IF_ERROR(transaction.Put(InodeKey(upper), EncodeInode(*above)));
+        RETURN_IF_ERROR(transaction.Put(NameKey(lower, "upper"), EncodeDentry({upper, FileType::kDirectory, 0})));
+        return transaction.Delete(NameKey(kRootInode, "lost"));
+      }).ok());
+  const auto list = ns().ListQuotas();
+  ASSERT_TRUE(list.ok()) << list.status().ToString();
+  ASSERT_EQ(list->size(), 3u);
+  for (const QuotaTree& tree : *list) {
+    if (tree.quota.project == whole) {
+      EXPECT_EQ(tree.path, "/a/whole");
+    } else {
+      EXPECT_THAT(tree.path, testing::HasSubstr("(inode " + std::to_string(tree.quota.project) + ", whose path"));
+    }
+  }
 }
 
 TEST_F(QuotaTest, Whiteouts_AreInodesOfTheTree) {

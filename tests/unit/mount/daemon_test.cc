@@ -60,7 +60,7 @@ TEST(RunService, ReturnsOnceItServes) {
 }
 
 TEST(RunService, PassesOnTheError) {
-  const Outcome outcome = RunApart([](Readiness&) { return Status::Error(ENOSPC, "make room for the tier"); });
+  const Outcome outcome = RunApart([](Readiness&) { return Status::Errno(ENOSPC, "make room for the tier"); });
   EXPECT_EQ(outcome.code, 1);
   EXPECT_EQ(outcome.printed, "termfs: make room for the tier: No space left on device\n");
 }

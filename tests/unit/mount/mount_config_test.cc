@@ -45,7 +45,9 @@ TEST(ApplyMountOptions, AccessTimesMoveUnlessSaidOtherwise) {
            Row{"atime", true, true, {}},
            Row{"noatime", false, true, {"noatime"}},
            Row{"noatime,relatime", true, true, {}},
+           Row{"noatime,strictatime", true, true, {}},
            Row{"nodiratime", true, false, {"nodiratime"}},
+           Row{"nodiratime,diratime", true, true, {}},
        }) {
     MountConfig config;
     ASSERT_TRUE(ApplyMountOptions(row.options, config).ok()) << row.options;
@@ -81,7 +83,29 @@ TEST(ApplyMountOptions, AcceptsWhatFstabBrings) {
   ASSERT_TRUE(
       ApplyMountOptions("defaults,noauto,_netdev,nofail,x-systemd.automount,x-systemd.requires=a.service", config)
           .ok());
+  ASSERT_TRUE(ApplyMountOptions("user,users,user=ann,group,owner,nouser,lazytime,nolazytime,iversion,mand,X-a.b=c,"
+                                "comment=something,uhelper=udisks2,loud,silent,norelatime,nostrictatime",
+                                config)
+                  .ok());
   EXPECT_TRUE(config.kernel.empty());
+  EXPECT_TRUE(config.given.empty());
+  EXPECT_TRUE(config.access_times && config.follow_symlinks);
+}
+
+TEST(ApplyMountOptions, LinksAreFollowedUnlessSaidOtherwise) {
+  MountConfig config;
+  ASSERT_TRUE(ApplyMountOptions("nosymfollow", config).ok());
+  EXPECT_FALSE(config.follow_symlinks);
+  ASSERT_TRUE(ApplyMountOptions("symfollow", config).ok());
+  EXPECT_TRUE(config.follow_symlinks);
+  EXPECT_TRUE(config.kernel.empty()) << "libfuse knows neither";
+}
+
+TEST(ApplyMountOptions, PassesOverTheUnknownWhereThatIsWanted) {
+  MountConfig config;
+  ASSERT_TRUE(ApplyMountOptions("wombat,a=b,noexec", config, UnknownOptions::kPassedOver).ok());
+  EXPECT_THAT(config.given, ElementsAre("noexec"));
+  EXPECT_EQ(ApplyMountOptions("threads=many", config, UnknownOptions::kPassedOver).code(), EINVAL);
 }
 
 TEST(ApplyMountOptions, RefusesTheUnknownByName) {

@@ -14,4 +14,16 @@ TEST(MountDescription, ALineKeepsEveryValue) {
   EXPECT_EQ(ToLine("a b"), "a b");
 }
 
+TEST(MountDescription, BucketsOfAHistogram) {
+  const Buckets buckets = {{3, 1}, {40, 18'446'744'073'709'551'615U}};
+  EXPECT_EQ(BucketsToText({}), "");
+  EXPECT_EQ(BucketsToText(buckets), " 3:1,40:18446744073709551615");
+  const Result<Buckets> read = BucketsFromText(BucketsToText(buckets));
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(*read, buckets);
+  for (const char* bad : {" ", " 3", " 3:", " 3:1,", " x:1", " 99999:1", " 3:99999999999999999999999"}) {
+    EXPECT_EQ(BucketsFromText(bad).status().code(), EPROTO) << bad;
+  }
+}
+
 }  // namespace termfs::mount

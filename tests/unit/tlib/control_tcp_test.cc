@@ -109,6 +109,18 @@ TEST_F(ControlTcpTest, AnAdministratorIsServed) {
   }
 }
 
+TEST_F(ControlTcpTest, AnAnswerThatIsTooLong_IsAnErrorAndNotTheEnd) {
+  const auto control = Connect();
+  ASSERT_TRUE(control.ok() && SayHello(**control).ok());
+  for (const size_t size : {size_t{kMaxControlMessage} - 2048, size_t{5}}) {
+    wire::AdminT request;
+    request.opcode = 2;
+    request.body.assign(size, 7);
+    const auto reply = (*control)->Call<wire::AdminReplyT>(std::move(request), Soon());
+    EXPECT_EQ(reply.status().code(), size > 5 ? EMSGSIZE : 0) << reply.status().ToString();
+  }
+}
+
 // Queue pairs over the network are made of bytes: descriptors of this host's memory cannot be had this way.
 TEST_F(ControlTcpTest, EndpointThatIsNoneIsRefused) {
   const auto control = Connect();

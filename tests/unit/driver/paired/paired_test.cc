@@ -295,6 +295,7 @@ TEST(DenseRegion, DeviceRefusesTheTakenOverFrames_TheyKeepTheirBytes) {
     if (!resume) {
       ASSERT_TRUE(term->Commit({0}, 1024).ok());
       std::memcpy(term->frame({5}), "not on the SSD", 14);
+      ASSERT_TRUE(term->Keep().ok());
       continue;
     }
     server.device->registrations_left = 0;

@@ -56,6 +56,7 @@ TEST_F(KeptRegion, Resume_KeepsBytesAndGoesOnWithTheGenerations) {
     memset(term->frame(kFrame), 0x5a, kPageSize);
     term->Publish(kPage, kFrame);
     term->Publish(kPage, kFrame);
+    ASSERT_TRUE(term->Keep().ok());
     before = EntryInFile(kPage);
   }
   Connection next;
@@ -73,17 +74,34 @@ TEST_F(KeptRegion, Resume_KeepsBytesAndGoesOnWithTheGenerations) {
 TEST_F(KeptRegion, Resume_OfWhatIsMissingOrDiffersIsEuclean) {
   Side server;
   EXPECT_EQ(Register(*server.domain, true).status().code(), EUCLEAN);
-  { const auto term = Register(*server.domain, false).value(); }
-  EXPECT_EQ(Register(*server.domain, false).status().code(), EEXIST);
+  ASSERT_TRUE(Register(*server.domain, false).value()->Keep().ok());
+  EXPECT_EQ(Register(*server.domain, false).value()->Keep().code(), EEXIST);
   ASSERT_EQ(chmod((directory_ + "/frames").c_str(), 0600), 0);
   ASSERT_EQ(truncate((directory_ + "/frames").c_str(), 4096), 0);
   EXPECT_EQ(Register(*server.domain, true).status().code(), EUCLEAN);
+}
+
+// Who is killed before a server was ready leaves no memory.
+TEST_F(KeptRegion, BeforeKeep_NothingOutlivesTheProcess) {
+  Side server;
+  {
+    const auto term = Register(*server.domain, false).value();
+    ASSERT_TRUE(term->Commit({0}, 16).ok());
+    memset(term->frame({3}), 0x5a, kPageSize);
+    EXPECT_TRUE(std::filesystem::is_empty(directory_));
+  }
+  const auto term = Register(*server.domain, false).value();
+  ASSERT_TRUE(term->Keep().ok());
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/frames"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/page-table"));
+  EXPECT_EQ(Register(*server.domain, true).value()->Keep().code(), 0) << "a resumed one has its names";
 }
 
 TEST_F(KeptRegion, Decommit_GivesTheMemoryBackToTheTmpfs) {
   Side server;
   const auto term = Register(*server.domain, false).value();
   ASSERT_TRUE(term->Commit({0}, 16).ok());
+  ASSERT_TRUE(term->Keep().ok());
   const auto blocks = [&] {
     struct stat found {};
     EXPECT_EQ(stat((directory_ + "/frames").c_str(), &found), 0);

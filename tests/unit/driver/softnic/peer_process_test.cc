@@ -275,8 +275,9 @@ void HostilePeer(int socket, uint64_t seed) {
   Random random(seed);
   for (int i = 0; i < 20000; i++) {
     const uint64_t index = random.Below(peer.endpoint.slots);
-    auto* slot = reinterpret_cast<softnic::SlotHeader*>(peer.inbox + softnic::kSlotsOffset +
-                                                        index * softnic::SlotStride(peer.endpoint.max_message));
+    auto* slot =
+        reinterpret_cast<softnic::SlotHeader*>(peer.inbox + softnic::kSlotsOffset + index * softnic::kSlotStride);
+    slot->large = static_cast<uint32_t>(random.Below(500) == 0 ? random() : random.Below(peer.endpoint.slots));
     slot->length = static_cast<uint32_t>(random.Below(500) == 0 ? random() : random.Below(101));
     slot->kind = static_cast<uint32_t>(random.Below(1000) == 0 ? random() : random.Below(2) + 1);
     slot->receive_length = static_cast<uint32_t>(random());
@@ -362,6 +363,27 @@ void OneLie(int socket, const Lie& lie) {
   char end = 0;
   ReceiveOver(socket, &end, 1);
   _exit(0);
+}
+
+void PointBeyondTheInbox(int socket) {
+  RawPeer peer(socket);
+  auto* slot = reinterpret_cast<softnic::SlotHeader*>(peer.inbox + softnic::kSlotsOffset);
+  slot->length = 4000;
+  slot->large = peer.endpoint.slots;
+  slot->kind = static_cast<uint32_t>(softnic::SlotKind::kSend);
+  slot->sequence = 1;
+  char end = 0;
+  ReceiveOver(socket, &end, 1);
+  _exit(0);
+}
+
+TEST(PeerProcess, Hostile_LargePayloadBeyondTheInboxIsNone) {
+  Child child(&PointBeyondTheInbox);
+  Side victim;
+  ConnectOver(child.socket(), *victim.pair);
+  ASSERT_TRUE(victim.Receive(1, 0, 4096).ok());
+  EXPECT_EQ(victim.WaitStatus(), WcStatus::kFatalErr);
+  child.Kill();
 }
 
 TEST(PeerProcess, Hostile_MessageThatDoesNotFitTouchesNothing) {

@@ -152,6 +152,55 @@ TEST_F(HeatExporterTest, Crowded_WhenOthersMightFindNoRoom) {
   EXPECT_FALSE(exporter_->crowded());
 }
 
+// The table in which pages are summed grows with them, and what was counted before stays.
+TEST_F(HeatExporterTest, Count_ManyPagesWithTheTableTheyNeed) {
+  Make(100'000);
+  const auto ring = exporter_->AddRing();
+  std::map<uint32_t, uint32_t> pushed;
+  for (uint32_t round = 0; round < 3; round++) {
+    for (uint32_t i = 0; i < 10'000; i++) {
+      const uint32_t page = i * 7 % 90'001;
+      ring->Push(page);
+      pushed[page]++;
+    }
+    exporter_->Drain();
+  }
+  EXPECT_TRUE(exporter_->Publish({}));
+  EXPECT_EQ(Exported(), pushed);
+  ring->Push(3);
+  exporter_->Drain();
+  EXPECT_TRUE(exporter_->Publish({}));
+  EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{3, 1}}));
+  EXPECT_FALSE(exporter_->Publish({}));
+}
+
+TEST_F(HeatExporterTest, AwaitAccess_TheNextAccessRingsOnce) {
+  ActivityBell bell;
+  ASSERT_TRUE(bell.Create().ok());
+  const auto early = exporter_->AddRing();
+  early->Push(1);
+  bell.Await();
+  exporter_->AwaitAccess(bell);
+  const auto late = exporter_->AddRing();
+  EXPECT_FALSE(bell.rung());
+  late->Push(2);
+  EXPECT_TRUE(bell.rung());
+  uint64_t rings = 0;
+  EXPECT_EQ(read(bell.fd(), &rings, sizeof(rings)), ssize_t{sizeof(rings)});
+  early->Push(3);
+  late->Push(2);
+  EXPECT_EQ(read(bell.fd(), &rings, sizeof(rings)), -1) << "nobody waits any more";
+  exporter_->SetSampling(1);
+  bell.Silence();
+  EXPECT_EQ(exporter_->Drain(), 2U);
+  exporter_->Publish({});
+  EXPECT_EQ(Exported(), (std::map<uint32_t, uint32_t>{{1, 1}, {2, 2}, {3, 1}}));
+  exporter_->SetSampling(4);
+  exporter_->AwaitAccess(bell);
+  exporter_->SetSampling(4);
+  EXPECT_EQ(early->sampling(), 4U);
+}
+
 TEST_F(HeatExporterTest, Push_BesideDrainLosesNothingThatFits) {
   const auto ring = exporter_->AddRing();
   std::atomic<bool> done{false};

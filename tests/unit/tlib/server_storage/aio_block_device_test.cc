@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/server/aio_block_device.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/falloc.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "tests/unit/tlib/server_storage/task_fixture.h"
 #include "tests/unit/tlib/server_storage/temp_folder.h"
@@ -121,6 +125,30 @@ TEST(MakeDeviceFile, Progress_EndsAtTheSize) {
                 last = done;
               }).ok());
   EXPECT_EQ(last, 3U << 20);
+}
+
+TEST(FillHoles, ACopyWithHoles_HasItsBlocksAndBytesAfterwards) {
+  TempFolder folder;
+  const std::string path = folder.path() + "/device";
+  ASSERT_TRUE(MakeDeviceFile(path, 64 * kPageSize, nullptr).ok());
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file << "first";
+  }
+  auto file = OpenDeviceFile(path, OpenMode::kBuffered);
+  ASSERT_TRUE(file.ok());
+  ASSERT_EQ(fallocate(file->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 8 * kPageSize, 32 * kPageSize), 0);
+  const auto blocks = [&] {
+    struct stat found {};
+    EXPECT_EQ(fstat(file->fd.get(), &found), 0);
+    return static_cast<uint64_t>(found.st_blocks) * 512;
+  };
+  ASSERT_LT(blocks(), 64 * kPageSize);
+  EXPECT_TRUE(FillHoles(*file).ok());
+  EXPECT_GE(blocks(), 64 * kPageSize);
+  std::array<char, 5> begin{};
+  EXPECT_EQ(pread(file->fd.get(), begin.data(), begin.size(), 0), 5);
+  EXPECT_EQ(std::string(begin.data(), begin.size()), "first");
 }
 
 TEST(KernelBlockDevice, MmapAndBuffered_SeeEachOthersBytes) {

@@ -53,6 +53,43 @@ TEST(Frames, SetLimit_Lower_RetiresFramesAsTheyComeBack) {
   EXPECT_EQ(term.committed_frames(), 0U);
 }
 
+// While the kernel clears memory others want frames, and give some back.
+TEST(Frames, Prepare_OthersGoOnMeanwhile) {
+  driver::FakeTermRegion term(Options(4096));
+  Frames frames(term);
+  ASSERT_TRUE(frames.SetLimit(1024, nullptr).ok());
+  int commits = 0;
+  term.SetOnCommit([&] {
+    commits++;
+    const auto frame = frames.Take();
+    ASSERT_TRUE(frame.has_value());
+    frames.Give(*frame);
+  });
+  std::vector<uint32_t> steps;
+  ASSERT_TRUE(frames.Prepare(3000, [&](uint32_t ready) { steps.push_back(ready); }).ok());
+  EXPECT_EQ(commits, 2);
+  EXPECT_EQ(steps, (std::vector<uint32_t>{1024 * 2, 3000}));
+  EXPECT_EQ(frames.limit(), 1024U);
+  EXPECT_EQ(frames.ready(), 3000U);
+  ASSERT_TRUE(frames.SetLimit(3000, nullptr).ok());
+  EXPECT_EQ(commits, 2) << "it is there already";
+  EXPECT_EQ(frames.free(), 3000U);
+}
+
+TEST(Frames, Prepare_WithoutMemory_GivesBackWhatItHad) {
+  driver::FakeTermRegion term(Options(4096));
+  Frames frames(term);
+  ASSERT_TRUE(frames.SetLimit(1000, nullptr).ok());
+  term.FailCommitsFrom(3072);
+  EXPECT_EQ(frames.Prepare(4096, nullptr).code(), ENOMEM);
+  EXPECT_EQ(term.committed_frames(), 1024U);
+  EXPECT_EQ(frames.ready(), 1000U);
+  ASSERT_TRUE(frames.Prepare(3000, nullptr).ok());
+  frames.DropPrepared();
+  EXPECT_EQ(term.committed_frames(), 1024U);
+  EXPECT_EQ(frames.free(), 1000U);
+}
+
 TEST(Frames, SetLimit_RaisedWhileFramesBeyondAreInUse_DoesNotHandThemOutTwice) {
   driver::FakeTermRegion term(Options(100));
   Frames frames(term);

@@ -37,10 +37,17 @@ class TierStoreTest : public testing::Test {
     auto store = TierStore::Open(options_, kPages, kPages, kFrames);
     EXPECT_TRUE(store.ok()) << store.status().ToString();
     if (commit) {
-      const Status committed = (*store)->Commit();
+      const Status committed = Commit(**store);
       EXPECT_TRUE(committed.ok()) << committed.ToString();
     }
     return std::move(*store);
+  }
+  // With frames as the RNIC would name them.
+  Status Commit(TierStore& store) {
+    return store.Commit([this] {
+      std::ofstream(File("frames")) << "frames";
+      return Status::Ok();
+    });
   }
   // What a server that is killed leaves.
   void Leave(uint64_t word) {
@@ -121,6 +128,65 @@ TEST_F(TierStoreTest, Open_Refused_LeavesNothingBehind) {
   EXPECT_EQ(Refused().code(), EINVAL);
   EXPECT_TRUE(std::filesystem::is_empty(elsewhere));
   std::filesystem::remove(elsewhere);
+}
+
+// Its memory is that of files without names, which end with the process.
+TEST_F(TierStoreTest, Open_BeforeCommit_HasNothingThatOutlivesTheProcess) {
+  const auto store = Open(/*commit=*/false);
+  store->cells()[7].store(42);
+  EXPECT_TRUE(std::filesystem::is_empty(options_.directory));
+  ASSERT_TRUE(Commit(*store).ok());
+  EXPECT_TRUE(std::filesystem::exists(File("states")));
+  EXPECT_TRUE(std::filesystem::exists(options_.record));
+}
+
+TEST_F(TierStoreTest, Open_ThatIsNotCommitted_LeavesNothingBehind) {
+  { const auto store = Open(/*commit=*/false); }
+  EXPECT_FALSE(std::filesystem::exists(options_.directory));
+  EXPECT_FALSE(std::filesystem::exists(options_.record));
+}
+
+TEST_F(TierStoreTest, Open_OfWhatDiedWhileItBecameComplete_StartsAnew) {
+  {
+    const auto store = Open(/*commit=*/false);
+    ASSERT_EQ(store->Commit([] { return Status::Error(EIO, "injected"); }).code(), EIO);
+    std::filesystem::copy(options_.directory, shm_ + "/left");
+    std::filesystem::copy(options_.record, shm_ + "/record");
+  }
+  std::filesystem::rename(shm_ + "/left", options_.directory);
+  std::filesystem::permissions(options_.directory, std::filesystem::perms::owner_all);
+  std::filesystem::copy(shm_ + "/record", options_.record);
+  EXPECT_FALSE(Open()->resumed());
+}
+
+TEST_F(TierStoreTest, Open_WhereTheMachineHasTooLittle_SaysWhatWouldFit) {
+  options_.spare_bytes = UINT64_MAX / 2;
+  const Status refused = Refused();
+  EXPECT_EQ(refused.code(), ENOMEM);
+  EXPECT_NE(refused.message().find("fits"), std::string::npos) << refused.message();
+  EXPECT_FALSE(std::filesystem::exists(options_.directory));
+  options_.directory.clear();
+  EXPECT_EQ(Refused().code(), ENOMEM);
+}
+
+// What the rest of the server has taken since the start is not available any more, and is not asked for again.
+TEST_F(TierStoreTest, CheckRoom_LeavesWhatTheRestOfTheServerWantsNow) {
+  constexpr uint64_t kRoom = 64 * kPages;
+  uint64_t spare = 0;
+  options_.spare_now = [&spare] { return spare; };
+  auto store = TierStore::Open(options_, kPages, kRoom, kFrames);
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  EXPECT_TRUE((*store)->CheckRoom(2 * kPages, kFrames, kFrames).ok());
+  spare = UINT64_MAX / 2;
+  EXPECT_EQ((*store)->CheckRoom(2 * kPages, kFrames, kFrames).code(), ENOMEM);
+}
+
+// Its own memory is there; that nobody has another page does not matter.
+TEST_F(TierStoreTest, Resume_WhereTheMachineIsFull_NeedsNoMore) {
+  Leave(42);
+  options_.spare_bytes = UINT64_MAX / 2;
+  Overwrite("frames", std::string(kFrames * kPageSize, 'f'));
+  EXPECT_EQ(Open()->cells()[7].load(), 42U);
 }
 
 TEST_F(TierStoreTest, LookAtKept_CountsThePagesThatTheSsdHasNot) {
@@ -229,15 +295,15 @@ TEST_F(TierStoreTest, Resume_OfALargerRegion_HasItsRoomAndForgetsWhatIsBeyond) {
   {
     auto store = TierStore::Open(options_, kPages, kRoom, kFrames);
     ASSERT_TRUE(store.ok()) << store.status().ToString();
-    ASSERT_TRUE((*store)->Commit().ok());
-    ASSERT_TRUE((*store)->CheckRoom(kRoom, 0).ok());
+    ASSERT_TRUE(Commit(**store).ok());
+    ASSERT_TRUE((*store)->CheckRoom(kRoom, 0, 0).ok());
     ASSERT_TRUE((*store)->MakeRoom(kRoom).ok());
     EXPECT_EQ((*store)->cells().size(), kRoom);
     (*store)->cells()[0].store(1);
     (*store)->cells()[2 * kPages - 1].store(2);
     (*store)->cells()[2 * kPages].store(3);
     (*store)->cells()[kRoom - 1].store(4);
-    EXPECT_EQ((*store)->CheckRoom(kRoom, UINT32_MAX - 1).code(), ENOMEM) << "16 TiB of frames";
+    EXPECT_EQ((*store)->CheckRoom(kRoom, UINT32_MAX - 1, 0).code(), ENOSPC) << "16 TiB of frames";
   }
   auto store = TierStore::Open(options_, 2 * kPages, 2 * kPages, kFrames);
   ASSERT_TRUE(store.ok()) << store.status().ToString();
@@ -401,7 +467,7 @@ TEST_F(TierStoreCopyTest, Open_OfOneThatWasMoved_ResumesWhenItIsTold) {
     const auto store = OpenCopy();
     ASSERT_TRUE(store.ok()) << store.status().ToString();
     EXPECT_EQ((*store)->cells()[7].load(), 42u);
-    ASSERT_TRUE((*store)->Commit().ok());
+    ASSERT_TRUE(Commit(**store).ok());
   }
   EXPECT_TRUE((*OpenCopy())->resumed()) << "it is the owner now";
 }
@@ -457,7 +523,7 @@ TEST_F(TierStoreTest, Open_ADirectoryThatOthersMayEnter_IsRefused) {
 }
 
 TEST_F(TierStoreTest, Open_OnATmpfsThatIsTooSmall_NamesWhatIsNeeded) {
-  const Status refused = TierStore::Open(options_, uint64_t{1} << 40, uint64_t{1} << 40, UINT32_MAX - 1).status();
+  const Status refused = TierStore::Open(options_, uint64_t{1} << 32, uint64_t{1} << 32, UINT32_MAX - 1).status();
   EXPECT_EQ(refused.code(), ENOSPC) << refused.ToString();
   EXPECT_NE(refused.message().find("MiB"), std::string::npos) << refused.message();
   EXPECT_NE(refused.message().find("dram-ratio"), std::string::npos) << refused.message();
