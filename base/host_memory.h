@@ -16,7 +16,7 @@ namespace termfs {
 
 struct MemoryBound {
   std::string of;          // for people: "the machine", "the memory cgroup /a/b"
-  uint64_t total = 0;      // that there is, whoever has it
+  uint64_t total = 0;      // that there is, used or not
   uint64_t available = 0;  // that can be taken without anything being killed
 };
 

@@ -157,7 +157,7 @@ class WritableFile final : public rocksdb::FSWritableFileOwnerWrapper {
     return status.IsNoSpace() ? IOStatus::IOError("a compaction waits for room on the disk", status.ToString())
                               : status;
   }
-  bool MayWait() { return GetIOPriority() == rocksdb::Env::IO_LOW; }  // of a compaction that stalls nobody
+  bool MayWait() { return GetIOPriority() == rocksdb::Env::IO_LOW; }  // of a compaction that stalls no writer
   IOStatus ReportSync(IOStatus status) {
     const uint64_t size = status.ok() ? 0 : target()->GetFileSize(IOOptions(), nullptr);
     return shared_->Report("sync", 0, size, std::move(status));

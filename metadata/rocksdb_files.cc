@@ -33,7 +33,7 @@ class TableFile final : public rocksdb::FSRandomAccessFileOwnerWrapper {
     }
     const iovec into{.iov_base = scratch, .iov_len = n};
     const ssize_t got = fd_.valid() ? preadv2(fd_.get(), &into, 1, static_cast<off_t>(offset), RWF_NOWAIT) : -1;
-    // Fewer at the end of the file, too, where nobody reads. What fails is read again by a thread that may wait.
+    // Fewer at the end of the file, too, where nothing is read. What fails is read again by a thread that may wait.
     if (got != static_cast<ssize_t>(n)) {
       return WouldWait();
     }

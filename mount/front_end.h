@@ -128,7 +128,7 @@ class FrontEnd {
   }
 
   // What `termfs stats` and `termfs umount` ask the mount itself, as lines "name value": pid, address, transport,
-  // metrics. Whoever has remounted it asks this afterwards: the flags that the kernel has by then count from now on.
+  // metrics. After a remount this is asked: the flags that the kernel has by then count from now on.
   std::string Describe();
   void CountRequests(const FuseServer* server) { server_ = server; }  // before it starts
 

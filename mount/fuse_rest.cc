@@ -5,8 +5,9 @@
 // been busy at a time lately, and one more; the others rest, and the one that went to rest last is the first to be
 // woken, when no thread reads the device any more.
 //
-// No request is left lying: who goes to rest is counted, then looks whether a thread reads; who has received a request
-// is counted, then looks whether one rests. All of that is sequentially consistent, so one of them sees the other.
+// No request is left lying: a thread that goes to rest is counted, then looks whether a thread reads; one that received
+// a request is counted, then looks whether one rests. All of that is sequentially consistent, so one of them sees the
+// other.
 #include <algorithm>
 
 #include "mount/fuse_server.h"

@@ -34,14 +34,14 @@ class QueuePairCounts {
  protected:
   ~QueuePairCounts() = default;
   uint32_t sends_in_flight_ = 0;     // posted, and completion not yet polled
-  uint32_t receives_in_flight_ = 0;  // of its own; nobody asks where they are shared
+  uint32_t receives_in_flight_ = 0;  // of its own; not asked for where they are shared
 };
 
 struct CompletionEntry {
   WorkCompletion completion;
   QueuePairCounts* queue_pair;  // null: it is gone, and the receive was a shared one
 };
-// Takes the queue pair out of `entry`. False: nobody wants the entry any more.
+// Takes the queue pair out of `entry`. False: the entry is not wanted any more.
 bool OutlivesQueuePair(CompletionEntry& entry, const QueuePairCounts* queue_pair, bool keeps_receives);
 
 class CompletionInlet {

@@ -64,7 +64,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   // Forgets the queue pair and the completions that it left here, or with `keeps_receives` those that are of no shared
   // receive.
   void Detach(QueuePairCounts* queue_pair, uint32_t count, bool keeps_receives);
-  // It has work that nobody wakes for: it is polled again.
+  // It has work that no wake-up announces: it is polled again.
   void StopResting(SoftQueuePair* queue_pair);
   // Polled with the queue; its completions come through the inlet.
   Status Add(PolledPort* port);

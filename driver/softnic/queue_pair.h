@@ -68,7 +68,7 @@ class SoftQueuePair final : public QueuePair, public QueuePairCounts {
   // False: there is something to poll. Else lowers `deadline` to when there may be without a wake-up.
   bool PrepareToSleep(SoftCompletionQueue& queue, SoftCompletionQueue::TimePoint* deadline);
   void StayAwake(SoftCompletionQueue& queue);
-  // True: it had nothing since the last call, and rests: whoever sends to it wakes it. REQUIRES: it does not rest.
+  // True: it had nothing since the last call, and rests: a message to it wakes it. REQUIRES: it does not rest.
   bool Rest(SoftCompletionQueue& queue);
   // False: it did not rest.
   bool StopResting(SoftCompletionQueue& queue);

@@ -8,7 +8,7 @@
 // reads as the pattern costs no memory traffic, and changing the pattern is one store.
 //
 // Table and frames are files `page-table` and `frames` of TermRegionOptions::directory, where that is given, without a
-// name before Keep; the bitmap follows from the table and is made anew.
+// name before Keep; the bitmap follows from the table and is made again.
 //
 // Thread-safety, errors: driver/nic.h. Commit REQUIRES frames that are not committed (or a resumed region).
 #pragma once

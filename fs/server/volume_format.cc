@@ -53,7 +53,7 @@ Status CheckSpace(const std::string& directory, const VolumeSettings& settings) 
   return Status::Ok();
 }
 
-// Before it is known where and when it will be served: beside nobody else.
+// Before it is known where and when it will be served: as if it were alone.
 Status CheckMemory(const std::string& directory, const VolumeSettings& settings) {
   ASSIGN_OR_RETURN(auto region, RegionOptionsOf(VolumePaths(directory), settings, ""));
   region.tier = TierOptionsOf(VolumePaths(directory), settings, "");

@@ -198,7 +198,7 @@ def case_disk_that_fails_altogether(site):
     tier = None
     try:
         volume = site.volume("64M", 0.25)
-        tier = volume.tier()  # nobody can read it later
+        tier = volume.tier()  # it cannot be read later
         m = volume.mount()
         write_file(m / "file", os.urandom(40 * MIB))
         fd = os.open(m / "file", os.O_RDWR)

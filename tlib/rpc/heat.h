@@ -4,7 +4,7 @@
 // sample period, or every eighth of a second, while the client publishes some (kRingOfHeat). Two buffers alternate: the
 // client fills the one that `sequence` does not name, then stores sequence + 1 (release); the server READs the header,
 // then the buffer `sequence % 2` names, then the header again, and drops what it got when the sequence moved meanwhile:
-// the client may have begun to fill that buffer anew. A sequence counts once. Beside each buffer stands how many pages
+// the client may have begun to fill that buffer again. A sequence counts once. Beside each buffer stands how many pages
 // were READ and how many were absent in the time that it tells of: both by the client, as what the server itself sees
 // of misses is of another time. Nothing in it is trusted with more than the choice of what is in memory: page numbers
 // beyond the region are skipped, `count` by the memory and by kMaxHeatEntries, and what one report says of one page, or

@@ -123,7 +123,7 @@ bool ControlServer::Accept(int listener, bool tcp) {
     if (const auto left_out = shortages_.Next()) {
       LOG_WARNING("{} ({} more times before)", failed.ToString(), *left_out);
     }
-    // The next one is told why it is refused; whoever else waits goes on waiting, and is looked at with the next tick.
+    // The next one is told why it is refused; the others go on waiting, and are looked at with the next tick.
     if (spare_.valid() && (failed.code() == EMFILE || failed.code() == ENFILE)) {
       spare_ = UniqueFd();
       peer->socket = UniqueFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

@@ -9,7 +9,7 @@
 // What clients can make it spend is bounded: ControlOptions::max_sessions, and some more of who does not come back, so
 // that an administrator gets in; kMaxPeersOfProcess of one process; kMaxStrangers that have not said Hello (the oldest
 // makes room); kPatience for a Hello or the rest of a message that has begun. A session needs kDescriptorsOfSession
-// file descriptors to be there. Who is refused for one of these is told so, in answer to its Hello.
+// file descriptors to be there. A client that is refused for one of these is told so, in answer to its Hello.
 //
 // Thread-safety: any thread.
 // Ownership:     owns the listening socket, its threads and the clients' sockets; refers to the rest.

@@ -136,7 +136,7 @@ Status DataHandler::OnMessage(Connection& connection, std::span<const std::byte>
 
 Status DataHandler::OnRing(uint32_t imm) {
   if (imm != kRingOfHeat) {
-    return Status::Error(EPROTO, "the client rings for what nobody knows");
+    return Status::Error(EPROTO, "the client rings for an export that is not known");
   }
   if (heat_ != nullptr) {
     heat_->Ring();

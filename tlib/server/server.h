@@ -195,7 +195,7 @@ class Server {
  public:
   virtual ~Server() = default;  // as Stop
 
-  // Whether the DRAM tier of such a region would fit into the host's memory if nobody else had any of it. ENOMEM: no;
+  // Whether the DRAM tier of such a region would fit into the host's memory if none of it were in use. ENOMEM: no;
   // the text says what would.
   static Status CheckMemory(const RegionOptions& options);
 

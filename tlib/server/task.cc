@@ -167,7 +167,7 @@ class CoroutineTask final : public Task {
     coroutine_.emplace(BorrowedStack{&*stack_}, [this](Coroutine::pull_type& out) { Body(out); });
     return Status::Ok();
   }
-  // Gives them back. The task itself stays, for whoever unparks it too late. REQUIRES: it is idle.
+  // Gives them back. The task itself stays, for an Unpark that comes too late. REQUIRES: it is idle.
   void Release() {
     Destroy();
     stack_.reset();

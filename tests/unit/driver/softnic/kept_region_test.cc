@@ -81,7 +81,7 @@ TEST_F(KeptRegion, Resume_OfWhatIsMissingOrDiffersIsEuclean) {
   EXPECT_EQ(Register(*server.domain, true).status().code(), EUCLEAN);
 }
 
-// Who is killed before a server was ready leaves no memory.
+// A server that is killed before it was ready leaves no memory.
 TEST_F(KeptRegion, BeforeKeep_NothingOutlivesTheProcess) {
   Side server;
   {

@@ -189,7 +189,7 @@ TEST_F(HeatExporterTest, AwaitAccess_TheNextAccessRingsOnce) {
   EXPECT_EQ(read(bell.fd(), &rings, sizeof(rings)), ssize_t{sizeof(rings)});
   early->Push(3);
   late->Push(2);
-  EXPECT_EQ(read(bell.fd(), &rings, sizeof(rings)), -1) << "nobody waits any more";
+  EXPECT_EQ(read(bell.fd(), &rings, sizeof(rings)), -1) << "there is no waiter any more";
   exporter_->SetSampling(1);
   bell.Silence();
   EXPECT_EQ(exporter_->Drain(), 2U);

@@ -181,7 +181,7 @@ TEST_F(TierStoreTest, CheckRoom_LeavesWhatTheRestOfTheServerWantsNow) {
   EXPECT_EQ((*store)->CheckRoom(2 * kPages, kFrames, kFrames).code(), ENOMEM);
 }
 
-// Its own memory is there; that nobody has another page does not matter.
+// Its own memory is there; that there is no page besides does not matter.
 TEST_F(TierStoreTest, Resume_WhereTheMachineIsFull_NeedsNoMore) {
   Leave(42);
   options_.spare_bytes = UINT64_MAX / 2;
