@@ -147,8 +147,8 @@ class Question {
     if (error == EOPNOTSUPP || error == ENODATA) {
       return Status::Error(EINVAL, path_ + " is not the mount point of a termfs");
     }
-    if (error == ENOTCONN) {
-      return Status::Error(error, path_ + ": a dead mount is there, end it with termfs umount");
+    if (SaysDead(error)) {
+      return Status::Error(ENOTCONN, path_ + ": a dead mount is there, end it with termfs umount");
     }
     if (error != 0) {
       return Status::Errno(error, path_);

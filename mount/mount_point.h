@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -46,6 +47,9 @@ std::string FromLine(std::string_view text);
 std::string BucketsToText(const Buckets& buckets);
 // EPROTO: `text` is nothing like that.
 Result<Buckets> BucketsFromText(std::string_view text);
+
+// What the kernel answers of a dead mount, also to a question that was on its way when that died.
+inline bool SaysDead(int error) { return error == ENOTCONN || error == ECONNABORTED; }
 
 // ENOTCONN: the mount is dead. EINVAL: `path` is not the root of a termfs mount. ETIMEDOUT: no answer for ten seconds.
 Result<MountDescription> DescribeMount(const std::string& path);

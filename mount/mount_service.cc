@@ -236,7 +236,7 @@ Status Run(fs::client::FileSystem& file_system, FuseServer& server, FrontEnd& fr
 Status CheckMountPoint(const std::string& path) {
   struct stat st {};
   if (stat(path.c_str(), &st) != 0) {
-    if (errno == ENOTCONN) {
+    if (SaysDead(errno)) {
       return Status::Error(ENOTCONN, "mount point " + path + ": a dead mount is there, end it with termfs umount");
     }
     return ErrnoStatus("mount point " + path);
