@@ -216,7 +216,7 @@ struct TermRegionOptions {
   // How peers over the network READ it, on an RNIC that can do it either way (the software RNIC, for tests).
   ReadWay network_way = ReadWay::kTranslated;
   // Where frames and page table shall outlive the process, from Keep on: a directory on a tmpfs, this region's alone,
-  // that nobody but its owner may enter. Empty: they end with the process.
+  // that only its owner may enter. Empty: they end with the process.
   std::string directory;
   // What an earlier process left in `directory` is taken over: frames keep their bytes, entries their generations, so
   // that peers of that process, which may still map them, go on reading whole pages. REQUIRES: that process has ended;

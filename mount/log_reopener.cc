@@ -49,7 +49,7 @@ void LogReopener::Run() {
     signalfd_siginfo hangup{};
     if (read(hangups_.get(), &hangup, sizeof(hangup)) == sizeof(hangup)) {
       if (const Status reopened = ReopenLog(); reopened.ok()) {
-        LOG_INFO("the log's file was opened anew, on SIGHUP");
+        LOG_INFO("the log's file was opened again, on SIGHUP");
       } else {
         LOG_WARNING("the log goes on where it was: {}", reopened.ToString());
       }

@@ -57,7 +57,7 @@ Result<bool> Reclaimer::CloseLast(metadata::Namespace& names, Inode& inode) {
   {
     MutexLock lock(inode.mutex);
     if (inode.unlinked) {
-      inode.times_dirty = inode.ahead_noted = false;  // nobody will ask again
+      inode.times_dirty = inode.ahead_noted = false;  // it will not be asked for again
     }
     if (!inode.opens.empty() || !inode.loaded || inode.unlinked) {
       return false;
@@ -75,7 +75,7 @@ Result<bool> Reclaimer::CloseLast(metadata::Namespace& names, Inode& inode) {
       more = names.TrimAhead(inode.ino);
     }
     MutexLock lock(inode.mutex);
-    inode.ForgetExtents();  // who has opened the file meanwhile may have looked them up
+    inode.ForgetExtents();  // an open meanwhile may have looked them up
     if (!more.ok()) {
       inode.ahead_noted = true;
       inode.ahead_end = end;

@@ -208,7 +208,7 @@ def case_disk_that_fails_altogether(site):
         os.unlink(os.path.join(volume.path, "log"))
         os.symlink(log, os.path.join(volume.path, "log"))
         os.kill(volume.server, 1)
-        eventually(lambda: os.path.exists(log) and "opened anew" in log_of(volume), "the log is elsewhere")
+        eventually(lambda: os.path.exists(log) and "opened again" in log_of(volume), "the log is elsewhere")
         ino = os.fstat(fd).st_ino
         disk.fail()
         failed = {error_of(os.pread, fd, MIB, at * MIB) for at in range(40)}

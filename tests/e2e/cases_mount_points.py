@@ -203,7 +203,7 @@ def mask(pid, name):
 
 
 def case_ignored_signals_end_no_service(site):
-    """As nohup wants it. SIGTERM ends one in any case; SIGHUP has a log file opened anew, in any case, too."""
+    """As nohup wants it. SIGTERM ends one in any case; SIGHUP has a log file opened again, in any case, too."""
     need("nohup")
     volume = site.volume("64M")
     volume.stop()
@@ -238,7 +238,7 @@ def rotate(pid, log):
     """As logrotate does: what was logged goes away, and SIGHUP says so."""
     os.rename(log, log + ".1")
     os.kill(pid, signal.SIGHUP)
-    eventually(lambda: "SIGHUP" in log_of(log), f"{log} is opened anew")
+    eventually(lambda: "SIGHUP" in log_of(log), f"{log} is opened again")
     check("SIGHUP" not in log_of(log + ".1"), "the old one stays as it is")
 
 
