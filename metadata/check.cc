@@ -9,7 +9,7 @@ namespace termfs::metadata {
 namespace {
 
 Status CheckKeyTypes(CheckState& state) {
-  static constexpr std::string_view kTypes = "SNCRIDEXOTAGPLQU";
+  static constexpr std::string_view kTypes = "SNCRIDEXOTAZGPLQU";
   for (int byte = 0; byte < 255; ++byte) {
     const char type = static_cast<char>(byte);
     if (kTypes.find(type) == kTypes.npos) {
@@ -126,6 +126,7 @@ Result<CheckReport> Check(KeyValueStore& store, const CheckOptions& options) {
   RETURN_IF_ERROR(CheckExtents(state));
   CompareTree(state);
   RETURN_IF_ERROR(CheckAhead(state));
+  RETURN_IF_ERROR(CheckCuts(state));
   RETURN_IF_ERROR(CheckPendingFree(state));
   RETURN_IF_ERROR(CompareSpace(state));
   RETURN_IF_ERROR(CheckClients(state));

@@ -2,6 +2,7 @@
 //
 // Check, of extents, pending-free ranges and the bitmaps: each page of the region has one owner, or a clear bit.
 #include <algorithm>
+#include <utility>
 
 #include "metadata/allocator.h"
 #include "metadata/check_state.h"
@@ -92,6 +93,24 @@ Status CheckExtents(CheckState& state) {
     }
     AddOwned(state, {extent->server, extent->region_page, extent->pages}, ino);
   });
+}
+
+Status CheckCuts(CheckState& state) {
+  RETURN_IF_ERROR(ForEachOfType(state.reader, 'Z', [&](const KeyValue& pair) {
+    Decoder key(pair.key);
+    key.U8();
+    const InodeNumber ino = key.U64();
+    CheckedInode* const inode = state.Find(ino);
+    if (!key.Finished() || inode == nullptr || !std::exchange(inode->cut, false)) {
+      state.Problem("inode {} is listed as cut within a page, and is not", ino);
+    }
+  }));
+  for (const auto& [ino, inode] : state.inodes) {
+    if (inode.cut) {
+      state.Problem("inode {}: that it is cut within a page is not listed", ino);
+    }
+  }
+  return Status::Ok();
 }
 
 Status CheckAhead(CheckState& state) {

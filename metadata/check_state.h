@@ -28,6 +28,7 @@ struct CheckedInode {
   uint64_t size = 0;
   uint64_t blocks = 0;
   uint64_t ahead_end = 0;
+  bool cut = false;
   InodeNumber parent = 0;
   uint64_t trim_page = kNoTrim;
   uint32_t xattr_bytes = 0;
@@ -88,6 +89,7 @@ Status CheckOrphansAndTruncations(CheckState& state);
 void CompareTree(CheckState& state);  // after all of the above
 Status CheckExtents(CheckState& state);
 Status CheckAhead(CheckState& state);
+Status CheckCuts(CheckState& state);
 Status CheckPendingFree(CheckState& state);
 Status CompareSpace(CheckState& state);  // after both
 

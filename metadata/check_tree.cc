@@ -169,6 +169,7 @@ Status CheckInodes(CheckState& state) {
     inode.size = a.size;
     inode.blocks = a.blocks;
     inode.ahead_end = a.ahead_end;
+    inode.cut = static_cast<bool>(a.cut);
     inode.parent = record->parent;
     inode.trim_page = record->trim_page;
     inode.xattr_bytes = record->xattr_bytes;

@@ -14,13 +14,14 @@
 //   'O' inode                        orphan; kNameable when it was made without a name and may get one
 //   'T' inode                        unfinished truncation
 //   'A' inode                        end of the space, in file pages, that was allocated ahead of the file's growth
+//   'Z' inode                        cut within a page: the inode says from where
 //   'G' server:32, group             bitmap of an allocation group
 //   'P' server:32, region page       pending-free range
 //   'L' client                       a client that has, or had, a session and has not said goodbye
 //   'Q' client, slot:32              receipt of the last marked request of the client's slot
 //   'U' directory                    quota of the tree below it: limits and what is in use
 //
-// Guards (see key_value_store.h): 'I' guards 'D', 'E', 'X', 'O', 'T' and 'A' of its inode; 'R' which 'U' there are,
+// Guards (see key_value_store.h): 'I' guards 'D', 'E', 'X', 'O', 'T', 'A' and 'Z' of its inode; 'R' which 'U' there are,
 // but for their end.
 #pragma once
 
@@ -49,6 +50,7 @@ inline std::string XattrKey(InodeNumber ino, std::string_view name) { return Enc
 inline std::string OrphanKey(InodeNumber ino) { return Encoder('O').U64(ino).Take(); }
 inline std::string TruncationKey(InodeNumber ino) { return Encoder('T').U64(ino).Take(); }
 inline std::string AheadKey(InodeNumber ino) { return Encoder('A').U64(ino).Take(); }
+inline std::string CutKey(InodeNumber ino) { return Encoder('Z').U64(ino).Take(); }
 inline std::string GroupKey(uint32_t server, uint64_t group) { return Encoder('G').U32(server).U64(group).Take(); }
 inline std::string PendingKey(uint32_t server, PageIndex page) {
   return Encoder('P').U32(server).U64(page.value).Take();

@@ -70,7 +70,9 @@ inline constexpr uint64_t kInodesInReceipts = 1;
 inline constexpr uint64_t kQuotas = 2;
 // Allocation groups may say where taken and free change. Recover brings it, too.
 inline constexpr uint64_t kShortGroups = 4;
-inline constexpr uint64_t kKnownIncompatible = kInodesInReceipts | kQuotas | kShortGroups;
+// Inodes may be cut within a page. Recover brings it, too.
+inline constexpr uint64_t kCuts = 8;
+inline constexpr uint64_t kKnownIncompatible = kInodesInReceipts | kQuotas | kShortGroups | kCuts;
 
 struct Superblock {
   uint32_t format_version = 0;
@@ -186,9 +188,18 @@ class Namespace {
     bool more = false;  // extents past the end are left: call TruncateStep until it returns false
   };
   // Sets the size, up or down, with mtime and ctime; frees whole pages past the end, in steps. What is left to free is
-  // no longer part of the file. The caller zeroes the rest of the last page. `partly`: for the receipt.
+  // no longer part of the file. `partly`: for the receipt.
+  //
+  // A size within a page leaves bytes behind it that are to be zeros before the file grows. When they are, the SSD may
+  // still have the old ones; so the inode says in Attributes::cut from where on the page is not to be believed there,
+  // until ForgetCut: after a loss of memory the caller zeroes it from there. EBUSY: there is a cut in an earlier page,
+  // which is to be forgotten first.
   Result<Truncated> Truncate(InodeNumber ino, uint64_t new_size, Nanoseconds now, const Stamp* stamp = nullptr,
                              bool partly = false);
+  // The page is on the SSD as the file shows it. Not this cut any more, or no such inode: nothing is done.
+  Status ForgetCut(InodeNumber ino, const TailCut& cut);
+  // Up to `limit` inodes after `after` that are cut.
+  Result<std::vector<InodeNumber>> ListCuts(InodeNumber after, size_t limit);
   // Frees a bounded number of extents; false when nothing is left (also for an inode that is gone).
   Result<bool> TruncateStep(InodeNumber ino);
   // Makes the range a hole, in steps: true means call again with the same arguments.

@@ -75,6 +75,7 @@ Result<InodeRecord*> Operation::Claim(InodeNumber ino) {
   ASSIGN_OR_RETURN(InodeRecord inode, DecodeInode(ino, *value));
   const bool has_space = HasSpace(inode);
   Held held{.inode = {}, .stored = std::move(*value), .had_space = has_space};
+  held.was_cut = static_cast<bool>(inode.attributes.cut);
   held.project = inode.project;
   held.blocks = inode.attributes.blocks;
   held.inode = std::move(inode);
@@ -157,6 +158,12 @@ Status Operation::Finish() {
     Attributes& a = held.inode.attributes;
     if (a.ahead_end <= RoundUpToPage(a.size) >> kPageBits || !HasSpace(held.inode)) {
       a.ahead_end = 0;
+    }
+    if (!HasSpace(held.inode)) {
+      a.cut = {};
+    }
+    if (held.was_cut != static_cast<bool>(a.cut)) {
+      RETURN_IF_ERROR(a.cut ? transaction_.Put(CutKey(ino), EncodeBytes("")) : transaction_.Delete(CutKey(ino)));
     }
     const std::string bytes = EncodeInode(held.inode);
     if (bytes != held.stored) {

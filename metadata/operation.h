@@ -66,6 +66,7 @@ class Operation {
   Status Remove(InodeNumber ino);
   // Whether it had pages when it was claimed, or was being truncated. Else it has no keys that say so, either.
   bool HadSpace(InodeNumber ino) const { return inodes_.at(ino).had_space; }
+  bool WasCut(InodeNumber ino) const { return inodes_.at(ino).was_cut; }
 
   // REQUIRES for all: `dir` is claimed. They keep dir's size (its number of entries), not its times.
   Result<std::optional<Dentry>> FindDentry(const InodeRecord& dir, std::string_view name);
@@ -94,6 +95,7 @@ class Operation {
     InodeRecord inode;
     std::string stored;  // empty: new
     bool had_space = false;
+    bool was_cut = false;
     bool removed = false;
     // As stored.
     ProjectNumber project = 0;

@@ -56,6 +56,9 @@ Result<bool> FreeContent(Operation& op, InodeRecord& inode, bool from_start) {
 
 Status DeleteInode(Operation& op, const InodeRecord& inode) {
   const InodeNumber ino = inode.attributes.ino;
+  if (op.WasCut(ino)) {
+    RETURN_IF_ERROR(op.transaction().Delete(CutKey(ino)));
+  }
   if (op.HadSpace(ino)) {
     // Mostly neither is there, and to see that costs less than to delete it.
     for (const std::string& key : {TruncationKey(ino), AheadKey(ino)}) {
@@ -120,6 +123,11 @@ Result<std::vector<InodeNumber>> Namespace::ListOrphans(InodeNumber after, size_
 Result<std::vector<InodeNumber>> Namespace::ListAhead(InodeNumber after, size_t limit) {
   const std::unique_ptr<Reader> reader = store_.Snapshot();
   return ListKeys(*reader, 'A', after, limit);
+}
+
+Result<std::vector<InodeNumber>> Namespace::ListCuts(InodeNumber after, size_t limit) {
+  const std::unique_ptr<Reader> reader = store_.Snapshot();
+  return ListKeys(*reader, 'Z', after, limit);
 }
 
 Result<std::vector<InodeNumber>> Namespace::ListTruncations(InodeNumber after, size_t limit) {

@@ -12,6 +12,7 @@ constexpr uint8_t kValueVersion = 1;
 // order.
 constexpr uint8_t kInodeOfProject = 2;  // it is in a quota tree
 constexpr uint8_t kInodeAhead = 4;      // it has space that was allocated ahead
+constexpr uint8_t kInodeCut = 8;        // it was cut within a page
 constexpr uint8_t kClientCaches = 1;    // bits of one byte
 constexpr uint8_t kClientExpelled = 2;
 constexpr std::string_view kMagic = "termfsmd";
@@ -51,7 +52,9 @@ Decoder Open(std::string_view bytes, uint8_t version = kValueVersion) {
 }
 
 uint8_t VersionOf(const InodeRecord& inode) {
-  const uint8_t more = (inode.project != 0 ? kInodeOfProject : 0) | (inode.attributes.ahead_end != 0 ? kInodeAhead : 0);
+  const Attributes& a = inode.attributes;
+  const uint8_t more =
+      (inode.project != 0 ? kInodeOfProject : 0) | (a.ahead_end != 0 ? kInodeAhead : 0) | (a.cut ? kInodeCut : 0);
   return more == 0 ? kValueVersion : more;
 }
 
@@ -137,14 +140,20 @@ std::string EncodeInode(const InodeRecord& inode) {
   if (a.ahead_end != 0) {
     encoder.U64(a.ahead_end);
   }
+  if (a.cut) {
+    encoder.U64(a.cut.from).U64(a.cut.id);
+  }
   return encoder.Bytes(inode.symlink_target).Take();
 }
 
 Result<InodeRecord> DecodeInode(InodeNumber ino, std::string_view bytes) {
   const uint8_t version = bytes.empty() ? 0 : static_cast<uint8_t>(bytes[0]);
-  const bool of_project = version == kInodeOfProject || version == (kInodeOfProject | kInodeAhead);
-  const bool has_ahead = version == kInodeAhead || version == (kInodeOfProject | kInodeAhead);
-  Decoder d = Open(bytes, of_project || has_ahead ? version : kValueVersion);
+  constexpr uint8_t kMore = kInodeOfProject | kInodeAhead | kInodeCut;
+  const uint8_t more = (version & ~kMore) == 0 ? version : 0;
+  const bool of_project = (more & kInodeOfProject) != 0;
+  const bool has_ahead = (more & kInodeAhead) != 0;
+  const bool has_cut = (more & kInodeCut) != 0;
+  Decoder d = Open(bytes, more != 0 ? more : kValueVersion);
   InodeRecord inode;
   Attributes& a = inode.attributes;
   a.ino = ino;
@@ -166,10 +175,15 @@ Result<InodeRecord> DecodeInode(InodeNumber ino, std::string_view bytes) {
   a.no_xattrs.known = inode.xattr_bytes == 0;
   inode.project = of_project ? d.U64() : 0;
   a.ahead_end = has_ahead ? d.U64() : 0;
+  if (has_cut) {
+    a.cut.from = d.U64();
+    a.cut.id = d.U64();
+  }
   inode.symlink_target = d.Rest();
   const bool symlink = a.type() == FileType::kSymlink;
   if (!d.Finished() || !IsFileType(static_cast<uint8_t>(a.type())) || symlink == inode.symlink_target.empty() ||
-      of_project != (inode.project != 0) || has_ahead != (a.ahead_end != 0)) {
+      of_project != (inode.project != 0) || has_ahead != (a.ahead_end != 0) ||
+      has_cut != static_cast<bool>(a.cut) || (has_cut && a.cut.from % kPageSize == 0)) {
     return Damaged("inode");
   }
   return inode;

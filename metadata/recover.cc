@@ -43,7 +43,7 @@ Result<Namespace::Recovered> Namespace::Recover(bool orphans) {
   RETURN_IF_ERROR(Retry(store_, [](Transaction& transaction) -> Status {
     ASSIGN_OR_RETURN(const auto value, transaction.GetForUpdate(SuperblockKey()));
     ASSIGN_OR_RETURN(Superblock superblock, DecodeSuperblock(value.value_or("")));
-    constexpr uint64_t kBrought = kInodesInReceipts | kShortGroups;
+    constexpr uint64_t kBrought = kInodesInReceipts | kShortGroups | kCuts;
     if ((superblock.incompatible & kBrought) == kBrought) {
       return Status::Ok();
     }

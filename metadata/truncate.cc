@@ -43,6 +43,21 @@ Status Cut(Operation& op, InodeRecord& inode, const Extent& extent, uint64_t beg
   return Status::Ok();
 }
 
+// That of a file whose size becomes `size`, by truncation `id`.
+Result<TailCut> CutAt(const Attributes& before, uint64_t size, uint64_t id) {
+  if (size >= before.size) {
+    return before.cut;
+  }
+  const TailCut cut = before.cut.from < RoundUpToPage(size) ? before.cut : TailCut{};
+  if (size % kPageSize == 0) {
+    return cut;
+  }
+  if (cut && cut.page() < size / kPageSize) {
+    return Status::Error(EBUSY, "the file is cut in an earlier page");
+  }
+  return TailCut{.from = cut ? std::min(cut.from, size) : size, .id = id};
+}
+
 Status WriteTruncationKey(Operation& op, const InodeRecord& inode) {
   const std::string key = TruncationKey(inode.attributes.ino);
   return inode.trim_page == kNoTrim ? op.transaction().Delete(key) : op.transaction().Put(key, EncodeBytes(""));
@@ -101,13 +116,25 @@ Result<Namespace::Truncated> Namespace::Truncate(InodeNumber ino, uint64_t new_s
     if (unfinished || !done) {
       RETURN_IF_ERROR(WriteTruncationKey(op, *inode));
     }
-    a.size = new_size;
     a.Rewritten(now);
+    ASSIGN_OR_RETURN(a.cut, CutAt(a, new_size, static_cast<uint64_t>(a.ctime.count())));
+    a.size = new_size;
     result = {a, !done};
     return Status::Ok();
   });
   RETURN_IF_ERROR(status);
   return result;
+}
+
+Status Namespace::ForgetCut(InodeNumber ino, const TailCut& cut) {
+  const Status status = Run([&](Operation& op) -> Status {
+    ASSIGN_OR_RETURN(InodeRecord* const inode, op.Claim(ino));
+    if (inode->attributes.cut.id == cut.id) {
+      inode->attributes.cut = {};
+    }
+    return Status::Ok();
+  });
+  return status.code() == ESTALE ? Status::Ok() : status;
 }
 
 Result<bool> Namespace::TruncateStep(InodeNumber ino) {

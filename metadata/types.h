@@ -52,6 +52,15 @@ struct NoXattrs {
   friend bool operator==(NoXattrs, NoXattrs) { return true; }
 };
 
+// Bytes that a truncation has cut off within a page, and that may still be on the SSD: see Namespace::Truncate.
+struct TailCut {
+  uint64_t from = 0;  // byte of the file, inside a page; 0: there is none
+  uint64_t id = 0;    // of the truncation, among those of the file
+  explicit operator bool() const { return from != 0; }
+  uint64_t page() const { return from / kPageSize; }
+  friend bool operator==(const TailCut&, const TailCut&) = default;
+};
+
 struct Attributes {
   InodeNumber ino = 0;
   uint64_t generation = 0;  // of the inode number; constant as long as numbers are not reused
@@ -65,6 +74,7 @@ struct Attributes {
   // Of a regular file, in file pages: all from the end of the file up to here is space allocated ahead of its growth.
   // 0, or not beyond the end: there is none.
   uint64_t ahead_end = 0;
+  TailCut cut{};
   Nanoseconds atime{0};
   Nanoseconds mtime{0};
   Nanoseconds ctime{0};

@@ -37,7 +37,7 @@ Status Namespace::Format(KeyValueStore& store, const FormatOptions& options) {
   }
   Superblock superblock;
   superblock.format_version = kFormatVersion;
-  superblock.incompatible = kInodesInReceipts | kShortGroups;
+  superblock.incompatible = kInodesInReceipts | kShortGroups | kCuts;
   superblock.uuid = options.uuid;
   superblock.capacity_pages = options.capacity_pages;
   superblock.region_server = options.region_server;

@@ -17,6 +17,7 @@ void Inode::Load(const metadata::Attributes& attributes) {
     mode_known = true;
   }
   size = attributes.size;
+  cut = attributes.cut;
   atime = attributes.atime;
   mtime = attributes.mtime;
   ctime = attributes.ctime;

@@ -84,6 +84,9 @@ struct Inode {
   // Raised when extents are dropped to save memory: what was looked up in the store before may be out of date.
   uint64_t forgotten GUARDED_BY(mutex) = 0;
   bool tail_dirty GUARDED_BY(mutex) = true;
+  // Where the SSD may have what was cut off, as the store has it. `only_cut`: the tail is dirty by that alone.
+  metadata::TailCut cut GUARDED_BY(mutex);
+  bool only_cut GUARDED_BY(mutex) = false;
   // Space from the size up to this file page was allocated for growth to come; trimmed at the last close. Not beyond
   // the size: there is none.
   uint64_t ahead_end GUARDED_BY(mutex) = 0;

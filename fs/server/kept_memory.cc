@@ -28,18 +28,33 @@ Status Save(const VolumePaths& paths, const Kept& kept) {
   return ReplaceFile(paths.kept, std::to_string(kept.since) + " " + std::to_string(kept.memory) + "\n");
 }
 
-}  // namespace
-
-Result<uint64_t> NoteMemory(const VolumePaths& paths, uint64_t epoch, uint64_t memory) {
+// Nothing: the file is absent or damaged.
+Result<std::optional<Kept>> Load(const VolumePaths& paths) {
   const Result<std::string> text = ReadSmallFile(paths.kept);
   if (!text.ok() && text.status().code() != EUCLEAN) {
     return text.status();
   }
-  Kept now{.since = epoch, .memory = memory};
-  if (const auto last = text.ok() ? Parse(*text) : std::nullopt) {
-    const bool kept = last->memory == 0 || last->memory == memory;
-    now.since = kept && last->since < epoch ? last->since : epoch;
+  return text.ok() ? Parse(*text) : std::nullopt;
+}
+
+MemoryLeft LeftOf(const std::optional<Kept>& last, uint64_t memory) {
+  if (!last) {
+    return MemoryLeft::kNone;
   }
+  return last->memory == 0 ? MemoryLeft::kNoNeed : last->memory == memory ? MemoryLeft::kAll : MemoryLeft::kNone;
+}
+
+}  // namespace
+
+Result<MemoryLeft> FindMemory(const VolumePaths& paths, uint64_t memory) {
+  ASSIGN_OR_RETURN(const auto last, Load(paths));
+  return LeftOf(last, memory);
+}
+
+Result<uint64_t> NoteMemory(const VolumePaths& paths, uint64_t epoch, uint64_t memory) {
+  ASSIGN_OR_RETURN(const auto last, Load(paths));
+  const bool kept = LeftOf(last, memory) != MemoryLeft::kNone;
+  const Kept now{.since = kept && last->since < epoch ? last->since : epoch, .memory = memory};
   RETURN_IF_ERROR(Save(paths, now));
   return now.since;
 }

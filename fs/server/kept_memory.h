@@ -22,6 +22,14 @@
 
 namespace termfs::fs::server {
 
+enum class MemoryLeft {
+  kNone,    // what was written and not flushed is lost
+  kAll,     // it is in `memory`
+  kNoNeed,  // the last server was stopped, and had flushed it
+};
+// Before NoteMemory.
+Result<MemoryLeft> FindMemory(const VolumePaths& paths, uint64_t memory);
+
 // For the start `epoch`, whose server uses `memory` (tlib::server::Server::memory). Returns the start asked for.
 Result<uint64_t> NoteMemory(const VolumePaths& paths, uint64_t epoch, uint64_t memory);
 Status NoteCleanStop(const VolumePaths& paths, uint64_t kept_since);

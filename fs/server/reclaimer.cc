@@ -169,6 +169,7 @@ void Reclaimer::Loop() {
     truncations_.insert(truncations->begin(), truncations->end());
     after = truncations->back();
   }
+  ListCuts();
   auto next_tick = std::chrono::steady_clock::now() + kPeriod;
   bool settling = true;
   while (true) {
@@ -179,6 +180,7 @@ void Reclaimer::Loop() {
     Pass();
     if (std::chrono::steady_clock::now() >= next_tick) {
       [[maybe_unused]] const Status tried_again = WriteDirtyTimes();
+      SettleCuts();
       next_tick = std::chrono::steady_clock::now() + kPeriod;
       settling = true;
     }

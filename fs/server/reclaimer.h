@@ -62,6 +62,8 @@ class Reclaimer {
   // It has a name now.
   void ForgetOrphan(uint64_t ino);
   void AddTruncation(uint64_t ino);
+  // It is cut within a page: some time later that page is flushed, and the cut forgotten.
+  void NoteCut(uint64_t ino) EXCLUDES(mutex_);
   // The directory has a quota now, and what is below it is to be counted. `until` is let go when that has ended.
   void AddCount(uint64_t dir, std::shared_ptr<const void> until);
   // Why the last step of that failed, which is tried again; "": it did not.
@@ -112,6 +114,10 @@ class Reclaimer {
   // False: not now. REQUIRES: exclusive in its gate.
   Result<bool> ReleaseOrphan(Inode& inode);
   void EndTruncations();
+  void ListCuts();
+  void SettleCuts() EXCLUDES(mutex_);
+  // False: not now.
+  Result<bool> SettleCut(uint64_t ino);
   void CountTrees() EXCLUDES(mutex_);
   void NoteCount(uint64_t dir, const Status& status) EXCLUDES(mutex_);
   Status CloseInodes();  // the first error; they are tried again
@@ -158,6 +164,12 @@ class Reclaimer {
   Inodes orphans_ GUARDED_BY(mutex_);
   bool releasing_ GUARDED_BY(mutex_) = false;  // those that were in orphans_
   Inodes truncations_ GUARDED_BY(mutex_);
+  struct Cut {
+    uint64_t ino;
+    std::chrono::steady_clock::time_point due;
+  };
+  std::deque<Cut> cuts_ GUARDED_BY(mutex_);
+  Inodes in_cuts_ GUARDED_BY(mutex_);
   std::deque<Count> new_counts_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, std::string> count_failures_ GUARDED_BY(mutex_);
   Inodes closed_ GUARDED_BY(mutex_);

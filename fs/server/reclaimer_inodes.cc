@@ -8,6 +8,13 @@
 
 namespace termfs::fs::server {
 
+namespace {
+
+constexpr std::chrono::seconds kCutRests{5};
+constexpr size_t kCutsPerTick = 256;
+
+}  // namespace
+
 Status Reclaimer::WriteAccessTime(metadata::Namespace& names, Inode& inode) {
   Nanoseconds atime;
   {
@@ -48,6 +55,89 @@ Status Reclaimer::WriteTimes(metadata::Namespace& names, Inode& inode) {
   MutexLock lock(inode.mutex);
   inode.times_dirty = inode.times_sequence != sequence;
   return Status::Ok();
+}
+
+void Reclaimer::NoteCut(uint64_t ino) {
+  MutexLock lock(mutex_);
+  if (in_cuts_.insert(ino).second) {
+    cuts_.push_back({ino, std::chrono::steady_clock::now() + kCutRests});
+  }
+}
+
+void Reclaimer::ListCuts() {
+  for (uint64_t after = 0;;) {
+    const auto cuts = names_.ListCuts(after, kCutsPerTick);
+    if (!cuts.ok() || cuts->empty()) {
+      return;
+    }
+    for (const uint64_t ino : *cuts) {
+      NoteCut(ino);
+    }
+    after = cuts->back();
+  }
+}
+
+// Those that were cut a while ago: what was written since then does not wait for an fsync that may never come.
+void Reclaimer::SettleCuts() {
+  const auto now = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < kCutsPerTick; ++i) {
+    uint64_t ino;
+    {
+      MutexLock lock(mutex_);
+      if (cuts_.empty() || cuts_.front().due > now) {
+        return;
+      }
+      ino = cuts_.front().ino;
+      cuts_.pop_front();
+      in_cuts_.erase(ino);
+    }
+    const Result<bool> settled = SettleCut(ino);
+    if (!settled.ok()) {
+      failures_.Report("flushing the end of inode", ino, settled.status());
+    }
+    if (!settled.ok() || !*settled) {
+      NoteCut(ino);
+    }
+  }
+}
+
+Result<bool> Reclaimer::SettleCut(uint64_t ino) {
+  const auto attributes = names_.GetAttr(ino);
+  if (!attributes.ok()) {
+    return attributes.status().code() == ESTALE ? Result<bool>(true) : attributes.status();
+  }
+  const metadata::TailCut& cut = attributes->cut;
+  if (!cut) {
+    return true;
+  }
+  const InodeRef inode = inodes_.Find(ino);
+  if (inode) {
+    MutexLock lock(inode->mutex);
+    if (inode->loaded && inode->only_cut) {
+      return false;  // growth relies on the cut
+    }
+  }
+  if (attributes->size <= cut.from) {
+    return false;  // nothing is shown of what was cut off; when it grows there is something to flush
+  }
+  ASSIGN_OR_RETURN(const auto extents, names_.GetExtents(ino, cut.page(), 1, 1));
+  if (!extents.empty()) {
+    const tlib::server::PageRange page{extents.front().region_page, 1};
+    RETURN_IF_ERROR(server_->RunInCoroutine([&] { return server_->region().Flush({&page, 1}); }));
+    ASSIGN_OR_RETURN(const auto now, names_.GetExtents(ino, cut.page(), 1, 1));
+    if (now.empty() || now.front().region_page != extents.front().region_page) {
+      return false;
+    }
+  }
+  RETURN_IF_ERROR(names_.ForgetCut(ino, cut));
+  NoteChange();
+  if (inode) {
+    MutexLock lock(inode->mutex);
+    if (inode->cut == cut) {
+      inode->cut = {};
+    }
+  }
+  return true;
 }
 
 Result<bool> Reclaimer::CloseLast(metadata::Namespace& names, Inode& inode) {

@@ -285,6 +285,8 @@ class FileService final : public tlib::server::Service {
   // `partly`: more is to be done for the request's stamp. `shrunk` is told if the size is smaller than before.
   Status Truncate(const Request& request, Inode& inode, uint64_t size, bool partly, ShrunkFile& shrunk);
   Status CleanTail(const Request& request, Inode& inode);
+  Status ForgetCut(const Request& request, Inode& inode, const metadata::TailCut& cut);
+  Status SettleCut(const Request& request, Inode& inode);
   // What is allocated ahead of the size. Alone in the gate, with the maps of all sessions revoked but for one that is
   // about to get a new one: none of them has pages beyond the size.
   Status GiveAheadBack(const Request& request, Inode& inode);

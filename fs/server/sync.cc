@@ -41,6 +41,9 @@ Status FileService::SyncInode(const Request& request, Inode& inode, bool data_on
     end = std::min(hull.end, PagesFor(inode.size));
   }
   Status flushed = hull.begin < end ? FlushPages(request, inode, hull.begin, end) : Status::Ok();
+  if (flushed.ok()) {
+    flushed = SettleCut(request, inode);
+  }
   const uint64_t failed = region().failed_flushes();
   MutexLock lock(inode.mutex);
   if (!flushed.ok()) {

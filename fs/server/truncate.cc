@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Size changes. Bytes of allocated pages beyond the size are zeros at any time (inode.h, invariant 2), so growing a
-// file shows zeros without a look at its pages. Who cuts it writes zeros over the rest of the last page, and flushes
-// them: otherwise a later growth could be durable before them, and power loss bring back what was cut off. After a
-// failure or a restart that left the tail in doubt, the next growth cleans it first.
+// Size changes. Bytes of allocated pages beyond the size are zeros (inode.h, invariant 2), so growing a file shows zeros
+// without a look at its pages. What cuts it within a page leaves the rest of that page as it is; the next growth cleans
+// it first, in memory. The SSD may have the old bytes for longer, and the growth may be durable before the zeros are;
+// so the truncation notes in the store from where on that page is not to be believed there, and start after a loss of
+// memory zeroes it (RestoreCuts). The note goes with the next fsync, or with the reclaimer. After a failure or a restart
+// that left the tail in doubt, growth zeroes it durably.
 #include "fs/server/service.h"
 
 namespace termfs::fs::server {
@@ -31,9 +33,15 @@ Status FileService::EnsureLoaded(const Request& request, Inode& inode) {
 
 Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size, bool partly, ShrunkFile& shrunk) {
   uint64_t old_size;
+  metadata::TailCut cut;
   {
     MutexLock lock(inode.mutex);
     old_size = inode.size;
+    cut = inode.cut;
+  }
+  const bool within_page = size < old_size && size % kPageSize != 0;
+  if (within_page && cut && cut.page() < size >> kPageBits) {  // one is noted at a time
+    RETURN_IF_ERROR(ForgetCut(request, inode, cut));
   }
   // Pages may leave the file, so no map stays, the caller's neither.
   RETURN_IF_ERROR(coherence_.Revoke(inode, 0));
@@ -56,6 +64,7 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
     MutexLock lock(inode.mutex);
     inode.size = old_size;
     inode.tail_dirty = true;
+    inode.only_cut = false;
     inode.ForgetExtents();
     inode.NewVersion(versions_, Inode::Change::kAny);
     return truncated.status();
@@ -65,16 +74,17 @@ Status FileService::Truncate(const Request& request, Inode& inode, uint64_t size
     inode.size = size;
     inode.SetTimes({.mtime = truncated->attributes.mtime, .ctime = truncated->attributes.ctime});
     inode.NewVersion(versions_, Inode::Change::kAny);
+    inode.cut = truncated->attributes.cut;
+    if (size < old_size) {
+      inode.tail_dirty = within_page;
+      inode.only_cut = within_page && inode.cut;
+    }
   }
   if (size < old_size) {
     shrunk.Begin(truncated->attributes.generation);
-    // The bytes behind the end go for good, so power loss must not bring the size back.
-    Status cut = size % kPageSize == 0 ? Status::Ok() : request.Blocking([&] { return names_.Sync(); });
-    if (cut.ok()) {
-      cut = ZeroTail(request, inode, size);
-    }
-    MutexLock lock(inode.mutex);
-    inode.tail_dirty = !cut.ok();  // cleaned before the file grows again
+  }
+  if (truncated->attributes.cut) {
+    reclaimer_.NoteCut(inode.ino);
   }
   if (truncated->more) {
     reclaimer_.AddTruncation(inode.ino);
@@ -107,23 +117,68 @@ Status FileService::GiveAheadBack(const Request& request, Inode& inode) {
 
 Status FileService::CleanTail(const Request& request, Inode& inode) {
   uint64_t size;
+  bool only_cut;
   {
     MutexLock lock(inode.mutex);
     if (!inode.tail_dirty) {
       return Status::Ok();
     }
     size = inode.size;
+    only_cut = inode.only_cut;
   }
-  ASSIGN_OR_RETURN(const bool zero, TailIsZero(request, inode, size));
-  // Until all that a killed server left dirty is flushed, or what could not be flushed, zeros in memory do not say what
-  // is on the SSD.
-  if (!zero || !reclaimer_.settled()) {
-    RETURN_IF_ERROR(ZeroTail(request, inode, size));
+  if (only_cut) {
+    RETURN_IF_ERROR(ZeroBytes(request, inode, size, RoundUpToPage(size)));
+  } else {
+    ASSIGN_OR_RETURN(const bool zero, TailIsZero(request, inode, size));
+    // Until all that a killed server left dirty is flushed, or what could not be flushed, zeros in memory do not say what
+    // is on the SSD.
+    if (!zero || !reclaimer_.settled()) {
+      RETURN_IF_ERROR(ZeroTail(request, inode, size));
+    }
   }
   RETURN_IF_ERROR(ZeroBytes(request, inode, PagesFor(size) << kPageBits, kMaxFilePages << kPageBits));
   MutexLock lock(inode.mutex);
-  inode.tail_dirty = false;
+  inode.tail_dirty = inode.only_cut = false;
   return Status::Ok();
+}
+
+// REQUIRES: where the file reaches beyond the cut it is clean.
+Status FileService::ForgetCut(const Request& request, Inode& inode, const metadata::TailCut& cut) {
+  RETURN_IF_ERROR(FlushPages(request, inode, cut.page(), cut.page() + 1));
+  RETURN_IF_ERROR(request.Blocking([&] { return names_.ForgetCut(inode.ino, cut); }));
+  MutexLock lock(inode.mutex);
+  if (inode.cut == cut) {
+    inode.cut = {};
+  }
+  return Status::Ok();
+}
+
+// What the file shows beyond a cut is on the SSD when this returns, and the store says so.
+Status FileService::SettleCut(const Request& request, Inode& inode) {
+  constexpr int kAttempts = 1000;  // each lost to another truncation
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    metadata::TailCut cut;
+    bool dirty;
+    {
+      MutexLock lock(inode.mutex);
+      cut = inode.cut;
+      if (!cut || inode.size <= cut.from) {
+        return Status::Ok();
+      }
+      dirty = inode.tail_dirty;
+    }
+    if (dirty) {
+      ASSIGN_OR_RETURN(const GateHold hold, GateHold::Enter(inode, GateMode::kExclusive, request.session));
+      RETURN_IF_ERROR(request.Blocking([&] { return names_.Sync(); }));  // zeros are no news to the size
+      RETURN_IF_ERROR(CleanTail(request, inode));
+      MutexLock lock(inode.mutex);
+      cut = inode.cut;
+    }
+    if (cut) {
+      RETURN_IF_ERROR(ForgetCut(request, inode, cut));
+    }
+  }
+  return Status::Error(EBUSY, "the file is truncated all the time");
 }
 
 Result<bool> FileService::TailIsZero(const Request& request, Inode& inode, uint64_t size) {

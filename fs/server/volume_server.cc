@@ -12,6 +12,7 @@
 #include "base/size.h"
 #include "fs/proto/codec.h"
 #include "fs/server/capacity.h"
+#include "fs/server/cuts.h"
 #include "fs/server/kept_memory.h"
 #include "fs/server/service.h"
 #include "fs/server/settings.h"
@@ -226,6 +227,11 @@ Status ServedVolume::Recover(tlib::server::Server& server) {
   if (done.truncations + done.trimmed > 0) {
     LOG_INFO("recovered; unfinished truncations ended: {}, files whose space allocated ahead was given back: {}",
              done.truncations, done.trimmed);
+  }
+  ASSIGN_OR_RETURN(const MemoryLeft memory, FindMemory(VolumePaths(directory_), server.memory()));
+  ASSIGN_OR_RETURN(const uint64_t zeroed, RestoreCuts(*names_, server, memory));
+  if (zeroed > 0) {
+    LOG_INFO("recovered; files that were cut within a page, and of which that page was not synced afterwards: {}", zeroed);
   }
   return ZeroFreePages(server);
 }

@@ -32,6 +32,8 @@ void MemoryVolume::Start() {
   service_ = std::make_unique<server::FileService>(*names_, options);
   EXPECT_TRUE(service_->LoadClients().ok());
   tlib_.Serve(*service_, starts_);
+  EXPECT_TRUE(server::RestoreCuts(*names_, tlib_, left_).ok());
+  left_ = server::MemoryLeft::kAll;
   service_->Attach(tlib_, nullptr, kept_since_);
 }
 
@@ -59,6 +61,7 @@ void MemoryVolume::KillAndRestart() {
 
 void MemoryVolume::LoseMemory() {
   kept_since_ = starts_ + 1;
+  left_ = server::MemoryLeft::kNone;
   tlib_.ForgetUnflushed();
 }
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "fs/server/cuts.h"
 #include "fs/server/service.h"
 #include "tests/fakes/faulty_store.h"
 #include "tests/fakes/memory_tlib.h"
@@ -46,6 +47,7 @@ class MemoryVolume final : public TestVolume {
   void Stop();
   uint64_t starts_ = 0;
   uint64_t kept_since_ = 1;
+  server::MemoryLeft left_ = server::MemoryLeft::kAll;  // to the next server
   std::chrono::seconds reconnect_{60};
   std::chrono::milliseconds call_timeout_ = tlib::client::SessionOptions().call_timeout;
   client::AccessTimes access_times_;

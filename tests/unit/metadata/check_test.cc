@@ -129,6 +129,13 @@ TEST_F(CheckTest, SpaceAheadThatIsNotListed) {
   ExpectProblem("its space ahead is not listed");
 }
 
+TEST_F(CheckTest, CutsThatAreNotListed) {
+  Change(file_, [](InodeRecord& inode) { inode.attributes.cut = {.from = 100, .id = 1}; });
+  Put(CutKey(dir_), EncodeBytes(""));
+  ExpectProblem("inode " + std::to_string(file_) + ": that it is cut within a page is not listed");
+  ExpectProblem("inode " + std::to_string(dir_) + " is listed as cut within a page, and is not");
+}
+
 TEST_F(CheckTest, LeakedPages) {
   const PageIndex page = ns().GetExtents(file_, 0, 10, 1)->at(0).region_page;
   Delete(ExtentKey(file_, 0));

@@ -293,6 +293,11 @@ class Model {
     }
     Node& node = nodes_[file];
     const uint64_t size = random_.Below(kFilePages * kPageSize);
+    const auto before = ns_->GetAttr(file);
+    ASSERT_TRUE(before.ok());
+    if (random_.Below(2) == 0 || before->cut.page() < size / kPageSize) {
+      ASSERT_TRUE(ns_->ForgetCut(file, before->cut).ok());
+    }
     ASSERT_TRUE(ns_->Truncate(file, size, now_).ok());
     if (size <= node.size) {
       node.pages.erase(node.pages.lower_bound(RoundUpToPage(size) / kPageSize), node.pages.end());

@@ -67,6 +67,38 @@ TEST_F(RecoverTest, WhatIsAheadIsNotInUse) {
   ExpectSound();
 }
 
+TEST_F(RecoverTest, ACutIsOfOnePage) {
+  const InodeNumber ino = File("f");
+  Allocate(ino, 0, 4, 0);
+  SetSize(ino, 4 * kPageSize);
+  const auto truncate = [&](uint64_t size) { return ns().Truncate(ino, size, Tick()).status().code(); };
+  const auto from = [&] { return Get(ino).cut.from; };
+  EXPECT_EQ(truncate(3 * kPageSize), 0);
+  EXPECT_EQ(from(), 0u);
+  EXPECT_EQ(truncate(2 * kPageSize + 100), 0);
+  EXPECT_EQ(from(), 2 * kPageSize + 100);
+  const TailCut first = Get(ino).cut;
+  EXPECT_EQ(truncate(3 * kPageSize), 0) << "grows";
+  EXPECT_EQ(truncate(2 * kPageSize + 200), 0);
+  EXPECT_EQ(from(), 2 * kPageSize + 100) << "from there on the SSD may still have what was cut off";
+  EXPECT_NE(Get(ino).cut.id, first.id);
+  ASSERT_TRUE(ns().ForgetCut(ino, first).ok());
+  EXPECT_EQ(from(), 2 * kPageSize + 100) << "another one";
+  EXPECT_EQ(truncate(4 * kPageSize), 0);
+  EXPECT_EQ(truncate(3 * kPageSize + 1), EBUSY);
+  EXPECT_EQ(truncate(kPageSize + 1), 0);
+  EXPECT_EQ(from(), kPageSize + 1) << "the page of the other one is gone";
+  ExpectSound();
+  ASSERT_TRUE(ns().ForgetCut(ino, Get(ino).cut).ok());
+  EXPECT_TRUE(ns().ListCuts(0, 10)->empty());
+  ExpectSound();
+  EXPECT_EQ(truncate(100), 0);
+  EXPECT_EQ(truncate(0), 0);
+  EXPECT_TRUE(ns().ListCuts(0, 10)->empty());
+  ExpectSound();
+  EXPECT_TRUE(ns().ForgetCut(4711, first).ok()) << "no such inode";
+}
+
 TEST_F(RecoverTest, SpaceAheadInAQuotaTree) {
   const InodeNumber dir = MakeDir(kRootInode, "d");
   ASSERT_TRUE(ns().SetQuota(dir, uint64_t{1} << 30, std::nullopt).ok());
@@ -130,7 +162,7 @@ TEST_F(RecoverTest, OfAVolumeFromBefore_MakesOneThatOlderProgramsRefuse) {
   ExpectSound();
   EXPECT_EQ(Recover().trimmed, 1u);
   Reopen();
-  EXPECT_EQ(ns().superblock().incompatible, kInodesInReceipts | kShortGroups);
+  EXPECT_EQ(ns().superblock().incompatible, kInodesInReceipts | kShortGroups | kCuts);
   ASSERT_TRUE(ns().Unlink(kRootInode, "f", kNotOpen, Tick()).ok());
   ExpectSound();
 }
