@@ -168,7 +168,7 @@ TEST_F(CheckTest, BadSizesAndCounts) {
 }
 
 TEST_F(CheckTest, DamagedAndUnknownRecords) {
-  Put("Z?", "?");
+  Put("Y?", "?");
   Put(ClientKey(1), "?");
   Put(ReceiptKey(1, 0), "?");
   Put(InodeKey(file_), "?");
@@ -176,7 +176,7 @@ TEST_F(CheckTest, DamagedAndUnknownRecords) {
   Put(GroupKey(0, 7), "?");
   Put(PendingKey(0, {77}), "?");
   Put(ExtentKey(file_, 3), "?");
-  ExpectProblem("keys of unknown type 0x5a");
+  ExpectProblem("keys of unknown type 0x59");
   ExpectProblem("clients: damaged record");
   ExpectProblem("receipts: damaged record");
   ExpectProblem("inode " + std::to_string(file_) + ": damaged record");
