@@ -70,7 +70,7 @@ class CompletionWaiter {
                false)) {
         return Status::Ok();
       }
-      if (soon && spin_ > kSpinAlone && SpinOn(poll)) {
+      if (soon && spin_ > kSpinAlone && !server_sleeps_ && SpinOn(poll)) {
         return Status::Ok();
       }
       if (!queue.Arm()) {
@@ -99,7 +99,7 @@ class CompletionWaiter {
   // Polls for `length`, at least once. With `yields` whoever else waits for this CPU may run in between: it may be the
   // server, woken where it was called.
   template <typename Poll>
-  static bool Spin(Poll& poll, std::chrono::nanoseconds length, bool yields) {
+  bool Spin(Poll& poll, std::chrono::nanoseconds length, bool yields) {
     TimePoint end{};  // set after the first polls: the fastest answers are there by then
     do {
       if (yields) {
@@ -112,7 +112,9 @@ class CompletionWaiter {
         __builtin_ia32_pause();
       }
       if (end == TimePoint{}) {
-        end = std::chrono::steady_clock::now() + length;
+        const TimePoint now = std::chrono::steady_clock::now();
+        end = now + length;
+        server_sleeps_ = yields ? server_sleeps_ : core_.NoteWait(now);
       }
     } while (std::chrono::steady_clock::now() < end);
     return false;
@@ -126,6 +128,7 @@ class CompletionWaiter {
   SessionCore& core_;
   Interruption* const interruption_;
   std::chrono::nanoseconds spin_{kMaxSpin};
+  bool server_sleeps_ = false;  // probably: to be woken takes it longer than a spin should last
   int vain_spins_ = 0;
   static constexpr std::chrono::microseconds kMaxSpin{200};       // a write of 1 MiB to memory takes about 100
   static constexpr std::chrono::microseconds kSpinAlone{5};       // an answer from memory, by a server that is awake

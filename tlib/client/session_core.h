@@ -100,6 +100,18 @@ class SessionCore {
   // Readable, for ever, once the session is lost.
   int lost_fd() const { return lost_event_.get(); }
 
+  // A channel has not been answered at once. True: none was waiting within the last half of a millisecond, so the server
+  // has gone to sleep by now if it serves nobody else.
+  bool NoteWait(std::chrono::steady_clock::time_point now) {
+    constexpr std::chrono::steady_clock::rep kFresh = std::chrono::nanoseconds(std::chrono::microseconds(100)).count();
+    constexpr std::chrono::steady_clock::rep kOld = std::chrono::nanoseconds(std::chrono::microseconds(500)).count();
+    const auto at = now.time_since_epoch().count();
+    const auto age = at - last_wait_.load(std::memory_order_relaxed);
+    if (age > kFresh) {  // not each time: others' threads look at it
+      last_wait_.store(at, std::memory_order_relaxed);
+    }
+    return age > kOld;
+  }
   // Who waits for the server spins for a while, but not many at once for long: the server needs a CPU, too. False: too
   // many do.
   bool BeginSpinning() {
@@ -153,6 +165,7 @@ class SessionCore {
   std::unique_ptr<PageTableView> table_;
   FrameChunks chunks_;
   UniqueFd lost_event_;
+  std::atomic<std::chrono::steady_clock::rep> last_wait_{0};
   const unsigned max_spinning_ = std::max(1U, std::thread::hardware_concurrency() / 2);
   std::atomic<unsigned> spinning_{0};
   MetricsRegistry metrics_;

@@ -19,11 +19,8 @@ using std::chrono::steady_clock;
 
 thread_local Worker* current_worker = nullptr;
 
-constexpr uint64_t kVainSpins = 16;  // in a row, before spinning is cut short
 constexpr uint32_t kRoundsPerClockRead = 16;
 constexpr std::chrono::seconds kTrimPeriod{5};
-// From then on whoever else waits for this CPU may run in between: it may be the client that we wait for.
-constexpr std::chrono::microseconds kSpinAlone{5};
 
 void Relax() { __builtin_ia32_pause(); }
 
@@ -33,7 +30,6 @@ Worker* Worker::Current() { return current_worker; }
 
 Result<std::unique_ptr<Worker>> Worker::Create(const WorkerOptions& options) {
   std::unique_ptr<Worker> worker(new Worker(options));
-  worker->spin_ = options.max_spin;
   worker->epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   if (!worker->epoll_.valid()) {
     return ErrnoStatus("create a worker's epoll instance");
@@ -134,9 +130,11 @@ void Worker::Run() {
     if (!busy && stopping_ && tasks_.running() == 0 && spawned_.empty()) {
       break;
     }
-    if (!busy && !Spinning(was_busy)) {
+    if (busy && !was_busy) {
+      NoteWait();
+    }
+    if (!busy && !Spinning()) {
       Sleep();
-      busy = true;  // a new idle period begins with the next round
     }
     was_busy = busy;
   }
@@ -219,11 +217,14 @@ bool Worker::FireTimers() {
   return busy;
 }
 
-bool Worker::Spinning(bool was_busy) {
-  if (was_busy) {
-    spins_in_vain_ = std::exchange(slept_, false) ? spins_in_vain_ : 0;
-    idle_rounds_ = 0;
-  }
+// Waits that were too short for a look at the clock count as none.
+void Worker::NoteWait() {
+  const bool known = idle_rounds_ >= kRoundsPerClockRead;
+  spin_.Waited(known ? steady_clock::now() - idle_since_ : TimePoint::duration(0));
+  idle_rounds_ = 0;
+}
+
+bool Worker::Spinning() {
   if (elsewhere_ != 0) {
     sched_yield();
   }
@@ -239,7 +240,7 @@ bool Worker::Spinning(bool was_busy) {
   if (idle > kSpinAlone) {
     sched_yield();
   }
-  return idle < spin_;
+  return idle < spin_.length();
 }
 
 int Worker::SleepMilliseconds() const {
@@ -260,11 +261,6 @@ bool Worker::ArmAll() {
 }
 
 void Worker::Sleep() {
-  if (++spins_in_vain_ >= kVainSpins) {
-    spin_ /= 2;
-    spins_in_vain_ = 0;
-  }
-  slept_ = true;
   const bool armed = ArmAll();
   sleeping_.store(true);
   if (armed && !has_mail_.load() && ready_.empty()) {
@@ -277,9 +273,6 @@ void Worker::Sleep() {
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), SleepMilliseconds());
     if (count < 0 && errno != EINTR) {
       LOG_ERROR("worker {}: {}", options_.index, ErrnoStatus("wait for events").ToString());
-    }
-    if (steady_clock::now() - begin < 2 * options_.max_spin) {
-      spin_ = options_.max_spin;  // spinning on would have been the better bet
     }
   }
   sleeping_.store(false);

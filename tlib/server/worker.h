@@ -27,6 +27,7 @@
 #include "base/give_way.h"
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/spin_policy.h"
 #include "base/unique_fd.h"
 #include "tlib/server/task.h"
 #include "tlib/server/task_pool.h"
@@ -48,8 +49,8 @@ class EventSource {
 
 struct WorkerOptions {
   uint32_t index = 0;
-  // Idle time before it sleeps; adapted downwards when spinning finds nothing. Writes of 1 MiB come 300 us apart.
-  std::chrono::microseconds max_spin{400};
+  // Idle time before it sleeps, at most: see base/spin_policy.h. Writes of 1 MiB come 300 us apart.
+  std::chrono::microseconds max_spin{350};
   size_t max_tasks = 8192;
   std::chrono::milliseconds longest_sleep{1000};  // a bound, should a wake-up ever be lost
 };
@@ -107,7 +108,11 @@ class Worker {
   size_t running_tasks() const { return tasks_.running(); }
 
  private:
-  explicit Worker(const WorkerOptions& options) : options_(options), tasks_(*this, options.max_tasks) {}
+  // From then on others that wait for this CPU may run in between: one may be the client that we wait for.
+  static constexpr std::chrono::microseconds kSpinAlone{5};
+
+  explicit Worker(const WorkerOptions& options)
+      : options_(options), tasks_(*this, options.max_tasks), spin_(kSpinAlone, options.max_spin) {}
 
   void Run();
   bool RunReady();
@@ -115,7 +120,8 @@ class Worker {
   bool PollSources();
   bool TakeHandedOver() EXCLUDES(mutex_);
   bool FireTimers();
-  bool Spinning(bool was_busy);
+  bool Spinning();
+  void NoteWait();
   void Sleep();
   int SleepMilliseconds() const;
   bool ArmAll();
@@ -136,10 +142,8 @@ class Worker {
   uint32_t rounds_ = 0;
   uint32_t idle_rounds_ = 0;  // in a row
   TimePoint idle_since_{};    // from the sixteenth of them on
-  bool slept_ = false;        // since the last idle round
   TimePoint trim_due_{};      // of idle tasks' stacks
-  std::chrono::nanoseconds spin_{0};
-  uint64_t spins_in_vain_ = 0;
+  SpinPolicy spin_;
   GiveWay give_way_;
   uint32_t elsewhere_ = 0;
 
