@@ -1,36 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rates.py BUILD_DIR [BUILD_DIR]: what an operation costs by how many there are a second, with one caller: processor time of
-the server and of the mount, and its latency. Reads are of 4 KiB, most of them of absent pages; writes are of 4 KiB in memory;
-creates make empty files. "full": as many as eight callers can make. With two build directories, each in turn, the ratios of
-the second to the first."""
+"""What an operation costs by how many there are a second, with one caller: processor time of the server and of the mount, and
+its latency. Reads are of 4 KiB, most of them of absent pages; writes are of 4 KiB in memory; creates make empty files.
+"full": as many as eight callers can make.
+
+    rates.py BUILD_DIR BUILD_DIR [--network]
+
+compares two builds, measured in turn."""
+import argparse
+import contextlib
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import threading
 import time
 
-from bars import Bar
+import network
+from bars import Bar, NotRun
 from many_mounts import processor_seconds
 from mounts import DEADLINE, Mounts, RingSwitch, end_by_signals, scratch_directory
 
 RATES = (100, 500, 2000)
 FULL = 0
 CALLERS = 8  # at full rate
+MOST_FILES = 800  # that one caller makes at full rate: passthrough_ll has each of them open
 DATA_MIB, HOT_MIB = 1024, 32
 MOST = 3.0  # times the processor time of an operation at full rate
+OF_BOUND = 0.95
+KINDS = ("read", "write", "create")
 
 
 class Cost:
-    """Of one operation, in microseconds: processor time, and the median of its latency."""
+    """Of one operation, in microseconds: processor time of each process, and the median of the latencies."""
 
-    def __init__(self, server, mount, latency, operations):
-        self.server, self.mount, self.latency, self.operations = server, mount, latency, operations
-
-    @property
-    def processor(self):
-        return self.server + self.mount
+    def __init__(self, spent, latency, operations):
+        self.spent, self.latency, self.operations = spent, latency, operations
+        self.processor = sum(spent)
 
 
 def fio(path, options, rate, seconds):
@@ -44,13 +51,13 @@ def fio(path, options, rate, seconds):
 
 
 def create(directory, rate, seconds):
-    """The same of files, which are removed afterwards."""
+    """The same of new files."""
     latencies = []
 
     def make(caller):
         began = time.perf_counter()
         number = 0
-        while (now := time.perf_counter()) < began + seconds:
+        while (now := time.perf_counter()) < began + seconds and (rate or number < MOST_FILES):
             due = began + number / rate if rate else now
             if now < due:
                 time.sleep(due - now)
@@ -68,40 +75,53 @@ def create(directory, rate, seconds):
 
 
 class Subject:
-    """A served volume with one mount, and the files that are read and written."""
+    """Files that are read and written, a directory for new ones, and the processes that serve both."""
 
-    def __init__(self, build, scratch, fuse):
-        os.mkdir(scratch)
-        self.mounts = Mounts(build, scratch, capacity="2G", ratio="0.1")
-        self.path = self.mounts.termfs_mount("mount", fuse)
-        self.rounds = 0
-        for name, mebibytes in (("data", DATA_MIB), ("hot", HOT_MIB)):
+    def __init__(self, path, processes):
+        self.path, self.processes = path, processes
+        self.sizes = {}  # of the files, in MiB
+        self.made = os.path.join(path, "made")
+
+    def fill(self, sizes):
+        """A file of so many MiB for each name; the names are those of the kinds of operation."""
+        self.sizes = sizes
+        for name, mebibytes in sizes.items():
             subprocess.run(["dd", "if=/dev/urandom", f"of={self.path}/{name}", "bs=1M", f"count={mebibytes}", "conv=fsync"],
                            check=True, stderr=subprocess.DEVNULL, timeout=DEADLINE)
+        return self
 
     def run(self, kind, rate, seconds):
-        if kind == "read":
-            return fio(os.path.join(self.path, "data"), ["--rw=randread", f"--size={DATA_MIB}M"], rate, seconds)
-        if kind == "write":
-            return fio(os.path.join(self.path, "hot"), ["--rw=randwrite", f"--size={HOT_MIB}M"], rate, seconds)
-        self.rounds += 1
-        directory = os.path.join(self.path, f"made{self.rounds}")
-        os.mkdir(directory)
-        return create(directory, rate, seconds)
+        if kind != "create":
+            name = kind if kind in self.sizes else "data"
+            return fio(os.path.join(self.path, name), [f"--rw=rand{kind}", f"--size={self.sizes[name]}M"], rate, seconds)
+        os.mkdir(self.made)
+        return create(self.made, rate, seconds)
 
     def cost(self, kind, rate, seconds):
-        pids = (self.mounts.server.pid, self.mounts.daemons["mount"].pid)
-        before = [processor_seconds(pid) for pid in pids]
+        before = [processor_seconds(process.pid) for process in self.processes]
         operations, latency = self.run(kind, rate, seconds)
-        spent = [(processor_seconds(pid) - began) * 1e6 / operations for pid, began in zip(pids, before)]
-        return Cost(*spent, latency, operations)
+        spent = [(processor_seconds(process.pid) - began) * 1e6 / operations
+                 for process, began in zip(self.processes, before)]
+        shutil.rmtree(self.made, ignore_errors=True)
+        return Cost(spent, latency, operations)
 
-    def end(self):
-        self.mounts.__exit__(None)
+
+def termfs(stack, build, fuse, hosts=None):
+    """A served volume with one mount, on one host or two."""
+    scratch = stack.enter_context(scratch_directory())
+    place = f"[{hosts.IPV6[0]}]:{network.PORT}" if hosts else ""
+    mounts = stack.enter_context(Mounts(build, scratch, capacity="2G", ratio="0.1", before=hosts.server if hosts else (),
+                                        serve_options=("--listen", place) if hosts else ()))
+    if hosts:
+        path = mounts.mount("mount", *hosts.client, mounts.termfs, "mount", place, "--secret",
+                            os.path.join(mounts.volume, "secret"), "MOUNTPOINT", "--foreground", "-o", f"fuse={fuse}")
+    else:
+        path = mounts.termfs_mount("mount", fuse)
+    return Subject(path, (mounts.server, mounts.daemons["mount"])).fill({"read": DATA_MIB, "write": HOT_MIB})
 
 
 def costs(subjects, kind, rate, seconds, rounds):
-    """Of each subject, the medians of interleaved rounds."""
+    """Of each subject, of interleaved rounds."""
     measured = [[subject.cost(kind, rate, seconds) for subject in subjects] for _ in range(rounds)]
     return [[round_[i] for round_ in measured] for i in range(len(subjects))]
 
@@ -110,55 +130,73 @@ def median(of, costs_):
     return statistics.median(getattr(cost, of) for cost in costs_)
 
 
-def row(kind, rate, subjects):
+def described(kind, rate, measured):
+    """A row of the curve: the costs of each of what was measured, {name: costs}."""
     line = f"{kind:6} {rate if rate else 'full':>5}"
-    for of in subjects:
-        line += (f" | server {median('server', of):7.1f} us, mount {median('mount', of):7.1f} us, "
-                 f"p50 {median('latency', of):7.1f} us")
-    if len(subjects) == 2:
-        before, after = subjects
-        ratio = lambda name: statistics.median(getattr(b, name) / getattr(a, name) for a, b in zip(before, after))
-        line += f" | processor {ratio('processor'):.2f}, p50 {ratio('latency'):.2f}"
-        line += f", rate {ratio('operations'):.2f}" if rate == FULL else ""
+    for name, of in measured.items():
+        spent = " + ".join(f"{statistics.median(cost.spent[i] for cost in of):5.1f}" for i in range(len(of[0].spent)))
+        line += f" | {name}: {spent} us of a processor, {median('latency', of):6.1f} us"
     return line
 
 
-def bench(arguments):
-    """Yields bars, and prints the curve."""
-    fuse = "io_uring" if arguments.rings else "device"
-    seconds, rounds = (2, 3) if arguments.quick else (4, 7)
-    with scratch_directory() as scratch:
-        subject = Subject(arguments.build, os.path.join(scratch, "volume"), fuse)
-        try:
-            for kind in ("read", "write", "create"):
-                full = costs([subject], kind, FULL, seconds, rounds)[0]
-                print(row(kind, FULL, [full]), flush=True)
-                for rate in RATES:
-                    at_rate = costs([subject], kind, rate, seconds, rounds)[0]
-                    print(row(kind, rate, [at_rate]), flush=True)
-                    ratios = [cost.processor / median("processor", full) for cost in at_rate]
-                    yield Bar(f"processor time of a {kind}, {rate} a second / full", MOST, ratios, lower_is_better=True)
-        finally:
-            subject.end()
+def compared(rate, before, after):
+    ratio = lambda of: statistics.median(getattr(b, of) / getattr(a, of) for a, b in zip(before, after))
+    return (f" | processor {ratio('processor'):.2f}, latency {ratio('latency'):.2f}" +
+            (f", rate {ratio('operations'):.2f}" if rate == FULL else ""))
+
+
+def bars(subject, bounds, where, quick):
+    """Yields bars, and prints the curve. `bounds`: for each kind what does the same without a server, whose processor time
+    says what a rate costs on this machine. Where that is more than the bar, it is the bar."""
+    seconds, rounds = (2, 3) if quick else (3, 7)
+    for kind in KINDS:
+        full, least = costs((subject, bounds[kind]), kind, FULL, seconds, rounds)
+        print(described(kind, FULL, {f"termfs, {where}": full, "without a server": least}), flush=True)
+        for rate in RATES:
+            at_rate, least_at_rate = costs((subject, bounds[kind]), kind, rate, seconds, rounds)
+            print(described(kind, rate, {f"termfs, {where}": at_rate, "without a server": least_at_rate}), flush=True)
+            machine = median("processor", least_at_rate) / median("processor", least)
+            yield Bar(f"{kind}, {where}, {rate} a second, processor time / full", round(max(MOST, machine / OF_BOUND), 2),
+                      [cost.processor / median("processor", full) for cost in at_rate], lower_is_better=True)
+
+
+def bench(build, rings, quick, loop_ext4, passthrough):
+    """Bars of one host and two. `loop_ext4`: makes a journalled ext4 in a directory; `passthrough`: its program."""
+    fuse = "io_uring" if rings else "device"
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(loop_ext4(stack.enter_context(scratch_directory())))
+        others = stack.enter_context(Mounts(build, stack.enter_context(scratch_directory()), capacity="64M"))
+        memory = Subject(others.ceiling("ceiling", fuse, HOT_MIB), (others.daemons["ceiling"],)).fill({"data": HOT_MIB})
+        names = Subject(others.mount("passthrough", passthrough, "-f", "-o", f"source={source}", "MOUNTPOINT"),
+                        (others.daemons["passthrough"],))
+        bounds = {"read": memory, "write": memory, "create": names}
+        with contextlib.ExitStack() as one_host:
+            yield from bars(termfs(one_host, build, fuse), bounds, "one host", quick)
+        if shutil.which("ip") is None:
+            yield NotRun("rates over a network", "ip is not installed")
+            return
+        hosts = network.Hosts(stack, 9000)
+        yield from bars(termfs(stack, build, fuse, hosts), bounds, "over a network", quick)
 
 
 def main():
-    builds = sys.argv[1:]
-    if not 1 <= len(builds) <= 2:
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", metavar="BUILD_DIR")
+    parser.add_argument("after", metavar="BUILD_DIR")
+    parser.add_argument("--network", action="store_true", help="over a network")
+    arguments = parser.parse_args()
     end_by_signals()
-    with RingSwitch() as rings, scratch_directory() as scratch:
+    with RingSwitch() as rings, contextlib.ExitStack() as stack:
         fuse = "io_uring" if rings.on else "device"
-        subjects = []
-        try:
-            for number, build in enumerate(builds):
-                subjects.append(Subject(build, os.path.join(scratch, str(number)), fuse))
-            for kind in ("read", "write", "create"):
-                for rate in (*RATES, FULL):
-                    print(row(kind, rate, costs(subjects, kind, rate, 3, 3)), flush=True)
-        finally:
-            for subject in subjects:
-                subject.end()
+        hosts = network.Hosts(stack, 9000) if arguments.network else None
+        subjects = [termfs(stack, arguments.before, fuse, hosts)]
+        if hosts:
+            hosts = network.Hosts(stack, 9000)
+        subjects.append(termfs(stack, arguments.after, fuse, hosts))
+        for kind in KINDS:
+            for rate in (*RATES, FULL):
+                before, after = costs(subjects, kind, rate, 3, 5)
+                print(described(kind, rate, {"before": before, "after": after}) + compared(rate, before, after), flush=True)
 
 
 if __name__ == "__main__":

@@ -76,8 +76,6 @@ class CompletionInlet {
   bool Arm();
   void Disarm() { armed_.store(false, std::memory_order_relaxed); }
   void ReadEvent();
-  // Since Arm.
-  bool woken() const { return !armed_.load(std::memory_order_acquire); }
 
  private:
   CompletionInlet() = default;

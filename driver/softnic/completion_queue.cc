@@ -309,9 +309,7 @@ void SoftCompletionQueue::Disarm() {
   if (inlet_ != nullptr && queue_pairs_.empty() && resting_ == 0 &&
       !timer_set_) {  // else it is to be found out what it was
     lone_ = false;
-    if (inlet_->woken()) {
-      inlet_->ReadEvent();
-    }
+    inlet_->ReadEvent();  // whatever it was: an event that stays would end each sleep at once
   } else if (lone_) {
     lone_ = false;
     queue_pairs_.front()->ReadSocket(1);  // there was one wake-up; should there be more, the next sleep is a short one

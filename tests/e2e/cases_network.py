@@ -361,7 +361,7 @@ def case_network_cut_link(site):
                 ("one way", 15, lambda: run(*hosts.server, *one_way),
                  lambda: run(*hosts.server, "ip", "route", "del", *one_way[3:])))
         for number, (name, seconds, cut, mend) in enumerate(cuts):
-            worker = site.start("python3", "-c", WORKER, m.path, site.scratch, number, 150)
+            worker = site.start("python3", "-c", WORKER, m.path, site.scratch, number, 150, 0.02)
             eventually(lambda n=number: len(logged(site, n)) > 5, "the program works")
             cut()
             if name == "long":

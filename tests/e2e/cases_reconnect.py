@@ -13,10 +13,12 @@ from cases_posix import MIB, libc, read_file, refuses, write_file
 from cases_sessions import GONE, Stopped, end_by_signal, start_waiting
 from volume import check, ended, eventually, need, run
 
-# Makes, appends to, renames and removes files, and says in a file of its own what has returned. Nothing may fail.
+# Makes, appends to, renames and removes files, and says in a file of its own what has returned. Nothing may fail. A fifth
+# argument: seconds to wait after each round, for who has to find it at work.
 WORKER = """
-import hashlib, os, sys
+import hashlib, os, sys, time
 mount, own, index, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+pause = float(sys.argv[5]) if len(sys.argv) > 5 else 0
 log = open(os.path.join(own, f"log{index}"), "a", buffering=1)
 held = os.open(os.path.join(mount, f"held{index}"), os.O_RDWR | os.O_CREAT | os.O_EXCL)
 os.write(held, b"held")
@@ -40,6 +42,7 @@ for i in range(rounds):
         os.rmdir(name + ".d")
     assert os.pread(held, 10, 0) == b"held"
     log.write(f"{i}\\n")
+    time.sleep(pause)
 os.close(lines)
 log.write("done\\n")
 """

@@ -237,10 +237,13 @@ bool Worker::Spinning() {
     idle_since_ = now;
   }
   const auto idle = now - idle_since_;
+  if (idle >= spin_.length()) {
+    return false;
+  }
   if (idle > kSpinAlone) {
     sched_yield();
   }
-  return idle < spin_.length();
+  return true;
 }
 
 int Worker::SleepMilliseconds() const {
@@ -281,7 +284,7 @@ void Worker::Sleep() {
   for (EventSource* source : sources_) {
     source->Disarm();
   }
-  if (tasks_.running() > 1) {
+  if (tasks_.running() > timers_.size() + 1) {
     give_way_();
   }
 }

@@ -112,7 +112,7 @@ class Worker {
   static constexpr std::chrono::microseconds kSpinAlone{5};
 
   explicit Worker(const WorkerOptions& options)
-      : options_(options), tasks_(*this, options.max_tasks), spin_(kSpinAlone, options.max_spin) {}
+      : options_(options), tasks_(*this, options.max_tasks), spin_(options.max_spin) {}
 
   void Run();
   bool RunReady();

@@ -12,6 +12,7 @@
 
 #include "base/random.h"
 #include "base/streaming_copy.h"
+#include "driver/softnic/completion_queue.h"
 #include "driver/softnic/page_table.h"
 #include "tests/unit/driver/softnic/connection.h"
 
@@ -308,6 +309,43 @@ TEST(SoftCompletionQueue, Arm_OfReceivesAlone_AfterWakeUpsForNothing) {
   std::jthread closer([&] { server.pair->Close(); });
   ASSERT_TRUE(SleepFor(*client.receives, &completion));
   EXPECT_EQ(completion.status, WcStatus::kWrFlushErr);
+}
+
+// What comes through the inlet, now before the queue's thread is asleep, now while it falls asleep, and now after: each ends
+// one sleep at most, so that a later one lasts until there is something.
+TEST(SoftCompletionQueue, Arm_OfAnInlet_NoWakeUpOutlivesItsSleep) {
+  auto queue = softnic::SoftCompletionQueue::Create(16);
+  ASSERT_TRUE(queue.ok());
+  softnic::SoftCompletionQueue& receives = static_cast<softnic::SoftCompletionQueue&>(**queue);
+  auto inlet = receives.AttachToInlet(16);
+  ASSERT_TRUE(inlet.ok());
+  constexpr int kRounds = 20000;
+  std::atomic<int> round{0};
+  std::jthread other([&] {
+    for (int i = 1; i <= kRounds; i++) {
+      while (round.load() < i) {
+      }
+      (*inlet)->Put(nullptr, {});
+      (*inlet)->Wake();
+    }
+  });
+  for (int i = 1; i <= kRounds; i++) {
+    round.store(i);
+    WorkCompletion completion;
+    do {
+      receives.Arm();  // and it goes elsewhere, asleep or not
+      receives.Disarm();
+    } while (receives.Poll({&completion, 1}) == 0);
+    int sleeps = 0;
+    for (bool ended = true; ended; sleeps++) {
+      ASSERT_LT(sleeps, 3) << "round " << i << ": a sleep ends for nothing";
+      ASSERT_TRUE(receives.Arm());
+      pollfd waited{.fd = receives.fd(), .events = POLLIN, .revents = 0};
+      ended = poll(&waited, 1, 0) != 0;
+      receives.Disarm();
+    }
+  }
+  receives.Detach(nullptr, 16, false);
 }
 
 // The sender runs out of receives all the time and sleeps until there are some.
