@@ -53,9 +53,14 @@ class FakeBlockDevice final : public BlockDevice {
     MutexLock lock(mutex_);
     held_ = true;
   }
+  // Flushes only.
+  void HoldFlushes() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    flushes_held_ = true;
+  }
   void LetGo() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    held_ = false;
+    held_ = flushes_held_ = false;
     for (Task* task : waiting_) {
       task->Unpark();
     }
@@ -96,7 +101,7 @@ class FakeBlockDevice final : public BlockDevice {
   void Run(std::span<BlockIo> ios) override {
     if (Task::InTask()) {
       Task::Yield();  // others come in between, as on a real device
-      WaitWhileHeld();
+      WaitWhileHeld(/*flush=*/false);
     }
     for (BlockIo& io : ios) {
       io.status = RunOne(io);
@@ -109,7 +114,7 @@ class FakeBlockDevice final : public BlockDevice {
   Status Flush() override {
     if (Task::InTask()) {
       Task::Yield();
-      WaitWhileHeld();
+      WaitWhileHeld(/*flush=*/true);
     }
     MutexLock lock(mutex_);
     flushes_++;
@@ -127,9 +132,9 @@ class FakeBlockDevice final : public BlockDevice {
   static constexpr uint64_t kSector = 512;
   using Sector = std::vector<std::byte>;
 
-  void WaitWhileHeld() EXCLUDES(mutex_) {
+  void WaitWhileHeld(bool flush) EXCLUDES(mutex_) {
     mutex_.Lock();
-    while (held_) {
+    while (held_ || (flush && flushes_held_)) {
       waiting_.push_back(&Task::Current());
       mutex_.Unlock();
       Task::Park();
@@ -204,6 +209,7 @@ class FakeBlockDevice final : public BlockDevice {
   int flush_error_ GUARDED_BY(mutex_) = 0;
   bool crashed_ GUARDED_BY(mutex_) = false;
   bool held_ GUARDED_BY(mutex_) = false;
+  bool flushes_held_ GUARDED_BY(mutex_) = false;
   std::vector<Task*> waiting_ GUARDED_BY(mutex_);
   uint64_t reads_ GUARDED_BY(mutex_) = 0;
   uint64_t writes_ GUARDED_BY(mutex_) = 0;

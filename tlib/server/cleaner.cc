@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
 #include "base/log.h"
 #include "tlib/server/page_runs.h"
@@ -12,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kBatchPages = 512;
+constexpr size_t kBatchPages = LongPageRuns::kMaxPages;
 // Dirty pages at which the cleaner begins, and at which it stops, with those that would have to go next anyhow: what is
 // written again and again gains nothing by being written back in between. Of the others it begins later.
 constexpr uint64_t DirtyHigh(uint64_t frames) { return frames * 8 / 16; }
@@ -38,15 +39,23 @@ Cleaner::Cleaner(BlockDevice& device, WrittenLog& log, Frames& frames, PageState
       supply_(supply),
       metrics_(metrics),
       commit_([this] { return CommitOnce(); }),
-      background_([this] { return Round(); }) {}
+      background_([this] { return Round(); }),
+      passing_([this] { return PassingRound(); }),
+      committer_([this] { return CommitRound(); }) {}
 
-void Cleaner::NoteDirty(PageIndex page) {
+void Cleaner::NoteDirty(std::span<const PageIndex> pages) {
   {
+    const Clock::time_point now = Clock::now();
     MutexLock lock(mutex_);
-    dirty_.push_back({page, Clock::now()});
+    for (const PageIndex page : pages) {
+      dirty_.push_back({page, now});
+    }
   }
-  if (states_.dirty() > kick_at_.load(std::memory_order_relaxed) || supply_.TakePassingDue()) {
+  if (states_.dirty() > kick_at_.load(std::memory_order_relaxed)) {
     Kick();
+  }
+  if (supply_.TakePassingDue()) {
+    passing_.Kick();
   }
 }
 
@@ -58,19 +67,19 @@ bool Cleaner::AddPendingMark(PageIndex page) {
 
 void Cleaner::NotePendingMark(PageIndex page) {
   if (AddPendingMark(page)) {
-    Kick();
+    committer_.Kick();
   }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Write-back.
 
-Status Cleaner::WriteBackWindow(std::span<const PageIndex> pages, std::vector<PageIndex>& skipped) {
-  PageRuns runs(BlockIo::Kind::kWrite);
-  std::array<PageIndex, PageRuns::kMaxPages> begun;
+template <typename Runs>
+Status Cleaner::WriteBackTogether(std::span<const PageIndex> pages, Runs& runs, std::vector<PageIndex>& skipped) {
+  InlineVector<PageIndex, Runs::kMaxPages> begun;
   for (const PageIndex page : pages) {
     if (const auto frame = states_.BeginWriteBack(page); frame.has_value()) {
-      begun[runs.pages()] = page;
+      begun.Push(page);
       runs.Add(page, frames_.data(*frame));
     } else {
       skipped.push_back(page);
@@ -91,16 +100,21 @@ Status Cleaner::WriteBackWindow(std::span<const PageIndex> pages, std::vector<Pa
     }
   }
   if (many) {
-    Kick();
+    committer_.Kick();
   }
   return runs.FirstError().WithContext("write back dirty pages");
 }
 
 Status Cleaner::WriteBack(std::span<const PageIndex> pages, std::vector<PageIndex>& skipped) {
+  if (pages.size() <= PageRuns::kMaxPages) {
+    PageRuns runs(BlockIo::Kind::kWrite);
+    return WriteBackTogether(pages, runs, skipped);
+  }
   Status first_error;
-  for (size_t at = 0; at < pages.size(); at += PageRuns::kMaxPages) {
-    const size_t count = std::min<size_t>(PageRuns::kMaxPages, pages.size() - at);
-    Status status = WriteBackWindow(pages.subspan(at, count), skipped);
+  for (size_t at = 0; at < pages.size(); at += LongPageRuns::kMaxPages) {
+    const size_t count = std::min<size_t>(LongPageRuns::kMaxPages, pages.size() - at);
+    const auto runs = std::make_unique<LongPageRuns>(BlockIo::Kind::kWrite);
+    Status status = WriteBackTogether(pages.subspan(at, count), *runs, skipped);
     if (!status.ok() && first_error.ok()) {
       first_error = std::move(status);
     }
@@ -158,18 +172,22 @@ bool Cleaner::HasPendingMarks() {
 
 // What leaves memory because it is cold, or old, need not be durable earlier than the kernel's page cache makes it; but
 // a frame is not given up before its page is marked.
-bool Cleaner::CleanBatch(Which which) { return CleanPages(Take(which), which == Which::kOld); }
+bool Cleaner::CleanBatch(Which which) {
+  return CleanPages(Take(which), which == Which::kOld ? ThenCommit::kAlways : ThenCommit::kIfMarksArePending);
+}
 
-void Cleaner::CleanPassing() {
+milliseconds Cleaner::PassingRound() {
   bool more = true;
   for (size_t looked_at = 0; more && looked_at < supply_.passing_capacity() / 2; looked_at += kBatchPages) {
     std::vector<PageIndex> pages = supply_.NextToPass(kBatchPages);
     std::sort(pages.begin(), pages.end());
-    more = !background_.stopping() && CleanPages(pages, false);
+    more = !background_.stopping() && CleanPages(pages, ThenCommit::kLater);
   }
+  PauseAfterError();
+  return kPeriod;
 }
 
-bool Cleaner::CleanPages(std::span<const PageIndex> pages, bool commit) {
+bool Cleaner::CleanPages(std::span<const PageIndex> pages, ThenCommit commit) {
   if (pages.empty()) {
     return false;
   }
@@ -180,7 +198,12 @@ bool Cleaner::CleanPages(std::span<const PageIndex> pages, bool commit) {
       NoteDirty(page);
     }
   }
-  if (status.ok() && (commit || HasPendingMarks())) {
+  const bool marks = HasPendingMarks();
+  if (status.ok() && marks && commit == ThenCommit::kLater) {
+    committer_.Kick();  // which notes the outcome
+    return true;
+  }
+  if (status.ok() && (marks || commit == ThenCommit::kAlways)) {
     status = Commit();
   }
   NoteOutcome(status);
@@ -226,7 +249,6 @@ void Cleaner::CleanDownTo(uint64_t dirty, Which which) {
 
 milliseconds Cleaner::Round() {
   const uint32_t limit = frames_.limit();
-  CleanPassing();
   kick_at_.store(DirtyHigh(limit), std::memory_order_relaxed);
   if (states_.dirty() > DirtyHigh(limit)) {
     CleanDownTo(DirtyLow(limit), Which::kCold);
@@ -238,14 +260,24 @@ milliseconds Cleaner::Round() {
   }
   while (!background_.stopping() && CleanBatch(Which::kOld)) {
   }
-  if (HasPendingMarks()) {
-    NoteOutcome(Commit());
+  if (HasPendingMarks() && supply_.ReserveLow()) {
+    NoteOutcome(Commit());  // or nothing can be evicted
+  } else if (HasPendingMarks()) {
+    committer_.Kick();
   }
   while (!background_.stopping() && supply_.ReserveLow()) {
     if (!supply_.RefillReserve() && !CleanBatch(Which::kCold) && !CleanBatch()) {
       break;
     }
     Task::Yield();
+  }
+  PauseAfterError();
+  return kPeriod;
+}
+
+milliseconds Cleaner::CommitRound() {
+  if (HasPendingMarks()) {
+    NoteOutcome(Commit());
   }
   PauseAfterError();
   return kPeriod;
@@ -260,7 +292,7 @@ Status Cleaner::WriteBackBusy(PageIndex page) {
   do {
     skipped.clear();
     if (states_.AwaitQuiet(page).state() == PageState::kDirty) {
-      RETURN_IF_ERROR(WriteBackWindow({&page, 1}, skipped));
+      RETURN_IF_ERROR(WriteBack({&page, 1}, skipped));
     }
   } while (!skipped.empty());  // a writer came in between, or somebody else writes it back: that is to end, too
   return Status::Ok();

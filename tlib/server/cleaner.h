@@ -39,12 +39,21 @@ class Cleaner {
   Cleaner(const Cleaner&) = delete;
   Cleaner& operator=(const Cleaner&) = delete;
 
-  void Start(const Spawner& spawn) { background_.Start(spawn); }
-  void Stop() { background_.Stop(); }
+  void Start(const Spawner& spawn) {
+    background_.Start(spawn);
+    passing_.Start(spawn);
+    committer_.Start(spawn);
+  }
+  void Stop() {
+    background_.Stop();
+    passing_.Stop();
+    committer_.Stop();
+  }
   void Kick() { background_.Kick(); }
 
   // A page became dirty and is not in the queue; a page is new on the SSD; something was written to the SSD.
-  void NoteDirty(PageIndex page) EXCLUDES(mutex_);
+  void NoteDirty(PageIndex page) EXCLUDES(mutex_) { NoteDirty({&page, 1}); }
+  void NoteDirty(std::span<const PageIndex> pages) EXCLUDES(mutex_);
   void NotePendingMark(PageIndex page) EXCLUDES(mutex_);
   void NoteSsdWrite() { ssd_writes_.fetch_add(1, std::memory_order_release); }
 
@@ -71,14 +80,17 @@ class Cleaner {
   };
 
   std::chrono::milliseconds Round();
+  // Marks what was written back, while the next pages are on their way to the SSD.
+  std::chrono::milliseconds CommitRound();
   // True: there are so many that a commit is due.
   bool AddPendingMark(PageIndex page) EXCLUDES(mutex_);
   void CleanDownTo(uint64_t dirty, Which which);
   void NoteOutcome(const Status& status);
   // What is about to leave the passing queue.
-  void CleanPassing();
+  std::chrono::milliseconds PassingRound();
+  enum class ThenCommit { kAlways, kIfMarksArePending, kLater };
   // False: there are none, or an error.
-  bool CleanPages(std::span<const PageIndex> pages, bool commit);
+  bool CleanPages(std::span<const PageIndex> pages, ThenCommit commit);
   // They leave the queue of dirty pages.
   std::vector<PageIndex> Take(Which which) EXCLUDES(mutex_);
   void TakeOldest(bool only_old, std::vector<PageIndex>& pages) REQUIRES(mutex_);
@@ -87,7 +99,9 @@ class Cleaner {
   // Writes back those of `pages` (ascending) that are dirty and not held exclusively, and adds the others to `skipped`.
   // The first error.
   Status WriteBack(std::span<const PageIndex> pages, std::vector<PageIndex>& skipped);
-  Status WriteBackWindow(std::span<const PageIndex> pages, std::vector<PageIndex>& skipped);
+  // All at once. REQUIRES: no more than `runs`, empty, can hold.
+  template <typename Runs>
+  Status WriteBackTogether(std::span<const PageIndex> pages, Runs& runs, std::vector<PageIndex>& skipped);
   // Of one range: what is dirty now is written back by us, or by others before this returns.
   Status WriteBackRange(PageRange range);
   Status WriteBackBusy(PageIndex page);
@@ -102,6 +116,9 @@ class Cleaner {
   StorageMetrics& metrics_;
   GroupCommit commit_;
   BackgroundTask background_;
+  // A stream of writes does not wait until the round above, or a flush, has ended.
+  BackgroundTask passing_;
+  BackgroundTask committer_;
   // Counts writes that have ended on the SSD; release in NoteSsdWrite pairs with acquire in CommitOnce. One more than
   // were flushed, to begin with: those of a process that was killed may be in the device's cache only.
   std::atomic<uint64_t> ssd_writes_{1};

@@ -11,7 +11,8 @@ constexpr uint32_t kReserveMost = 1024;   // 4 MiB
 constexpr uint32_t kPassingShare = 16;    // of the tier, for what is written or read once
 constexpr uint32_t kMostPassing = 16384;  // 64 MiB
 constexpr uint32_t kPassingTries = 16;    // of the oldest that pass, for one that is clean
-constexpr uint32_t kLongRun = 16;         // pages: written through in one access rather than taken in one by one
+constexpr uint32_t kLongRun = 16;         // pages
+constexpr uint32_t kStreamShare = 2;      // times the passing queue's capacity, for long runs
 constexpr uint32_t kRefillTries = 256;
 
 }  // namespace
@@ -101,6 +102,45 @@ std::optional<driver::FrameIndex> FrameSupply::TakeForWrite(PageIndex page, uint
   return Placed(TakeFromPassing(page, /*may_use_reserve=*/true), page);
 }
 
+uint32_t FrameSupply::TakeForRun(PageIndex first, uint32_t count, std::span<driver::FrameIndex> frames) {
+  if (count < kLongRun || states_.dirty() > uint64_t{frames_.limit()} * 15 / 16) {
+    return 0;
+  }
+  uint32_t taken = 0;
+  bool placed = true;
+  const auto take = [&](std::optional<driver::FrameIndex> frame) {
+    frame = Placed(frame, {first.value + taken});
+    placed = frame.has_value();
+    if (placed) {
+      SetOwner(*frame, {first.value + taken});
+      frames[taken++] = *frame;
+    }
+  };
+  const size_t capacity = kStreamShare * passing_capacity();
+  MutexLock lock(mutex_);
+  while (!passing_.empty() && Owner(passing_.front().frame) != passing_.front().page) {
+    passing_.pop_front();
+  }
+  while (placed && taken < count) {
+    const PageIndex page{first.value + taken};
+    if (frames_.free() <= reserve()) {
+      if (policy_.choice() == FrameChoice::kStatic) {
+        break;
+      }
+      take(TakeFromQueue(page, capacity, /*may_use_reserve=*/false));
+      continue;
+    }
+    // The last that are free fill the queue, so that those at its end are clean when the first is needed.
+    const bool passes = reserve() > 0 && frames_.free() + passing_.size() <= reserve() + capacity;
+    const auto frame = frames_.Take();
+    if (frame.has_value() && passes) {
+      Pass(*frame, page);
+    }
+    take(frame);
+  }
+  return taken;
+}
+
 std::optional<driver::FrameIndex> FrameSupply::TakeToPass(PageIndex page) {
   if (frames_.free() > reserve() || policy_.choice() != FrameChoice::kHeat) {
     return TakeForRead(page);
@@ -110,18 +150,33 @@ std::optional<driver::FrameIndex> FrameSupply::TakeToPass(PageIndex page) {
 
 std::optional<driver::FrameIndex> FrameSupply::TakeFromPassing(PageIndex page, bool may_use_reserve) {
   MutexLock lock(mutex_);
+  if (passing_.size() > passing_capacity()) {  // a stream has been there
+    std::optional<driver::FrameIndex> spare;
+    LeavePassing(spare);
+    if (spare.has_value()) {
+      frames_.Give(*spare);
+    }
+  }
+  return TakeFromQueue(page, passing_capacity(), may_use_reserve);
+}
+
+std::optional<driver::FrameIndex> FrameSupply::TakeFromQueue(PageIndex page, size_t capacity, bool may_use_reserve) {
   std::optional<driver::FrameIndex> frame;
-  if (passing_.size() >= passing_capacity() && !LeavePassing(frame)) {
+  if (passing_.size() >= capacity && !LeavePassing(frame)) {
     return std::nullopt;
   }
   if (!frame.has_value()) {
     frame = may_use_reserve ? TakeSome() : EvictLeastWorthy();
   }
   if (frame.has_value()) {
-    passing_.push_back({*frame, page});
-    passed_.fetch_add(1, std::memory_order_relaxed);
+    Pass(*frame, page);
   }
   return frame;
+}
+
+void FrameSupply::Pass(driver::FrameIndex frame, PageIndex page) {
+  passing_.push_back({frame, page});
+  passed_.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool FrameSupply::LeavePassing(std::optional<driver::FrameIndex>& frame) {
@@ -152,7 +207,8 @@ bool FrameSupply::TakePassingDue() {
 std::vector<PageIndex> FrameSupply::NextToPass(size_t most) {
   std::vector<PageIndex> pages;
   MutexLock lock(mutex_);
-  for (size_t i = 0; i < passing_.size() / 2 && pages.size() < most; ++i) {
+  const size_t younger = std::min((passing_.size() + 1) / 2, passing_capacity() / 2);
+  for (size_t i = 0; i + younger < passing_.size() && pages.size() < most; ++i) {
     const Passing& next = passing_[i];
     const PageEntry entry = states_.Peek(next.page);
     if (entry.state() == PageState::kDirty && entry.frame() == next.frame && !policy_.DeservesFrame(next.page)) {

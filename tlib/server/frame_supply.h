@@ -7,7 +7,8 @@
 // A reserve of free frames is kept for writes; the cleaner refills it ahead of need. Once the tier is full, writes to
 // absent pages and what is read ahead share a passing queue of at most a sixteenth of the tier, first in first out, so
 // that big sequential writes and reads pass through that and leave the hot set alone; what proves hot on its way
-// graduates out of it.
+// graduates out of it. Long runs of whole pages may make it twice as long: a stream of them fills it as fast as it can,
+// while what is at its other end is on its way to the SSD, and waits for the flush after that.
 //
 // Thread-safety: any thread.
 // Ownership:     a frame handed out is the caller's until he calls SetOwner and completes the page's state, or Give.
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/mutex.h"
@@ -41,13 +43,17 @@ class FrameSupply final : private TierView {
   std::optional<driver::FrameIndex> TakeForRead(PageIndex page);
   // For an absent page that is about to be written. `run`: how many full pages are written in one go.
   std::optional<driver::FrameIndex> TakeForWrite(PageIndex page, uint32_t run) EXCLUDES(mutex_);
+  // For `count` absent pages from `first` on that are written whole, in one go; how many there were, for the first of
+  // them, which have these owners. The others are written through together; a run that is too short for that gets none.
+  uint32_t TakeForRun(PageIndex first, uint32_t count, std::span<driver::FrameIndex> frames) EXCLUDES(mutex_);
   // For an absent page that a sequential read is about to come to.
   std::optional<driver::FrameIndex> TakeToPass(PageIndex page) EXCLUDES(mutex_);
   // How many pages pass at a time, once the tier is full.
   size_t passing_capacity() const;
   // Enough pages have come to the passing queue that those ahead of them had better be cleaned. Once, until again.
   bool TakePassingDue();
-  // At most `most` dirty pages of the older half of the passing queue that are not worth to stay: the next to go.
+  // At most `most` dirty pages of the passing queue, but for the younger half of its capacity, that are not worth to
+  // stay: the next to go.
   std::vector<PageIndex> NextToPass(size_t most) EXCLUDES(mutex_);
   // Whether the page would be kept if somebody had to go now.
   bool Deserves(PageIndex page) const { return policy_.DeservesFrame(page); }
@@ -85,6 +91,10 @@ class FrameSupply final : private TierView {
   std::optional<driver::FrameIndex> Evict(std::optional<driver::FrameIndex> victim);
   std::optional<driver::FrameIndex> EvictLeastWorthy();
   std::optional<driver::FrameIndex> TakeFromPassing(PageIndex page, bool may_use_reserve) EXCLUDES(mutex_);
+  // `capacity`: of the queue, for the taker.
+  std::optional<driver::FrameIndex> TakeFromQueue(PageIndex page, size_t capacity, bool may_use_reserve)
+      REQUIRES(mutex_);
+  void Pass(driver::FrameIndex frame, PageIndex page) REQUIRES(mutex_);
   // False: none can leave the queue now. Who leaves it for good leaves its frame; who has proved hot keeps it.
   bool LeavePassing(std::optional<driver::FrameIndex>& frame) REQUIRES(mutex_);
 

@@ -192,6 +192,29 @@ bool PageStates::Install(PageIndex page, driver::FrameIndex frame) {
   return queue;
 }
 
+PageStates::Installed PageStates::TryInstall(PageIndex page, driver::FrameIndex frame,
+                                             const std::function<Status()>& check) {
+  MutexLock lock(StripeOf(page).mutex);
+  PageEntry entry = Load(page);
+  Installed installed;
+  if (entry.state() != PageState::kAbsent || entry.held() || entry.exclusive_wanted()) {
+    return installed;
+  }
+  if (check) {
+    installed.checked = check();
+    if (!installed.checked.ok()) {
+      return installed;
+    }
+  }
+  entry.set_frame(frame);
+  ChangeState(entry, PageState::kDirty);
+  installed.done = true;
+  installed.queue = QueueDirty(entry);
+  Store(page, entry);
+  term_.Publish(page, frame);
+  return installed;
+}
+
 void PageStates::InstallClean(PageIndex page, driver::FrameIndex frame) {
   MutexLock lock(StripeOf(page).mutex);
   PageEntry entry = Load(page);

@@ -46,6 +46,7 @@
 
 #include "base/mutex.h"
 #include "base/page.h"
+#include "base/result.h"
 #include "driver/nic.h"
 #include "tlib/server/page_entry.h"
 #include "tlib/server/task.h"
@@ -89,6 +90,14 @@ class PageStates {
   bool MarkDirty(PageIndex page);
   // An absent page gets `frame`, complete with the bytes that are newer than the SSD, and is published. As MarkDirty.
   bool Install(PageIndex page, driver::FrameIndex frame);
+  // Acquires, installs and releases, when the page is absent and nobody holds or wants it, and `check` (may be null),
+  // which is asked under the stripe's mutex, returns ok.
+  struct Installed {
+    bool done = false;
+    bool queue = false;  // as MarkDirty
+    Status checked;
+  };
+  Installed TryInstall(PageIndex page, driver::FrameIndex frame, const std::function<Status()>& check);
   // As Install after the page was loaded by the holder himself and not changed: clean.
   void InstallClean(PageIndex page, driver::FrameIndex frame);
   // The page reads as zeros: hidden, absent, not on the SSD, no marks. Returns the frame it had.

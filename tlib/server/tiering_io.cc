@@ -2,6 +2,7 @@
 #include "tlib/server/tiering_io.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/streaming_copy.h"
@@ -72,9 +73,13 @@ Status TieringIo::Write(RegionOffset offset, std::span<const std::byte> from, co
     const Part part{
         .page = offset.page(), .begin = begin, .end = std::min(kPageSize, begin + from.size()), .of_big_write = big};
     const uint32_t run = part.whole() ? AbsentRun(part.page, from.size() / kPageSize) : 0;
-    bool written = false;
-    RETURN_IF_ERROR(WritePage(part, from.data(), run, check, written));
-    uint64_t done = written ? part.length() : 0;
+    ASSIGN_OR_RETURN(const uint32_t in_frames, WriteRunIntoFrames(part.page, run, from.data(), check));
+    uint64_t done = in_frames * kPageSize;
+    bool written = done > 0;
+    if (!written) {
+      RETURN_IF_ERROR(WritePage(part, from.data(), run, check, written));
+      done = written ? part.length() : 0;
+    }
     if (!written && run > 0) {
       ASSIGN_OR_RETURN(const uint32_t pages, WriteRunThrough(part.page, run, from.data(), check));
       done = pages * kPageSize;
@@ -127,6 +132,42 @@ Status TieringIo::WritePage(const Part& part, const std::byte* from, uint32_t ru
     p_.policy.Access(part.page, 1, AccessKind::kWrite);
   }
   return status;
+}
+
+Result<uint32_t> TieringIo::WriteRunIntoFrames(PageIndex first, uint32_t count, const std::byte* from,
+                                               const Region::Check& check) {
+  std::array<driver::FrameIndex, Bounce::kWindowPages> frames;
+  const uint32_t taken = p_.supply.TakeForRun(first, count, frames);
+  InlineVector<PageIndex, Bounce::kWindowPages> to_queue;
+  // Before the pages are held: until they are installed, no one reads the frames.
+  OrderStreamingCopies();
+  for (uint32_t i = 0; i < taken; i++) {
+    CopyPageStreamingUnordered(p_.frames.data(frames[i]), from + i * kPageSize);
+  }
+  OrderStreamingCopies();
+  Status checked;
+  uint32_t written = 0;
+  for (; written < taken; written++) {
+    const PageIndex page{first.value + written};
+    const PageStates::Installed installed = p_.states.TryInstall(page, frames[written], check);
+    if (!installed.done) {
+      checked = installed.checked;
+      break;
+    }
+    if (installed.queue) {
+      to_queue.Push(page);
+    }
+    p_.policy.Access(page, 1, AccessKind::kWrite);
+  }
+  for (uint32_t i = written; i < taken; i++) {
+    p_.supply.ClearOwner(frames[i]);
+    p_.supply.Give(frames[i]);
+  }
+  if (written > 0) {
+    p_.cleaner.NoteDirty(to_queue);
+  }
+  RETURN_IF_ERROR(checked);
+  return written;
 }
 
 void TieringIo::CopyInto(driver::FrameIndex frame, const Part& part, const std::byte* from) const {

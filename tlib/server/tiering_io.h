@@ -6,7 +6,7 @@
 // written rule hold for them too.
 //
 // A write goes to the page's frame, or takes a frame in, or, where none is to be had, through to the device: whole
-// pages together, a part of a page by read, modify, write.
+// pages together, a part of a page by read, modify, write. A long run of whole pages takes its frames in together.
 //
 // Thread-safety: tasks of any workers.
 // Errors:        EIO from the device; EINVAL beyond the region; whatever a sink or a check returns.
@@ -73,6 +73,9 @@ class TieringIo {
   Status CheckRange(RegionOffset offset, uint64_t length) const;
   // `run`: absent whole pages from here on. `written` stays false when it is to be written through.
   Status WritePage(const Part& part, const std::byte* from, uint32_t run, const Region::Check& check, bool& written);
+  // Whole absent pages from `first` on, as many of `count` as get frames at once; returns how many.
+  Result<uint32_t> WriteRunIntoFrames(PageIndex first, uint32_t count, const std::byte* from,
+                                      const Region::Check& check);
   void CopyInto(driver::FrameIndex frame, const Part& part, const std::byte* from) const;
   Status WritePresent(const Part& part, driver::FrameIndex frame, const std::byte* from, const Region::Check& check);
   Status WriteIntoNew(const Part& part, driver::FrameIndex frame, bool on_ssd, const std::byte* from,

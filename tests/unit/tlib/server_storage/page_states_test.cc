@@ -68,6 +68,31 @@ TEST_F(PageStatesTest, TryEvict_UntilMarkedDurably_Refuses) {
   });
 }
 
+TEST_F(PageStatesTest, TryInstall_OnlyIfAbsentAndNotHeldAndChecked) {
+  runner_.Run([&] {
+    states_.AcquireShared(kPage);
+    EXPECT_FALSE(states_.TryInstall(kPage, kFrame, nullptr).done) << "read";
+    states_.ReleaseShared(kPage);
+    states_.AcquireExclusive(kPage, PageStates::WriteBack::kMayRun);
+    EXPECT_FALSE(states_.TryInstall(kPage, kFrame, nullptr).done) << "written";
+    states_.ReleaseExclusive(kPage);
+    const auto refused = states_.TryInstall(kPage, kFrame, [] { return Status::Error(ESTALE, "moved on"); });
+    EXPECT_FALSE(refused.done);
+    EXPECT_EQ(refused.checked.code(), ESTALE);
+    EXPECT_EQ(states_.Peek(kPage).state(), PageState::kAbsent);
+    EXPECT_EQ(states_.dirty(), 0U);
+
+    const auto installed = states_.TryInstall(kPage, kFrame, [] { return Status::Ok(); });
+    EXPECT_TRUE(installed.done);
+    EXPECT_TRUE(installed.queue);
+    EXPECT_EQ(states_.Peek(kPage).state(), PageState::kDirty);
+    EXPECT_FALSE(states_.Peek(kPage).held());
+    EXPECT_NE(term_.Published(kPage), nullptr);
+    EXPECT_FALSE(states_.TryInstall(kPage, {4}, nullptr).done) << "present";
+    EXPECT_EQ(states_.Peek(kPage).frame(), kFrame);
+  });
+}
+
 TEST_F(PageStatesTest, EndWriteBack_Failed_StaysDirtyAndUnmarked) {
   runner_.Run([&] {
     InstallDirty();

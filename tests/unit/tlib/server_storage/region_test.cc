@@ -104,6 +104,23 @@ TEST(Region, Write_CheckFails_ChangesNothingFromThatPageOn) {
   }
 }
 
+TEST(Region, Write_CheckFailsWithinALongRun_ChangesNothingFromThatPageOn) {
+  constexpr uint64_t kRun = 64;
+  constexpr int kGood = 20;
+  for (const double ratio : {0.0, 0.25, 1.0}) {
+    RegionFixture fixture({.pages = 4096, .dram_ratio = ratio});
+    fixture.Run([&](Region& region) {
+      int asked = 0;
+      const auto check = [&] { return ++asked <= kGood ? Status::Ok() : Status::Error(ESTALE, "the file moved on"); };
+      EXPECT_EQ(region.Write(kStart, Bytes(kRun * kPageSize, 2), check).code(), ESTALE);
+      ExpectRead(region, kStart, Bytes(kGood * kPageSize, 2));
+      ExpectRead(region, {kGood * kPageSize}, Bytes((kRun - kGood) * kPageSize, 0));
+    });
+    const uint64_t used = fixture.Gauge("frames_used");
+    EXPECT_EQ(used, fixture.Gauge("pages_present")) << "the other frames of the run are free again";
+  }
+}
+
 TEST(Region, Flush_WriteBackFails_IsEioAndNothingIsLost) {
   RegionFixture fixture({.pages = 64, .dram_ratio = 1});
   fixture.Run([&](Region& region) {
@@ -398,6 +415,32 @@ TEST(Region, Write_BigSequential_LeavesTheHotSetInFrames) {
     hot_present += fixture.term().Published({page}) != nullptr ? 1 : 0;
   }
   EXPECT_GT(hot_present, 512U * 85 / 100);
+}
+
+TEST(Region, Write_InLongRuns_LeavesTheHotSetInFrames) {
+  RegionFixture fixture({.pages = 8192, .dram_ratio = 0.25});
+  constexpr uint64_t kHot = 2048 - 512;
+  fixture.Run([&](Region& region) {
+    EXPECT_TRUE(region.Write(kStart, Bytes(kHot * kPageSize, 1)).ok());
+    EXPECT_TRUE(FlushAll(region, 8192).ok());
+    std::vector<HeatEntry> counts;
+    for (uint32_t page = 0; page < kHot; page++) {
+      counts.push_back({page, 50});
+    }
+    for (int i = 0; i < 5; i++) {
+      region.AddCounts(counts);
+      ExpectRead(region, kStart, Bytes(kHot * kPageSize, 1));
+    }
+    for (uint64_t page = kHot; page < 8192; page += 64) {
+      EXPECT_TRUE(region.Write({page * kPageSize}, Bytes(64 * kPageSize, 2)).ok());
+      Task::Yield();
+    }
+  });
+  uint64_t hot_present = 0;
+  for (uint64_t page = 0; page < kHot; page++) {
+    hot_present += fixture.term().Published({page}) != nullptr ? 1 : 0;
+  }
+  EXPECT_GT(hot_present, kHot * 95 / 100);
 }
 
 TEST(Region, Pin_Start_LoadsEverything) {
