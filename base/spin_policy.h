@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SpinPolicy: how long a thread that waits for events polls before it sleeps. Polling costs as much of the CPU as it
-// lasts, a sleep costs the time of a wake-up. Of a few lengths it takes the one that would have been the cheapest for the
-// last sixteen waits; but the longest where nearly all of them ended within that, since then every sleep makes a caller
-// wait who does nothing else.
+// lasts, a sleep costs the time of a wake-up. Of a few lengths it takes the one that would have been the cheapest for
+// the last sixteen waits; but the longest where nearly all of them ended within that, since then every sleep makes a
+// caller wait who does nothing else.
 //
 //   const auto wait = ...;  // poll for policy.length(), then sleep
 //   policy.Waited(wait);

@@ -5,12 +5,14 @@ program that lists the directory. Beside them stand O_DIRECT writes and a journa
 libfuse's passthrough_ll."""
 import ctypes
 import os
-import threading
+import subprocess
+import sys
 import time
 
 from mounts import Mounts, scratch_directory
 
 MIB = 1 << 20
+LISTS = "import os, sys\nprint(flush=True)\nwhile True:\n    os.listdir(sys.argv[1])\n"
 STREAM_MIB = 768  # of a volume of 1 GiB, an eighth of it in memory
 
 
@@ -103,23 +105,18 @@ def unlinks(path, lister):
     os.mkdir(directory)
     for number in range(2000):
         os.close(os.open(os.path.join(directory, str(number)), os.O_CREAT | os.O_WRONLY))
-    ended = threading.Event()
-
-    def lists():
-        while not ended.is_set():
-            os.listdir(os.path.join(lister, "many"))
-
-    thread = threading.Thread(target=lists)
-    if lister:
-        thread.start()
+    process = None
+    if lister:  # as a thread of this process it would hold up the unlinks whatever it lists
+        process = subprocess.Popen([sys.executable, "-c", LISTS, os.path.join(lister, "many")], stdout=subprocess.PIPE)
+        process.stdout.readline()
         time.sleep(0.1)
     began = time.perf_counter()
     for number in range(2000):
         os.unlink(os.path.join(directory, str(number)))
     taken = time.perf_counter() - began
-    ended.set()
-    if lister:
-        thread.join()
+    if process:
+        process.kill()
+        process.communicate()
     os.rmdir(directory)
     return taken
 

@@ -254,6 +254,9 @@ bool KernelCacheNotifier::InvalidateEntry(uint64_t parent, std::string_view name
   if (!has_epochs() || steady_clock::now() >= EntriesEnd()) {
     return true;  // the kernel asks for every entry
   }
+  if (UsesNoneOf(parent)) {
+    return true;
+  }
   const auto begin = steady_clock::now();
   const auto deadline = std::min(begin + kEntryPatienceAboveMounts, EntriesEnd());
   const Entry entry{.parent = parent, .name = std::string(name)};
@@ -265,7 +268,47 @@ bool KernelCacheNotifier::InvalidateEntry(uint64_t parent, std::string_view name
       return steady_clock::now() >= EntriesEnd();
     }
   }
+  NoteNotified(parent, begin);
   return DropMoved(parent, name, deadline) || steady_clock::now() >= EntriesEnd();
+}
+
+bool KernelCacheNotifier::UsesNoneOf(uint64_t directory) {
+  int64_t voided = 0;
+  {
+    MutexLock lock(mutex_);
+    const Directory& known = directories_[directory % directories_.size()];
+    voided = known.ino == directory ? known.voided : 0;
+  }
+  return any_name_given_.load(std::memory_order_seq_cst) < voided &&
+         names_given_[directory % names_given_.size()].load(std::memory_order_seq_cst) < voided;
+}
+
+void KernelCacheNotifier::NoteNotified(uint64_t directory, steady_clock::time_point begin) {
+  const auto now = steady_clock::now();
+  {
+    MutexLock lock(mutex_);
+    Directory& known = directories_[directory % directories_.size()];
+    if (known.ino != directory) {
+      known = {.ino = directory, .since = begin};
+    }
+    if (now - known.since > kCostWindow) {
+      known.since = begin;
+      known.waited = {};
+    }
+    known.waited += now - begin;
+    if (known.waited < kCostly || now < drops_again_) {
+      return;
+    }
+    drops_again_ = now + kBetweenDrops;
+  }
+  if (!NewEpoch()) {
+    return;
+  }
+  MutexLock lock(mutex_);
+  Directory& known = directories_[directory % directories_.size()];
+  if (known.ino == directory) {
+    known.voided = std::chrono::duration_cast<Nanoseconds>(begin.time_since_epoch()).count();
+  }
 }
 
 bool KernelCacheNotifier::DropMoved(uint64_t parent, std::string_view name, steady_clock::time_point deadline) {
@@ -300,6 +343,9 @@ bool KernelCacheNotifier::DropMoved(uint64_t parent, std::string_view name, stea
 }
 
 void KernelCacheNotifier::Moves(MovedNames::Name from, MovedNames::Name to, bool exchange) {
+  for (const uint64_t directory : {from.parent, to.parent}) {
+    names_given_[directory % names_given_.size()].store(NowNanoseconds(), std::memory_order_seq_cst);
+  }
   const auto until = EntriesEnd();
   if (has_epochs() && steady_clock::now() < until) {
     MutexLock lock(mutex_);
@@ -342,7 +388,7 @@ void KernelCacheNotifier::ServerLost() {
   }
 }
 
-bool KernelCacheNotifier::AboutToGive(uint64_t ino, Nanoseconds entry) {
+bool KernelCacheNotifier::AboutToGive(uint64_t ino, uint64_t directory, Nanoseconds entry) {
   const int64_t now = NowNanoseconds();
   if (ino != 0) {
     given_[ino % given_.size()].store(now, std::memory_order_seq_cst);
@@ -351,6 +397,8 @@ bool KernelCacheNotifier::AboutToGive(uint64_t ino, Nanoseconds entry) {
     return false;
   }
   if (entry > Nanoseconds(0)) {
+    (directory == 0 ? any_name_given_ : names_given_[directory % names_given_.size()])
+        .store(now, std::memory_order_seq_cst);
     const int64_t until = now + entry.count();
     int64_t known = entries_until_.load(std::memory_order_seq_cst);
     // Not for each one a store into what all threads look at.

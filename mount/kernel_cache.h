@@ -54,6 +54,12 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   static constexpr std::chrono::milliseconds kEntryPatienceAboveMounts{2000};
   // How much longer than it was told the kernel is thought to use an entry: it counts from when it gets the reply.
   static constexpr std::chrono::milliseconds kEntryMargin{1000};
+  // When so much of this time was spent on notifications of entries of one directory, all entries are made void
+  // instead.
+  static constexpr std::chrono::milliseconds kCostly{5};
+  static constexpr std::chrono::seconds kCostWindow{1};
+  // But not more often: entries last no longer, so the kernel has to look up at most twice as many.
+  static constexpr std::chrono::seconds kBetweenDrops{10};
   // Renames that are remembered; they matter for as long as an entry lasts.
   static constexpr size_t kMostMoves = 4096;
   // How long the kernel is thought to take from a reply to the inode that it makes of it.
@@ -74,7 +80,7 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   void RefreshSize(uint64_t ino, uint64_t generation) override EXCLUDES(mutex_);
   [[nodiscard]] bool InvalidateEntry(uint64_t parent, std::string_view name) override EXCLUDES(mutex_);
   void ServerLost() override EXCLUDES(mutex_);
-  [[nodiscard]] bool AboutToGive(uint64_t ino, Nanoseconds entry) override;
+  [[nodiscard]] bool AboutToGive(uint64_t ino, uint64_t directory, Nanoseconds entry) override;
 
   ReaderSizes& sizes() { return sizes_; }
   // An OwnCut of the inode lives.
@@ -163,6 +169,11 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   // The name has been dropped: so is what the kernel had by that name before and has moved.
   bool DropMoved(uint64_t parent, std::string_view name, std::chrono::steady_clock::time_point deadline)
       EXCLUDES(mutex_);
+  // Entries of the directory were given before it was voided only, so the kernel uses none.
+  bool UsesNoneOf(uint64_t directory) EXCLUDES(mutex_);
+  // A notification of an entry of the directory has been carried out, since `begin`. If they cost too much, makes all
+  // entries void: of this directory nothing is under way to the kernel that was given before `begin`.
+  void NoteNotified(uint64_t directory, std::chrono::steady_clock::time_point begin) EXCLUDES(mutex_);
   // Looks whether anything is mounted below this mount.
   bool HasMountsBelow() EXCLUDES(mutex_);
   // When the kernel uses no entry any more that it has been given so far.
@@ -175,6 +186,9 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   // clock.
   std::array<std::atomic<int64_t>, 4096> given_{};
   std::atomic<int64_t> entries_until_{0};
+  // When entries of directories with this remainder were last given, or moved there; and of directories not known.
+  std::array<std::atomic<int64_t>, 1024> names_given_{};
+  std::atomic<int64_t> any_name_given_{0};
   ReaderSizes sizes_;
 
   Mutex mutex_;
@@ -182,6 +196,14 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   Seldom goes_on_without_{std::chrono::seconds(10)};  // said in the log
   Line<Pages> pages_ GUARDED_BY(mutex_);
   Line<Entry> entries_ GUARDED_BY(mutex_);
+  struct Directory {
+    uint64_t ino = 0;
+    std::chrono::steady_clock::time_point since{};  // of the first notification that counts
+    std::chrono::steady_clock::duration waited{0};
+    int64_t voided = 0;  // entries that were given before are void; nanoseconds of the steady clock
+  };
+  std::array<Directory, 64> directories_ GUARDED_BY(mutex_){};  // by remainder: the latest
+  std::chrono::steady_clock::time_point drops_again_ GUARDED_BY(mutex_){};
   std::vector<uint64_t> changing_ GUARDED_BY(mutex_);  // directories, once for each request
   MovedNames moved_ GUARDED_BY(mutex_){kMostMoves};
   std::vector<uint64_t> cutting_ GUARDED_BY(mutex_);  // inodes, once for each request

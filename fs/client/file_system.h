@@ -63,9 +63,11 @@ class KernelCache {
   // entries to end, never for a request.
   virtual void ServerLost() = 0;
   // Somebody is about to look whether anything was recalled, and if not, to give the kernel attributes of `ino` (0:
-  // none) and an entry for so long (0: none) to keep. On any thread. False: no entry is to be given.
-  [[nodiscard]] virtual bool AboutToGive(uint64_t ino, Nanoseconds entry) {
+  // none) and an entry of `directory` (0: of any) for so long (0: none) to keep. On any thread. False: no entry is to
+  // be given.
+  [[nodiscard]] virtual bool AboutToGive(uint64_t ino, uint64_t directory, Nanoseconds entry) {
     static_cast<void>(ino);
+    static_cast<void>(directory);
     static_cast<void>(entry);
     return true;
   }

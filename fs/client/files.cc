@@ -119,6 +119,7 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::Create(Lane& lane, Caller
   ASSIGN_OR_RETURN(const auto opened, DecodeOpened(reply->body));
   const uint64_t generation = Of(lane).generation();
   Of(lane).grants().Granted(opened.entry_ms, opened.attributes_ms);
+  Of(lane).grants().GrantedIn(parent);
   Of(lane).grants().Bring(change, opened.directory.get(), opened.directory_ms);
   RenewNames(lane, parent, opened.directory_ms);
   const Attributes attributes = FromWire(*opened.attributes);

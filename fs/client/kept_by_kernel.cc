@@ -88,7 +88,7 @@ Keep LaneGrants::keep(const Attributes* attributes) const {
     }
   }
   // Before the look: a recall that this one misses finds noted what is given.
-  if (!kept_.AboutToGive(attributes != nullptr && keep.attributes > 0 ? attributes->ino : 0,
+  if (!kept_.AboutToGive(attributes != nullptr && keep.attributes > 0 ? attributes->ino : 0, directory_,
                          std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(keep.entry)))) {
     keep.entry = 0;
   }

@@ -43,7 +43,9 @@ class KeptByKernel {
   // some moment that is past. False: too many are remembered, these must not be kept.
   bool Remember(uint64_t ino, Nanoseconds lasting) EXCLUDES(mutex_);
   // As KernelCache's. After Remember.
-  bool AboutToGive(uint64_t ino, Nanoseconds entry) { return cache_ == nullptr || cache_->AboutToGive(ino, entry); }
+  bool AboutToGive(uint64_t ino, uint64_t directory, Nanoseconds entry) {
+    return cache_ == nullptr || cache_->AboutToGive(ino, directory, entry);
+  }
   // The session is lost. Counts as a recall; returns what was remembered and may still be kept.
   std::vector<uint64_t> Void() EXCLUDES(mutex_);
 
@@ -69,7 +71,10 @@ class LaneGrants {
   void Granted(uint32_t entry_ms, uint32_t attributes_ms) {
     entry_ms_ = entry_ms;
     attributes_ms_ = attributes_ms;
+    directory_ = 0;
   }
+  // What it grants of names is of this directory.
+  void GrantedIn(uint64_t directory) { directory_ = directory; }
   // What the reply says of the directory that was changed.
   void Bring(DirectoryChanges::Change& change, const wire::Attributes* directory, uint32_t granted_ms) const;
   // When a grant of the reply for so long ends; nothing, when there is none, or anything was recalled since the request
@@ -94,6 +99,7 @@ class LaneGrants {
   BootTime asked_;  // when the answer was known to hold, or later
   uint32_t entry_ms_ = 0;
   uint32_t attributes_ms_ = 0;
+  uint64_t directory_ = 0;  // 0: not known
 };
 
 }  // namespace termfs::fs::client

@@ -46,7 +46,9 @@ Result<Attributes> VolumeClient::Lookup(Lane& lane, uint64_t parent, std::string
     Of(lane).grants().BeginRequest();  // nothing is granted
     return Status::Error(ENOENT, "no such name");
   }
-  return CallForAttributes(lane, kFsLookup, EncodeName(parent, name));
+  auto found = CallForAttributes(lane, kFsLookup, EncodeName(parent, name));
+  Of(lane).grants().GrantedIn(parent);
+  return found;
 }
 
 Result<Attributes> VolumeClient::MakeDirectory(Lane& lane, Caller who, uint64_t parent, std::string_view name,
@@ -191,6 +193,7 @@ Result<std::vector<DirectoryEntry>> VolumeClient::ReadDirectory(Lane& lane, uint
   ASSIGN_OR_RETURN(const CallReply reply, Call(lane, kFsReadDirectory, Encode<wire::ReadDirectory>(body), {}, out));
   ASSIGN_OR_RETURN(const auto directory, Decode<wire::Directory>(reply.out));
   Of(lane).grants().Granted(directory.entry_ms, directory.attributes_ms);
+  Of(lane).grants().GrantedIn(ino);
   std::vector<DirectoryEntry> entries;
   entries.reserve(directory.entries.size());
   for (const auto& entry : directory.entries) {

@@ -415,6 +415,7 @@ Result<Attributes> VolumeClient::TakeAttributes(Lane& lane, Opcode opcode, std::
     return Status::Error(EBADMSG, "a reply without attributes");
   }
   Of(lane).grants().Granted(decoded.entry_ms, decoded.attributes_ms);
+  Of(lane).grants().GrantedIn(directory);
   if (change != nullptr) {
     Of(lane).grants().Bring(*change, decoded.directory.get(), decoded.directory_ms);
     RenewNames(lane, directory, decoded.directory_ms);

@@ -59,6 +59,9 @@ Attributes FileService::Report(metadata::Attributes a) {
 }
 
 metadata::Attributes FileService::GrantAttributes(Granting& granting, const metadata::Attributes& read) {
+  if (coherence_.IsContended(read.ino, granting.session())) {
+    return read;
+  }
   if (!IsChanging(read.ino) && granting.Attributes(read.ino) && granting.Changed()) {
     if (const auto again = names_.GetAttrInMemory(read.ino); again.ok()) {
       return *again;
@@ -92,7 +95,9 @@ Result<Bytes> FileService::GetAttributes(const Request& request) {
   RETURN_IF_ERROR(AwaitFirst(request, body.ino));
   const bool first_may_come = FirstMayCome();
   Granting granting(coherence_.grants(), request.session);
-  if (!IsChanging(body.ino)) {
+  if (coherence_.IsContended(body.ino, request.session.id)) {
+    granting.NoAttributes();
+  } else if (!IsChanging(body.ino)) {
     granting.Attributes(body.ino);
   } else if (granting.caches() && HasOpen(body.ino, request.session)) {
     // It is granted nothing, but told when the change is done: its kernel is not to take over a late reply then.

@@ -36,6 +36,7 @@
 #include "fs/proto/codec.h"
 #include "fs/proto/opcodes.h"
 #include "fs/server/clients.h"
+#include "fs/server/contended_directories.h"
 #include "fs/server/grants.h"
 #include "fs/server/inode.h"
 #include "fs/server/newborns.h"
@@ -107,6 +108,10 @@ class Coherence final : public Newborns::Sessions {
   // attributes without being granted it, and without a time, which is access control lists.
   void CountAllAsHolders(uint64_t ino);
   GrantTable& grants() { return grants_; }
+  // The session is to be granted neither the attributes of the directory nor the names that a listing shows.
+  bool IsContended(uint64_t directory, uint64_t session) const {
+    return contended_.IsContended(directory, session, grants_.Now());
+  }
   std::chrono::milliseconds longest_grant() const { return timeouts_.lease + timeouts_.drift; }
 
   // As Newborns::Sessions.
@@ -167,6 +172,7 @@ class Coherence final : public Newborns::Sessions {
   Counter& recalls_;
   Counter& first_writes_asked_;
   GrantTable grants_;
+  ContendedDirectories contended_;
   std::atomic<tlib::server::Server*> server_{nullptr};
 
   Mutex mutex_;

@@ -18,7 +18,8 @@ class Batch {
   Batch(size_t max_bytes, size_t buffer_bytes, bool plus)
       : max_bytes_(max_bytes), buffer_bytes_(buffer_bytes), plus_(plus) {}
 
-  bool Add(std::string_view name, uint64_t cursor, const Attributes& attributes) {
+  // `known`: more than the number and the type of it.
+  bool Add(std::string_view name, uint64_t cursor, const Attributes& attributes, bool known = true) {
     const size_t kernel = (24 + name.size() + 7) / 8 * 8 + (plus_ ? 128 : 0);
     const size_t wire = 72 + name.size() + (plus_ ? sizeof(wire::Attributes) + 8 : 0);  // upper bound of a table
     if (kernel_ + kernel > max_bytes_ || wire_ + wire > buffer_bytes_) {
@@ -32,7 +33,7 @@ class Batch {
     entry->type = attributes.mode & S_IFMT;
     entry->cursor = cursor;
     if (plus_) {
-      entry->attributes = std::make_unique<wire::Attributes>(ToWire(attributes));
+      entry->attributes = std::make_unique<wire::Attributes>(ToWire(known ? attributes : Attributes{}));
     }
     directory_.entries.push_back(std::move(entry));
     return true;
@@ -80,7 +81,8 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
            batch.Add("..", kDotDotCursor, Report(parent));
   }
   bool any = false;
-  if (room && body.plus) {
+  const bool contended = coherence_.IsContended(body.ino, request.session.id);
+  if (room && body.plus && !contended) {
     const bool first_may_come = FirstMayCome();
     ASSIGN_OR_RETURN(auto entries,
                      request.Blocking([&] { return names_.ReadDirPlus(body.ino, body.cursor, batch.Limit()); }));
@@ -93,7 +95,7 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
       }
     }
     // All or nothing: nobody knows which of them changed while they were read.
-    bool granted = granting.caches();
+    bool granted = granting.caches() && !granting.Changed();
     for (size_t i = 0; granted && i < entries.size(); ++i) {
       granted = granting.Entry(body.ino, entries[i].entry.name) && !IsChanging(entries[i].attributes.ino) &&
                 granting.Attributes(entries[i].attributes.ino);
@@ -113,7 +115,7 @@ Result<Bytes> FileService::ReadDirectory(const Request& request) {
     any = !entries.empty();
     for (size_t i = 0; room && i < entries.size(); ++i) {
       const Attributes brief{.ino = entries[i].ino, .mode = static_cast<uint32_t>(entries[i].type) << 12};
-      room = batch.Add(entries[i].name, entries[i].cursor, brief);
+      room = batch.Add(entries[i].name, entries[i].cursor, brief, /*known=*/false);
     }
   }
   if (batch.empty() && (any || !room)) {

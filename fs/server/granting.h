@@ -20,6 +20,7 @@ class Granting {
         changes_(table.changes()) {}
 
   bool caches() const { return caches_; }
+  uint64_t session() const { return session_; }
   bool Entry(uint64_t parent, std::string_view name) {
     return entry_ = caches_ && table_.Add(GrantKey::Entry(parent, name), session_);
   }

@@ -74,11 +74,15 @@ void Coherence::RecallWithoutWait(uint64_t keep, std::initializer_list<uint64_t>
   for (const auto& [session, recalled] : by_session) {
     sessions.push_back(session);
   }
+  const BootTime begin = grants_.Now();
   const Status done = ForEach(sessions, [&](uint64_t session) {
     RecallOne(session, by_session.at(session));
     return Status::Ok();
   });
   TERMFS_CHECK(done.ok());
+  for (const EntryName& entry : entries) {
+    contended_.NoteRecall(entry.parent, keep, begin, grants_.Now());
+  }
 }
 
 void Coherence::CountAllAsHolders(uint64_t ino) {

@@ -156,7 +156,7 @@ class FileService final : public tlib::server::Service {
   template <typename Reply>
   void BringDirectory(const Request& request, uint64_t directory, Reply& reply) {
     Granting granting(coherence_.grants(), request.session);
-    if (!granting.Attributes(directory)) {
+    if (coherence_.IsContended(directory, request.session.id) || !granting.Attributes(directory)) {
       return;
     }
     if (const auto now = names_.GetAttrInMemory(directory); now.ok()) {

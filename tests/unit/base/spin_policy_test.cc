@@ -33,7 +33,8 @@ TEST(SpinPolicy, PollsForLong_WhereWaitsEndWithinThat) {
 }
 
 TEST(SpinPolicy, PollsForAShortWait_AmongLongOnes) {
-  EXPECT_EQ(After({microseconds(15), microseconds(15), microseconds(15), microseconds(10'000)}).length(), microseconds(20))
+  EXPECT_EQ(After({microseconds(15), microseconds(15), microseconds(15), microseconds(10'000)}).length(),
+            microseconds(20))
       << "requests that follow one another, then nothing";
   EXPECT_EQ(After({microseconds(30), microseconds(90), microseconds(10'000)}).length(), kShortest)
       << "what is saved by polling is less than what it costs";

@@ -300,7 +300,7 @@ TEST(Grants, Keep_IsNotedBeforeTheLookForRecalls) {
     void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
     [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
     void ServerLost() override {}
-    [[nodiscard]] bool AboutToGive(uint64_t ino, Nanoseconds entry) override {
+    [[nodiscard]] bool AboutToGive(uint64_t ino, uint64_t, Nanoseconds entry) override {
       given = ino;
       lasting = entry;
       if (recall) {

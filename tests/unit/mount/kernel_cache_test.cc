@@ -66,6 +66,15 @@ class Kernel {
     MutexLock lock(mutex_);
     return dropped_;
   }
+  // Notifications of entries take so long from now on.
+  void TakeForEntries(std::chrono::milliseconds time) {
+    MutexLock lock(mutex_);
+    entry_time_ = time;
+  }
+  int entries() {
+    MutexLock lock(mutex_);
+    return entries_;
+  }
 
  private:
   static ssize_t Read(int, void*, size_t, void*) { return 0; }
@@ -73,6 +82,11 @@ class Kernel {
     ssize_t bytes = 0;
     for (int i = 0; i < count; ++i) {
       bytes += static_cast<ssize_t>(parts[i].iov_len);
+    }
+    fuse_out_header header{};
+    std::memcpy(&header, parts[0].iov_base, sizeof(header));
+    if (header.error == FUSE_NOTIFY_INVAL_ENTRY) {
+      static_cast<Kernel*>(user)->DropEntry();
     }
     fuse_notify_inval_inode_out body{};
     if (count == 2 && parts[1].iov_len == sizeof(body)) {
@@ -92,11 +106,22 @@ class Kernel {
     dropped_.push_back(body.ino);
   }
 
+  void DropEntry() {
+    MutexLock lock(mutex_);
+    ++entries_;
+    const auto end = steady_clock::now() + entry_time_;
+    while (steady_clock::now() < end) {
+      changed_.WaitUntil(mutex_, end);
+    }
+  }
+
   fuse_session* session_ = nullptr;
   Mutex mutex_;
   CondVar changed_;
   bool stuck_ GUARDED_BY(mutex_) = true;
   std::vector<uint64_t> dropped_ GUARDED_BY(mutex_);
+  int entries_ GUARDED_BY(mutex_) = 0;
+  std::chrono::milliseconds entry_time_ GUARDED_BY(mutex_){0};
 };
 
 // Each would be acknowledged later than the one before, until the server takes the mount for dead.
@@ -120,6 +145,61 @@ TEST(KernelCacheNotifier, InvalidateInode_AllWhoWaitBehindOneThatHangsWaitNoLong
   notifier.Detach();
 }
 
+// A program that lists a directory keeps its lock in the kernel, for which each notification would wait.
+TEST(KernelCacheNotifier, InvalidateEntry_VoidsAllEntriesOnceNotificationsOfADirectoryTakeLong) {
+  constexpr uint64_t kDirectory = 3;
+  constexpr uint64_t kOther = 4;
+  constexpr std::chrono::seconds kLong{10};
+  Kernel kernel;
+  KernelCacheNotifier cache;
+  cache.HasEpochs();
+  cache.Attach(kernel.session(), "");
+  const auto notifies = [&](uint64_t directory) {
+    const int before = kernel.entries();
+    EXPECT_TRUE(cache.InvalidateEntry(directory, "name"));
+    return kernel.entries() > before;
+  };
+  EXPECT_TRUE(cache.AboutToGive(0, kDirectory, kLong));
+  EXPECT_TRUE(cache.AboutToGive(0, kOther, kLong));
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(notifies(kDirectory)) << "they cost little";
+  }
+  kernel.TakeForEntries(KernelCacheNotifier::kCostly);
+  EXPECT_TRUE(notifies(kDirectory));
+  EXPECT_FALSE(notifies(kDirectory)) << "all that was given is void";
+  EXPECT_TRUE(notifies(kOther)) << "a listing of it may have been under way";
+  EXPECT_TRUE(notifies(kOther)) << "epochs are rare";
+  EXPECT_FALSE(notifies(kDirectory));
+  EXPECT_TRUE(cache.AboutToGive(0, kDirectory, kLong));
+  EXPECT_TRUE(notifies(kDirectory)) << "something was given again";
+  cache.Detach();
+}
+
+TEST(KernelCacheNotifier, InvalidateEntry_NotifiesOfAVoidDirectoryWhereAnEntryMayHaveMoved) {
+  constexpr uint64_t kDirectory = 3;
+  Kernel kernel;
+  kernel.TakeForEntries(KernelCacheNotifier::kCostly);
+  for (const bool moves : {true, false}) {
+    KernelCacheNotifier cache;
+    cache.HasEpochs();
+    cache.Attach(kernel.session(), "");
+    EXPECT_TRUE(cache.AboutToGive(0, kDirectory, std::chrono::seconds(10)));
+    EXPECT_TRUE(cache.InvalidateEntry(kDirectory, "a"));
+    int before = kernel.entries();
+    EXPECT_TRUE(cache.InvalidateEntry(kDirectory, "b"));
+    EXPECT_EQ(kernel.entries(), before);
+    if (moves) {
+      cache.Moves({.parent = 9, .name = "x"}, {.parent = kDirectory, .name = "b"}, false);
+    } else {
+      EXPECT_TRUE(cache.AboutToGive(0, 0, std::chrono::seconds(10)));  // in a directory that is not known
+    }
+    before = kernel.entries();
+    EXPECT_TRUE(cache.InvalidateEntry(kDirectory, "b"));
+    EXPECT_GT(kernel.entries(), before);
+    cache.Detach();
+  }
+}
+
 TEST(KernelCacheNotifier, GivesEntriesOnlyWhileThereIsASession) {
   const fuse_lowlevel_ops none{};
   fuse_args arguments = FUSE_ARGS_INIT(0, nullptr);
@@ -129,11 +209,11 @@ TEST(KernelCacheNotifier, GivesEntriesOnlyWhileThereIsASession) {
   ASSERT_NE(session, nullptr);
   KernelCacheNotifier cache;
   cache.HasEpochs();
-  EXPECT_FALSE(cache.AboutToGive(1, std::chrono::seconds(1))) << "nobody could take it back";
+  EXPECT_FALSE(cache.AboutToGive(1, 1, std::chrono::seconds(1))) << "nobody could take it back";
   cache.Attach(session, "");
-  EXPECT_TRUE(cache.AboutToGive(1, std::chrono::seconds(1)));
+  EXPECT_TRUE(cache.AboutToGive(1, 1, std::chrono::seconds(1)));
   cache.Detach();
-  EXPECT_FALSE(cache.AboutToGive(1, std::chrono::seconds(1)));
+  EXPECT_FALSE(cache.AboutToGive(1, 1, std::chrono::seconds(1)));
   fuse_session_destroy(session);
 }
 

@@ -86,7 +86,7 @@ TEST_F(ServeFileSystemTest, NothingIsServedThatCouldNotBeTakenBack) {
   constexpr int kTooEarly = 7;
   const int code = ServeApart(root_, [](KernelCacheNotifier& cache, int which) {
     cache.HasEpochs();
-    if (which > 0 && !cache.AboutToGive(0, Nanoseconds(0))) {
+    if (which > 0 && !cache.AboutToGive(0, 0, Nanoseconds(0))) {
       _exit(kTooEarly);
     }
   });

@@ -311,8 +311,8 @@ TEST(SoftCompletionQueue, Arm_OfReceivesAlone_AfterWakeUpsForNothing) {
   EXPECT_EQ(completion.status, WcStatus::kWrFlushErr);
 }
 
-// What comes through the inlet, now before the queue's thread is asleep, now while it falls asleep, and now after: each ends
-// one sleep at most, so that a later one lasts until there is something.
+// What comes through the inlet, now before the queue's thread is asleep, now while it falls asleep, and now after: each
+// ends one sleep at most, so that a later one lasts until there is something.
 TEST(SoftCompletionQueue, Arm_OfAnInlet_NoWakeUpOutlivesItsSleep) {
   auto queue = softnic::SoftCompletionQueue::Create(16);
   ASSERT_TRUE(queue.ok());
