@@ -21,8 +21,8 @@
 //   'Q' client, slot:32              receipt of the last marked request of the client's slot
 //   'U' directory                    quota of the tree below it: limits and what is in use
 //
-// Guards (see key_value_store.h): 'I' guards 'D', 'E', 'X', 'O', 'T', 'A' and 'Z' of its inode; 'R' which 'U' there are,
-// but for their end.
+// Guards (see key_value_store.h): 'I' guards 'D', 'E', 'X', 'O', 'T', 'A' and 'Z' of its inode; 'R' which 'U' there
+// are, but for their end.
 #pragma once
 
 #include <string>

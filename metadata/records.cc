@@ -182,8 +182,8 @@ Result<InodeRecord> DecodeInode(InodeNumber ino, std::string_view bytes) {
   inode.symlink_target = d.Rest();
   const bool symlink = a.type() == FileType::kSymlink;
   if (!d.Finished() || !IsFileType(static_cast<uint8_t>(a.type())) || symlink == inode.symlink_target.empty() ||
-      of_project != (inode.project != 0) || has_ahead != (a.ahead_end != 0) ||
-      has_cut != static_cast<bool>(a.cut) || (has_cut && a.cut.from % kPageSize == 0)) {
+      of_project != (inode.project != 0) || has_ahead != (a.ahead_end != 0) || has_cut != static_cast<bool>(a.cut) ||
+      (has_cut && a.cut.from % kPageSize == 0)) {
     return Damaged("inode");
   }
   return inode;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Size changes. Bytes of allocated pages beyond the size are zeros (inode.h, invariant 2), so growing a file shows zeros
-// without a look at its pages. What cuts it within a page leaves the rest of that page as it is; the next growth cleans
-// it first, in memory. The SSD may have the old bytes for longer, and the growth may be durable before the zeros are;
-// so the truncation notes in the store from where on that page is not to be believed there, and start after a loss of
-// memory zeroes it (RestoreCuts). The note goes with the next fsync, or with the reclaimer. After a failure or a restart
-// that left the tail in doubt, growth zeroes it durably.
+// Size changes. Bytes of allocated pages beyond the size are zeros (inode.h, invariant 2), so growing a file shows
+// zeros without a look at its pages. What cuts it within a page leaves the rest of that page as it is; the next growth
+// cleans it first, in memory. The SSD may have the old bytes for longer, and the growth may be durable before the zeros
+// are; so the truncation notes in the store from where on that page is not to be believed there, and start after a loss
+// of memory zeroes it (RestoreCuts). The note goes with the next fsync, or with the reclaimer. After a failure or a
+// restart that left the tail in doubt, growth zeroes it durably.
 #include "fs/server/service.h"
 
 namespace termfs::fs::server {
@@ -130,8 +130,8 @@ Status FileService::CleanTail(const Request& request, Inode& inode) {
     RETURN_IF_ERROR(ZeroBytes(request, inode, size, RoundUpToPage(size)));
   } else {
     ASSIGN_OR_RETURN(const bool zero, TailIsZero(request, inode, size));
-    // Until all that a killed server left dirty is flushed, or what could not be flushed, zeros in memory do not say what
-    // is on the SSD.
+    // Until all that a killed server left dirty is flushed, or what could not be flushed, zeros in memory do not say
+    // what is on the SSD.
     if (!zero || !reclaimer_.settled()) {
       RETURN_IF_ERROR(ZeroTail(request, inode, size));
     }

@@ -231,7 +231,8 @@ Status ServedVolume::Recover(tlib::server::Server& server) {
   ASSIGN_OR_RETURN(const MemoryLeft memory, FindMemory(VolumePaths(directory_), server.memory()));
   ASSIGN_OR_RETURN(const uint64_t zeroed, RestoreCuts(*names_, server, memory));
   if (zeroed > 0) {
-    LOG_INFO("recovered; files that were cut within a page, and of which that page was not synced afterwards: {}", zeroed);
+    LOG_INFO("recovered; files that were cut within a page, and of which that page was not synced afterwards: {}",
+             zeroed);
   }
   return ZeroFreePages(server);
 }
