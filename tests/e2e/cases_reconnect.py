@@ -14,7 +14,7 @@ from cases_sessions import GONE, Stopped, end_by_signal, start_waiting
 from volume import check, ended, eventually, need, run
 
 # Makes, appends to, renames and removes files, and says in a file of its own what has returned. Nothing may fail. A fifth
-# argument: seconds to wait after each round, for who has to find it at work.
+# argument: seconds to wait after each round, so that a case finds it at work.
 WORKER = """
 import hashlib, os, sys, time
 mount, own, index, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -101,7 +101,7 @@ class SessionCore {
   int lost_fd() const { return lost_event_.get(); }
 
   // A channel has not been answered at once. True: none was waiting within the last half of a millisecond, so the
-  // server has gone to sleep by now if it serves nobody else.
+  // server has gone to sleep by now if it has no other client.
   bool NoteWait(std::chrono::steady_clock::time_point now) {
     constexpr std::chrono::steady_clock::rep kFresh = std::chrono::nanoseconds(std::chrono::microseconds(100)).count();
     constexpr std::chrono::steady_clock::rep kOld = std::chrono::nanoseconds(std::chrono::microseconds(500)).count();

@@ -90,7 +90,7 @@ class PageStates {
   bool MarkDirty(PageIndex page);
   // An absent page gets `frame`, complete with the bytes that are newer than the SSD, and is published. As MarkDirty.
   bool Install(PageIndex page, driver::FrameIndex frame);
-  // Acquires, installs and releases, when the page is absent and nobody holds or wants it, and `check` (may be null),
+  // Acquires, installs and releases, when the page is absent, neither held nor wanted, and `check` (may be null),
   // which is asked under the stripe's mutex, returns ok.
   struct Installed {
     bool done = false;

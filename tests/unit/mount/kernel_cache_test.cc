@@ -209,7 +209,7 @@ TEST(KernelCacheNotifier, GivesEntriesOnlyWhileThereIsASession) {
   ASSERT_NE(session, nullptr);
   KernelCacheNotifier cache;
   cache.HasEpochs();
-  EXPECT_FALSE(cache.AboutToGive(1, 1, std::chrono::seconds(1))) << "nobody could take it back";
+  EXPECT_FALSE(cache.AboutToGive(1, 1, std::chrono::seconds(1))) << "it could not be taken back";
   cache.Attach(session, "");
   EXPECT_TRUE(cache.AboutToGive(1, 1, std::chrono::seconds(1)));
   cache.Detach();
