@@ -3,12 +3,12 @@
 // network_bench serve ADDRESS PORT
 // network_bench measure ADDRESS PORT [PAIRS [SECONDS]]
 //
-// Between two hosts: pages of 4 KiB that are READ at queue depth 32, beside the same asked for over TCP, pipelined,
-// with epoll at both ends; and of 1 MiB, beside one TCP stream. Turns of the two alternate. What no transport over UDP
-// with RoCE's packets can pass is measured in the same turns: pages asked for and sent in bare datagrams of their
-// sizes, put together as far as the kernel does, which nobody numbers, checks, repeats, or puts where they belong.
-// Prints JSON: bytes moved in each turn per second, and per second of processor time that the whole machine spent, on
-// which both hosts must be.
+// Between two hosts: pages of 4 KiB that are READ at queue depth 32, by RoCE and by iWARP, beside the same asked for
+// over TCP, pipelined, with epoll at both ends; and of 1 MiB, beside one TCP stream. Turns of these alternate. What no
+// transport over UDP with RoCE's packets can pass is measured in the same turns: pages asked for and sent in bare
+// datagrams of their sizes, put together as far as the kernel does, which nobody numbers, checks, repeats, or puts
+// where they belong. Prints JSON: bytes moved in each turn per second, and per second of processor time that the whole
+// machine spent, on which both hosts must be.
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -77,12 +77,13 @@ struct Store {
 // The frames lie one behind the other.
 std::byte* BytesOf(Store& store, uint64_t offset) { return store.region->frame({0}) + offset; }
 
-void ServeRdma(Store& store, int socket) {
+void ServeRdma(Store& store, int socket, driver::Wire wire) {
   const auto queue = Must(store.nic->CreateCompletionQueue(16));
   driver::QueuePairOptions options;
   options.send_cq = options.recv_cq = queue.get();
   options.max_send = options.max_recv = 4;
   options.network = Must(tlib::NetworkPathOf(socket));
+  options.network->wire = wire;
   const auto pair = Must(store.domain->CreateQueuePair(options));
   const driver::Endpoint local = Must(pair->LocalEndpoint());
   driver::Endpoint remote;
@@ -169,7 +170,8 @@ int Serve(const tlib::HostPort& place) {
       if (!ReceiveAll(socket.get(), &mode, sizeof(mode))) {
         return;
       }
-      mode == Mode::kRdma        ? ServeRdma(store, socket.get())
+      mode == Mode::kRdma        ? ServeRdma(store, socket.get(), driver::Wire::kRoce)
+      : mode == Mode::kIwarp     ? ServeRdma(store, socket.get(), driver::Wire::kIwarp)
       : mode == Mode::kRequests  ? ServeRequests(store, socket.get())
       : mode == Mode::kDatagrams ? ServeDatagrams(BytesOf(store, 0), socket.get())
                                  : ServeStream(store, socket.get());
@@ -182,8 +184,8 @@ int Serve(const tlib::HostPort& place) {
 
 class Rdma {
  public:
-  explicit Rdma(const tlib::HostPort& place)
-      : socket_(Dial(place, Mode::kRdma)),
+  Rdma(const tlib::HostPort& place, driver::Wire wire)
+      : socket_(Dial(place, wire == driver::Wire::kRoce ? Mode::kRdma : Mode::kIwarp)),
         nic_(Must(driver::CreateSoftNic())),
         domain_(Must(nic_->CreateProtectionDomain())),
         memory_(Must(nic_->AllocateMemory({.bytes = kLargeDepth * kLarge}))),
@@ -193,6 +195,8 @@ class Rdma {
     options.send_cq = options.recv_cq = queue_.get();
     options.network = Must(tlib::NetworkPathOf(socket_.get()));
     options.network->polled = true;  // as clients have it
+    options.network->wire = wire;
+    options.network->dials = true;
     pair_ = Must(domain_->CreateQueuePair(options));
     const driver::Endpoint local = Must(pair_->LocalEndpoint());
     SendAll(socket_.get(), local.bytes.data(), local.bytes.size());
@@ -366,20 +370,23 @@ void Compare(const char* name, int pairs, const std::vector<Way>& ways, bool las
 }
 
 int MeasureAll(const tlib::HostPort& place, int pairs, double seconds) {
-  Rdma rdma(place);
+  Rdma rdma(place, driver::Wire::kRoce);
+  Rdma iwarp(place, driver::Wire::kIwarp);
   TcpRequests requests(place);
   TcpStream stream(place);
   Datagrams datagrams(place);
   std::printf("{");
   Compare("requests_4k", pairs,
           {{"rdma", [&] { return rdma.Run(kSmall, kDepth, seconds); }},
+           {"iwarp", [&] { return iwarp.Run(kSmall, kDepth, seconds); }},
            {"tcp", [&] { return requests.Run(seconds); }},
            {"datagrams", [&] { return datagrams.Run(seconds); }}},
           false);
-  Compare(
-      "stream_1m", pairs,
-      {{"rdma", [&] { return rdma.Run(kLarge, kLargeDepth, seconds); }}, {"tcp", [&] { return stream.Run(seconds); }}},
-      true);
+  Compare("stream_1m", pairs,
+          {{"rdma", [&] { return rdma.Run(kLarge, kLargeDepth, seconds); }},
+           {"iwarp", [&] { return iwarp.Run(kLarge, kLargeDepth, seconds); }},
+           {"tcp", [&] { return stream.Run(seconds); }}},
+          true);
   return 0;
 }
 

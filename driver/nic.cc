@@ -42,6 +42,17 @@ Result<RegionKind> ParseRegionKind(std::string_view name) {
                        "memory-region kind \"" + std::string(name) + "\" is not known; choose one of " + choices);
 }
 
+std::string_view ToString(Wire wire) { return wire == Wire::kRoce ? "roce" : "iwarp"; }
+
+Result<Wire> ParseWire(std::string_view name) {
+  for (const Wire wire : {Wire::kRoce, Wire::kIwarp}) {
+    if (ToString(wire) == name) {
+      return wire;
+    }
+  }
+  return Status::Error(EINVAL, "wire \"" + std::string(name) + "\" is not known; choose one of roce, iwarp");
+}
+
 std::string_view ToString(WcStatus status) {
   switch (status) {
     case WcStatus::kSuccess:

@@ -316,12 +316,33 @@ struct Endpoint {
 // An address in the network, as RoCE names it: IPv6, or IPv4 mapped into it (::ffff:a.b.c.d).
 using Gid = std::array<std::byte, 16>;
 
+// What a software RNIC speaks over a network. RoCEv2 over UDP meets RDMA devices; iWARP is RDMAP and DDP over MPA on a
+// TCP connection for each queue pair. What completions promise, and what there is:
+//
+//                                 RoCEv2 (and devices)               iWARP
+//   SEND, WRITE complete          when the peer has them             when they are handed over to TCP
+//   of a bad key, a missing       the request itself fails, those    a SEND or WRITE has succeeded; the next READ
+//   fails, or short receive              behind it are flushed              or what is posted later is flushed a SEND
+//   without a receive      is repeated for the sender's       waits for the receiver's rnr_timeout, and with it
+//                                 rnr_timeout                        all that the peer sends
+//   atomics, WRITE with immediate yes                                no: PostSend returns ENOTSUP
+//   a peer that closes            is noticed by what it does not     is noticed at once
+//                                 answer
+//
+// Programs that run over either rely on the weaker promise of each line.
+enum class Wire : uint8_t { kRoce, kIwarp };
+std::string_view ToString(Wire wire);                                            // "roce", "iwarp"
+Result<Wire> ParseWire(std::string_view name);                                   // EINVAL names the choices
+inline constexpr std::string_view kIwarpTransport = "softnic (iWARP over TCP)";  // as Nic::transport
+
 // Where the two ends of a queue pair are that leaves the host: what getsockname and getpeername say of a connected
-// socket between the two. Nothing in between may translate addresses.
+// socket between the two. With RoCE nothing in between may translate addresses.
 struct NetworkPath {
   Gid local{};
   Gid remote{};
   uint32_t interface = 0;  // index of the interface, for link-local addresses only
+  Wire wire = Wire::kRoce;
+  bool dials = false;  // kIwarp: this end connects to the other one, and sends first
   // This end mostly asks, and who waits for its completions may take in himself what arrives, without waking a thread
   // of the RNIC's first; the peer has to be of this kind, too. What the peer asks of it then is answered while somebody
   // polls, or within a few milliseconds.

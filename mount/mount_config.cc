@@ -104,6 +104,10 @@ std::optional<Status> ApplyValued(std::string_view name, std::string_view value,
     config.rdma = value;
     return value.empty() ? Status::Error(EINVAL, "rdma= needs the name or an address of an RDMA device") : Status::Ok();
   }
+  if (name == "rdma-wire") {
+    ASSIGN_OR_RETURN(config.rdma_wire, tlib::client::ParseWire(value));
+    return Status::Ok();
+  }
   if (name == "cache") {
     config.grants = value == "granted";
     return config.grants || value == "none"
@@ -172,6 +176,7 @@ std::string NeedsNewMount(const MountConfig& now, const MountConfig& wanted) {
       {"bitmap", now.bitmap != wanted.bitmap},
       {"secret", now.secret != wanted.secret},
       {"rdma", now.rdma != wanted.rdma},
+      {"rdma-wire", now.rdma_wire != wanted.rdma_wire},
       {"cache", now.grants != wanted.grants},
       {"acl", now.acl != wanted.acl},
       {"threads", now.threads != wanted.threads},
@@ -198,6 +203,9 @@ std::string MountOptionsHelp() {
          "  secret=FILE             of a volume on another host: a copy of the file 'secret' in its directory\n"
          "  rdma=DEVICE             of a volume on another host: it is reached through this RDMA device, named as by\n"
          "                          `rdma link`, or by an address of it; else through the software RNIC\n"
+         "  rdma-wire=roce|iwarp    what the software RNIC speaks over a network: RoCEv2 over UDP (the default), or "
+         "iWARP\n"
+         "                          over TCP, which is kinder to other traffic, and faster\n"
          "  cache=granted|none      attributes, names and pages that the kernel may use without asking: what the "
          "server\n"
          "                          grants until it changes (the default), or none; none, too, with reconnect below "

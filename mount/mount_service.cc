@@ -263,6 +263,7 @@ fs::client::MountOptions ToClientOptions(const MountRequest& request) {
   options.session.bitmap = config.bitmap.value_or(request.address.remote() ? BitmapMode::kPulled : BitmapMode::kLive);
   options.session.call_timeout = config.timeout;
   options.session.reconnect = config.reconnect;
+  options.session.wire = config.rdma_wire;
   options.max_io_bytes = kMaxIo;
   options.late_lanes = true;
   options.grants = config.grants;

@@ -77,6 +77,7 @@ def reason_against(path, quote, included):
     implementation = re.match(r"driver/(\w+)/", included)
     if implementation and not path.startswith(implementation.group(0)):
         carries = ((implementation.group(1) == "roce" and path.startswith(("driver/softnic/", "driver/verbs/"))) or
+                   (implementation.group(1) == "iwarp" and path.startswith("driver/softnic/")) or
                    (implementation.group(1) == "kernel" and path.startswith("driver/verbs/")))
         if not carries and (path.count("/") > 1 or not path.startswith("driver/")):
             return f"an implementation of the NIC is included by itself and by *_main.cc only: {included}"

@@ -22,12 +22,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
 
 #include "base/page.h"
 #include "driver/nic.h"
 #include "driver/roce/packet.h"
+#include "driver/wire.h"
 
 namespace termfs::driver::roce {
 
@@ -38,21 +37,6 @@ inline constexpr uint32_t kMaxReads = 64;  // READs and atomics under way, of th
 inline constexpr int kRetries = 7;         // without progress; each waits twice as long as the one before
 inline constexpr uint32_t kMaxPacketsOfMessage = 1U << 20;
 
-// What peers may reach. Called for every packet: it must not block.
-class RemoteMemory {
- public:
-  virtual ~RemoteMemory() = default;
-  virtual bool Allows(RKey rkey, uint64_t offset, uint64_t length, Access access) = 0;
-  // Within one page, all of one version. False: it has become impossible since.
-  virtual bool Read(RKey rkey, uint64_t offset, std::span<std::byte> to) = 0;
-  virtual bool Write(RKey rkey, uint64_t offset, std::span<const std::byte> from) = 0;
-  // The value before; `offset` is a multiple of 8.
-  virtual bool CompareSwap(RKey rkey, uint64_t offset, uint64_t compare, uint64_t swap, uint64_t* before) = 0;
-  virtual bool FetchAdd(RKey rkey, uint64_t offset, uint64_t add, uint64_t* before) = 0;
-  // It will be READ soon.
-  virtual void Prefetch(RKey /*rkey*/, uint64_t /*offset*/, uint64_t /*length*/) {}
-};
-
 // The way out. What it cannot send it may drop.
 class PacketSink {
  public:
@@ -62,23 +46,6 @@ class PacketSink {
   virtual std::byte* Begin(size_t bytes) = 0;
   // The packet that was begun last is none.
   virtual void Discard() = 0;
-};
-
-class CompletionSink {
- public:
-  virtual ~CompletionSink() = default;
-  virtual void OnSend(const WorkCompletion& completion) = 0;
-  // A send has succeeded that asked for no completion.
-  virtual void OnUnsignaledSend() = 0;
-  virtual void OnReceive(const WorkCompletion& completion) = 0;
-};
-
-// Receives that a connection shares with others.
-class ReceiveSource {
- public:
-  virtual ~ReceiveSource() = default;
-  // One of them, which the connection completes; absent: there is none now. Any thread.
-  virtual std::optional<RecvWorkRequest> Take() = 0;
 };
 
 struct ConnectionOptions {
@@ -96,6 +63,7 @@ struct ConnectionCounters {
   uint64_t dropped = 0;          // packets that had no place here
   uint64_t retransmissions = 0;  // times that something was sent again
   uint64_t timeouts = 0;
+  uint64_t refusals = 0;  // of the peer's requests, which end the connection
 };
 
 // Signed distance from `b` to `a`, both 24 bits.

@@ -20,7 +20,7 @@ constexpr size_t kIpv4At = 12;         // in a Gid
 constexpr uint16_t kLastLid = 0xbfff;  // above are those of multicast groups
 
 // Little-endian, as the machines are.
-struct Wire {
+struct EndpointBytes {
   uint64_t magic;
   uint32_t queue_pair;
   uint32_t first_sequence;
@@ -29,9 +29,10 @@ struct Wire {
   Gid gid;
   uint16_t port;
   uint16_t lid;
-  uint16_t unused[2];
+  uint16_t sends_from_port;  // 1 or 0
+  uint16_t unused;
 };
-static_assert(sizeof(Wire) == 48);
+static_assert(sizeof(EndpointBytes) == 48);
 
 bool IsMtu(uint32_t mtu) { return mtu >= kLeastMtu && mtu <= kLargestMtu && (mtu & (mtu - 1)) == 0; }
 
@@ -54,15 +55,16 @@ std::string ToString(const Gid& gid) {
 namespace roce {
 
 Endpoint Encode(const EndpointInfo& info) {
-  const Wire wire{.magic = kMagic,
-                  .queue_pair = info.queue_pair,
-                  .first_sequence = info.first_sequence,
-                  .mtu = info.mtu,
-                  .max_reads = info.max_reads,
-                  .gid = info.gid,
-                  .port = info.port,
-                  .lid = info.lid,
-                  .unused = {}};
+  const EndpointBytes wire{.magic = kMagic,
+                           .queue_pair = info.queue_pair,
+                           .first_sequence = info.first_sequence,
+                           .mtu = info.mtu,
+                           .max_reads = info.max_reads,
+                           .gid = info.gid,
+                           .port = info.port,
+                           .lid = info.lid,
+                           .sends_from_port = info.sends_from_port ? uint16_t{1} : uint16_t{0},
+                           .unused = 0};
   Endpoint endpoint;
   endpoint.bytes.resize(sizeof(wire));
   std::memcpy(endpoint.bytes.data(), &wire, sizeof(wire));
@@ -70,7 +72,7 @@ Endpoint Encode(const EndpointInfo& info) {
 }
 
 Result<EndpointInfo> Decode(const Endpoint& endpoint, const Gid& remote, LinkLayer link) {
-  Wire wire{};
+  EndpointBytes wire{};
   if (endpoint.bytes.size() != sizeof(wire)) {
     return Status::Error(EPROTO, "the peer's endpoint is not one of RoCE");
   }
@@ -94,7 +96,8 @@ Result<EndpointInfo> Decode(const Endpoint& endpoint, const Gid& remote, LinkLay
                       .max_reads = wire.max_reads,
                       .gid = wire.gid,
                       .port = wire.port,
-                      .lid = wire.lid};
+                      .lid = wire.lid,
+                      .sends_from_port = wire.sends_from_port != 0};
 }
 
 }  // namespace roce

@@ -31,6 +31,8 @@ struct EndpointInfo {
   Gid gid{};
   uint16_t port = 0;  // UDP port on which it receives: an RNIC knows 4791 only
   uint16_t lid = 0;   // on InfiniBand; 0: on Ethernet
+  // It sends from `port`, too, which an RNIC does not: a software RNIC of this kind.
+  bool sends_from_port = false;
 };
 
 Endpoint Encode(const EndpointInfo& info);

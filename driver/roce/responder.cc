@@ -12,6 +12,7 @@ constexpr uint32_t kUnacknowledged = 16;  // packets; then the peer hears of the
 constexpr uint8_t kNotReadyTimer = 12;    // 0.64 ms
 constexpr uint8_t kNoCredits = 31;        // "invalid": end-to-end flow control is not used
 constexpr size_t kMostReads = 2 * size_t{kMaxReads};
+constexpr int32_t kMostOutstanding = 1 << 16;  // packets of SENDs and WRITEs that a peer may repeat
 
 }  // namespace
 
@@ -62,10 +63,10 @@ void Responder::OnPacket(const Packet& packet) {
 void Responder::OnDuplicate(const Packet& packet) {
   switch (packet.op) {
     case Op::kReadRequest:
-      if (IsNewAttempt(packet)) {
+      if (WasAsked(packet) && IsAllowed(packet) && IsNewAttempt(packet)) {
         QueueRead(packet);
       } else {
-        counters_.dropped++;  // the network doubled it
+        counters_.dropped++;  // the network doubled or delayed it, or it is forged
       }
       return;
     case Op::kCompareSwap:
@@ -82,10 +83,26 @@ void Responder::OnDuplicate(const Packet& packet) {
       counters_.dropped++;
       return;
     default:
-      if (packet.wants_ack) {
+      if (SequenceDistance(expected_, packet.sequence) > kMostOutstanding) {
+        counters_.dropped++;
+      } else if (packet.wants_ack) {
         Acknowledge();
       }
   }
+}
+
+// From the beginning, or the rest from some packet of its response on.
+bool Responder::WasAsked(const Packet& packet) const {
+  return std::any_of(reads_.begin(), reads_.end(), [&](const AskedRead& read) {
+    const int32_t packets = SequenceDistance(packet.sequence, read.sequence);
+    const uint64_t done = static_cast<uint64_t>(std::max(packets, 0)) * options_.mtu;
+    return read.valid && packets >= 0 && (done < read.length || done == 0) && packet.rkey == read.rkey.value &&
+           packet.address == read.offset + done && packet.length == read.length - done;
+  });
+}
+
+bool Responder::IsAllowed(const Packet& packet) const {
+  return packet.length == 0 || memory_.Allows({packet.rkey}, packet.address, packet.length, Access::kRemoteRead);
 }
 
 void Responder::OnNext(const Packet& packet) {
@@ -199,10 +216,15 @@ void Responder::OnRead(const Packet& packet) {
     Refuse(NakCode::kInvalidRequest);
     return;
   }
-  if (packet.length != 0 && !memory_.Allows({packet.rkey}, packet.address, packet.length, Access::kRemoteRead)) {
+  if (!IsAllowed(packet)) {
     Refuse(NakCode::kRemoteAccess);
     return;
   }
+  reads_[next_read_++ % reads_.size()] = {.sequence = packet.sequence,
+                                          .rkey = {packet.rkey},
+                                          .offset = packet.address,
+                                          .length = packet.length,
+                                          .valid = true};
   message_ = (message_ + 1) & kSequenceMask;
   Advance(PacketsOf(packet.length));
   unacknowledged_ = 0;  // its response acknowledges what was before
@@ -221,12 +243,6 @@ bool Responder::IsNewAttempt(const Packet& packet) const {
 }
 
 void Responder::QueueRead(const Packet& packet) {
-  const bool allowed =
-      packet.length == 0 || memory_.Allows({packet.rkey}, packet.address, packet.length, Access::kRemoteRead);
-  if (!allowed || PacketsOf(packet.length) > kMaxPacketsOfMessage) {
-    Refuse(NakCode::kRemoteAccess);
-    return;
-  }
   // What it asks for again, and all behind that, is not awaited from an earlier time any more.
   const auto stale = std::find_if(answers_.begin(), answers_.end(), [&](const Answer& answer) {
     return SequenceDistance(answer.sequence, packet.sequence) >= 0;
@@ -345,6 +361,7 @@ void Responder::Nak(AckKind kind, uint8_t value) {
 
 // The answer is the last one that leaves.
 void Responder::Refuse(NakCode code) {
+  counters_.refusals++;
   Nak(AckKind::kNak, static_cast<uint8_t>(code));
   Fail();
 }

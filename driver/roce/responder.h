@@ -6,6 +6,9 @@
 // Answers leave in the order of the requests, so an acknowledge waits for the READ responses before it. They leave in
 // Continue, of which each call sends a bounded number: a peer that asks for much gets it bit by bit.
 //
+// A request that was carried out before is answered again as far as it may still be outstanding: READs only if they ask
+// for what was asked, or for the rest of it. What is older, or differs, is dropped.
+//
 // What a hostile peer can do: have the connection end. It sees and changes what RemoteMemory allows.
 #pragma once
 
@@ -51,10 +54,20 @@ class Responder {
     uint64_t original = 0;
     bool valid = false;
   };
+  // READs that were asked for, which may be asked for again.
+  struct AskedRead {
+    uint32_t sequence = 0;
+    RKey rkey{};
+    uint64_t offset = 0;
+    uint32_t length = 0;
+    bool valid = false;
+  };
   // Of the message that is coming in, in several packets.
   enum class Incoming : uint8_t { kNone, kSend, kWrite };
 
   void OnDuplicate(const Packet& packet);
+  bool WasAsked(const Packet& packet) const;
+  bool IsAllowed(const Packet& packet) const;
   void OnNext(const Packet& packet);
   void OnSend(const Packet& packet, bool first, bool last);
   void OnWrite(const Packet& packet, bool first, bool last);
@@ -102,6 +115,8 @@ class Responder {
   std::deque<Answer> answers_;
   std::array<DoneAtomic, kMaxReads> atomics_{};
   size_t next_atomic_ = 0;
+  std::array<AskedRead, kMaxReads> reads_{};
+  size_t next_read_ = 0;
   // The page that is being read out, at once; of the READ at the front.
   std::array<std::byte, kPageSize> page_;
   uint64_t page_offset_ = 0;

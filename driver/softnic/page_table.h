@@ -79,9 +79,10 @@ enum class PageCopy {
 };
 
 // Copies `length` bytes at `in_page` of the page whose entry this is. On anything but kData, `to` may have been
-// written to.
-inline PageCopy CopyPage(const PageTableEntry& entry, const std::byte* frames, uint32_t max_frames, uint32_t in_page,
-                         std::byte* to, size_t length) {
+// written to. `Copy`: RacyCopy, or RacyCopyOfCold.
+template <auto Copy = RacyCopy>
+PageCopy CopyPage(const PageTableEntry& entry, const std::byte* frames, uint32_t max_frames, uint32_t in_page,
+                  std::byte* to, size_t length) {
   constexpr int kAttempts = 4;
   for (int attempt = 0; attempt < kAttempts; attempt++) {
     const uint64_t seen = entry.load(std::memory_order_acquire);
@@ -90,7 +91,7 @@ inline PageCopy CopyPage(const PageTableEntry& entry, const std::byte* frames, u
       return frame == kMagicFrame ? PageCopy::kMagic
                                   : (frame == kWritingFrame ? PageCopy::kUnstable : PageCopy::kCorrupt);
     }
-    RacyCopy(to, frames + (uint64_t{frame} << kPageBits) + in_page, length);
+    Copy(to, frames + (uint64_t{frame} << kPageBits) + in_page, length);
     FenceAfterRacyReads();
     if (entry.load(std::memory_order_relaxed) == seen) [[likely]] {
       return PageCopy::kData;

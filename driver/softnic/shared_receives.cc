@@ -2,6 +2,7 @@
 #include "driver/softnic/shared_receives.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace termfs::driver::softnic {
 namespace {
@@ -25,13 +26,20 @@ Status LocalSharedReceives::PostRecv(std::span<const RecvWorkRequest> requests) 
 }
 
 Status NetworkSharedReceives::PostRecv(std::span<const RecvWorkRequest> requests) {
-  MutexLock lock(mutex_);
-  RETURN_IF_ERROR(Check(options_, requests, posted_.size()));
-  for (RecvWorkRequest request : requests) {
-    if (!local_keys_.Cover(request.local, /*write=*/true)) {
-      request.local = {};  // nothing fits into it
+  bool wanted = false;
+  {
+    MutexLock lock(mutex_);
+    RETURN_IF_ERROR(Check(options_, requests, posted_.size()));
+    for (RecvWorkRequest request : requests) {
+      if (!local_keys_.Cover(request.local, /*write=*/true)) {
+        request.local = {};  // nothing fits into it
+      }
+      posted_.push_back(request);
     }
-    posted_.push_back(request);
+    wanted = std::exchange(wanted_, false);
+  }
+  if (wanted) {
+    on_more_();
   }
   return Status::Ok();
 }
@@ -39,6 +47,7 @@ Status NetworkSharedReceives::PostRecv(std::span<const RecvWorkRequest> requests
 std::optional<RecvWorkRequest> NetworkSharedReceives::Take() {
   MutexLock lock(mutex_);
   if (posted_.empty()) {
+    wanted_ = true;
     return std::nullopt;
   }
   const RecvWorkRequest request = posted_.back();

@@ -7,14 +7,15 @@
 //                any.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/mutex.h"
 #include "driver/nic.h"
-#include "driver/roce/connection.h"
 #include "driver/softnic/local_keys.h"
+#include "driver/wire.h"
 
 namespace termfs::driver::softnic {
 
@@ -37,17 +38,21 @@ class LocalSharedReceives final : public SharedReceiveQueue {
   std::vector<RecvWorkRequest> posted_;
 };
 
-class NetworkSharedReceives final : public SharedReceiveQueue, public roce::ReceiveSource {
+class NetworkSharedReceives final : public SharedReceiveQueue, public ReceiveSource {
  public:
-  NetworkSharedReceives(const SharedReceiveQueueOptions& options, std::shared_ptr<Registry> registry, uint32_t domain)
-      : options_(options), local_keys_(std::move(registry), domain) {}
+  // `on_more`: called after a PostRecv that follows a Take in vain.
+  NetworkSharedReceives(const SharedReceiveQueueOptions& options, std::shared_ptr<Registry> registry, uint32_t domain,
+                        std::function<void()> on_more)
+      : options_(options), local_keys_(std::move(registry), domain), on_more_(std::move(on_more)) {}
   Status PostRecv(std::span<const RecvWorkRequest> requests) override EXCLUDES(mutex_);
   std::optional<RecvWorkRequest> Take() override EXCLUDES(mutex_);
 
  private:
   const SharedReceiveQueueOptions options_;
   LocalKeys local_keys_;  // of the thread that posts
+  const std::function<void()> on_more_;
   Mutex mutex_;
+  bool wanted_ GUARDED_BY(mutex_) = false;
   std::vector<RecvWorkRequest> posted_ GUARDED_BY(mutex_);
 };
 

@@ -8,7 +8,8 @@
 #include "driver/softnic/completion_queue.h"
 #include "driver/softnic/mapping.h"
 #include "driver/softnic/network/network.h"
-#include "driver/softnic/network/queue_pair.h"
+#include "driver/softnic/network/roce_queue_pair.h"
+#include "driver/softnic/network/stream_queue_pair.h"
 #include "driver/softnic/queue_pair.h"
 #include "driver/softnic/registry.h"
 #include "driver/softnic/rnic_thread.h"
@@ -102,8 +103,11 @@ class SoftProtectionDomain final : public ProtectionDomain {
   }
 
   Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) override {
+    if (options.network && options.network->wire == Wire::kIwarp) {
+      return StreamQueuePair::Create(parts_.network, parts_.registry, domain_, options);
+    }
     if (options.network) {
-      return NetworkQueuePair::Create(parts_.network, parts_.registry, domain_, options);
+      return RoceQueuePair::Create(parts_.network, parts_.registry, domain_, options);
     }
     return SoftQueuePair::Create(parts_, domain_, options);
   }
@@ -111,8 +115,8 @@ class SoftProtectionDomain final : public ProtectionDomain {
   Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
       const SharedReceiveQueueOptions& options) override {
     if (options.network) {
-      return std::unique_ptr<SharedReceiveQueue>(
-          std::make_unique<NetworkSharedReceives>(options, parts_.registry, domain_));
+      return std::unique_ptr<SharedReceiveQueue>(std::make_unique<NetworkSharedReceives>(
+          options, parts_.registry, domain_, [network = parts_.network] { network->streams().RetryWaiting(); }));
     }
     return std::unique_ptr<SharedReceiveQueue>(std::make_unique<LocalSharedReceives>(options));
   }
@@ -141,7 +145,10 @@ class SoftNic final : public Nic {
             {"network_packets_no_connection_total", counters.no_connection},
             {"network_packets_out_of_place_total", counters.out_of_place},
             {"network_retransmissions_total", counters.retransmissions},
-            {"network_timeouts_total", counters.timeouts}};
+            {"network_timeouts_total", counters.timeouts},
+            {"network_refusals_total", counters.refusals},
+            {"network_stream_sent_bytes_total", counters.stream_bytes_sent},
+            {"network_stream_received_bytes_total", counters.stream_bytes_received}};
   }
 
   Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) override {
@@ -179,7 +186,7 @@ Result<std::unique_ptr<Nic>> CreateSoftNic(const SoftNicOptions& options) {
   softnic::NicParts parts;
   ASSIGN_OR_RETURN(parts.registry, softnic::Registry::Create());
   ASSIGN_OR_RETURN(parts.rnic, softnic::RnicThread::Create(parts.registry));
-  ASSIGN_OR_RETURN(parts.network, softnic::Network::Create(parts.rnic, faults));
+  ASSIGN_OR_RETURN(parts.network, softnic::Network::Create(parts.rnic, faults, options.socket_bytes));
   parts.mappings = std::make_shared<softnic::MappingCache>();
   return std::unique_ptr<Nic>(std::make_unique<softnic::SoftNic>(std::move(parts), options.validated_reads));
 }

@@ -27,6 +27,8 @@ struct SoftNicOptions {
   // For tests: peers over the network READ the regions of this Nic by validation, as those of a device that knows no
   // page table.
   bool validated_reads = false;
+  // For tests: the buffers of iWARP's sockets, in bytes; 0: the kernel's choice.
+  int socket_bytes = 0;
 };
 
 // EINVAL: the faults make no sense.

@@ -26,6 +26,9 @@ class VerbsDomain final : public DeviceDomain {
     return Status::Error(EOPNOTSUPP, "serve a region over " + domain_->device().name() + " alone");
   }
   Result<std::unique_ptr<QueuePair>> CreateQueuePair(const QueuePairOptions& options) override {
+    if (options.network && options.network->wire != Wire::kRoce) {
+      return Status::Error(ENOTSUP, "the server, or this mount, uses an RDMA device: iWARP is for the software RNIC");
+    }
     return VerbsQueuePair::Create(domain_, options);
   }
   Result<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(

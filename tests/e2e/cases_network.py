@@ -21,6 +21,21 @@ from cases_service import failure
 from volume import WAIT, Skip, check, ended, eventually, free_port, need, run
 
 PORT = 4794
+TRANSPORTS = {"roce": "softnic (RoCEv2 over UDP)", "iwarp": "softnic (iWARP over TCP)"}
+
+
+def over_iwarp(case):
+    """The same case with mounts that speak iWARP."""
+
+    def wrapped(site):
+        site.wire = "iwarp"
+        try:
+            case(site)
+        finally:
+            site.wire = "roce"
+
+    wrapped.__doc__ = f"Over iWARP: {case.__doc__}"
+    return wrapped
 
 
 def copy_secret(site, volume):
@@ -203,9 +218,9 @@ def case_network_mount(site):
             with open(second / "big", "rb") as file:
                 check(hashlib.sha256(file.read()).hexdigest() == digest, "on another mount")
             near = json.loads(run(*hosts.client, site.termfs, "status", "--json", m.path))
-            check(near["mount"]["transport"] == "softnic (RoCEv2 over UDP)", f"{near['mount']}")
+            check(near["mount"]["transport"] == TRANSPORTS[site.wire], f"{near['mount']}")
             sessions = near["server"]["sessions"]
-            check(len(sessions) == 2 and all(s["transport"] == "softnic (RoCEv2 over UDP)" for s in sessions), f"{sessions}")
+            check(len(sessions) == 2 and all(s["transport"] == TRANSPORTS[site.wire] for s in sessions), f"{sessions}")
             check(all(s["bitmap"] == "pulled" for s in sessions), f"{sessions}")
             check(int(m.describe()["rpc_read_pages_total"]) > 0, "what is absent comes by RPC")
             eventually(lambda m=m: read_direct(m / "big") and int(m.describe()["read_hit_pages_total"]) > 0, "READs")
@@ -214,8 +229,12 @@ def case_network_mount(site):
 
             eventually(lambda ask=metrics: ask()["heat_reads_total"] > 0, "the server READs what was accessed")
             metrics = metrics()
-            check(metrics["network_packets_received_total"] > 1000, "packets are counted")
-            check(metrics["network_packets_wrong_crc_total"] == 0, "every CRC is right")
+            if site.wire == "roce":
+                check(metrics["network_packets_received_total"] > 1000, "packets are counted")
+                check(metrics["network_packets_wrong_crc_total"] == 0, "every CRC is right")
+            else:
+                check(metrics["network_packets_received_total"] == 0, "no datagrams")
+                check(metrics["network_stream_received_bytes_total"] > 40 << 20, "what was written is counted")
 
 
 READER = """
@@ -312,7 +331,7 @@ def case_network_and_here(site):
     volume.address = [f"[::1]:{port}", "--secret", copy_secret(site, volume)]
     far = volume.mount()
     transports = sorted(s["transport"] for s in volume.status()["sessions"])
-    check(transports == ["softnic (RoCEv2 over UDP)", "softnic (shared memory)"], f"{transports}")
+    check(transports == sorted([TRANSPORTS[site.wire], "softnic (shared memory)"]), f"{transports}")
     for one, two in ((near, far), (far, near)):
         for number in range(50):
             with open(one / "shared", "w", encoding="ascii") as file:
@@ -480,3 +499,56 @@ def case_network_capture(site):
                            "-e", "frame.number").split()
                 check(len(seen) == count, f"{shown}: {len(seen)} packets, not {count}; the first: {seen[:5]}")
         os.unlink(capture)
+
+
+def case_network_capture_iwarp(site):
+    """What a mount and its server send is iWARP: a dissector knows every unit, and every CRC is right."""
+    need("tshark")
+    site.wire = "iwarp"
+    try:
+        for ipv6 in (False, True):
+            volume = site.volume("64M", 0.25)
+            volume.stop()
+            with two_hosts(site, ipv6) as hosts:
+                capture = os.path.join(site.scratch, "capture")
+                tshark = site.start(*hosts.server, "tshark", "-q", "-i", "veth0", "-f", f"tcp and not port {PORT}", "-F",
+                                    "pcap", "-B", "64", "-w", capture)
+                eventually(lambda path=capture: os.path.exists(path) and os.path.getsize(path) >= 24, "tshark captures")
+                hosts.serve(site, volume)
+                m = volume.mount(at=hosts.client)
+                write_and_check(m, 4)
+                volume.umount(m)
+                time.sleep(1)
+                tshark.send_signal(signal.SIGINT)
+                check(tshark.wait(timeout=60) == 0, "tshark ends")
+                check_iwarp(capture)
+            os.unlink(capture)
+    finally:
+        site.wire = "roce"
+
+
+def check_iwarp(capture):
+    """Units of each kind are there, and none that the dissector complains about."""
+
+    def seen(what, *fields):
+        return run("tshark", "-r", capture, "-Y", what, "-T", "fields", *(word for f in fields for word in ("-e", f)))
+
+    opcodes = [int(code, 0) for line in seen("iwarp_rdma", "iwarp_rdma.opcode").split() for code in line.split(",")]
+    for opcode, name in ((0, "WRITE"), (1, "READ request"), (2, "READ response"), (3, "SEND")):
+        check(opcodes.count(opcode) > 10, f"{opcodes.count(opcode)} units are a {name}")
+    check(7 not in opcodes, "no Terminate")
+    for complaint in ("_ws.malformed", "iwarp_mpa.bad_length", "iwarp_mpa.markers"):
+        wrong = seen(complaint, "frame.number").split()
+        check(not wrong, f"{complaint}: {wrong[:5]}")
+    checks = [line for line in run("tshark", "-r", capture, "-Y", "iwarp_mpa.fpdu", "-O", "iwarp_mpa").splitlines()
+              if "CRC check:" in line]
+    bad = [line for line in checks if "Good CRC32" not in line]
+    check(len(checks) > 100 and not bad, f"{len(checks)} CRCs, wrong: {bad[:3]}")
+
+
+case_network_mount_iwarp = over_iwarp(case_network_mount)
+case_network_validated_iwarp = over_iwarp(case_network_validated)
+case_network_and_here_iwarp = over_iwarp(case_network_and_here)
+case_network_cut_link_iwarp = over_iwarp(case_network_cut_link)
+case_network_server_restarts_iwarp = over_iwarp(case_network_server_restarts)
+case_network_killed_mount_iwarp = over_iwarp(case_network_killed_mount)

@@ -39,6 +39,9 @@ enum class BitmapMode : uint8_t {
 // Whose bits one READ can pull: of 4 TiB.
 inline constexpr uint64_t kMaxPullPages = uint64_t{1} << 30;
 
+using driver::ParseWire;
+using driver::Wire;
+
 struct SessionOptions {
   std::string program = "client";  // shown by `status`
   BitmapMode bitmap = BitmapMode::kLive;
@@ -51,6 +54,7 @@ struct SessionOptions {
   std::chrono::milliseconds hello_timeout{30000};  // for the server to welcome us
   uint64_t client = 0;                 // the same in all sessions of one client, so that the server knows it again
   std::chrono::seconds reconnect{60};  // with `client`: for so long the server is asked to expect it back
+  Wire wire = Wire::kRoce;             // of its queue pairs, over a network
 };
 
 // What the server asks of the client (revocations, notifications). Called on the session's callback thread, one at a

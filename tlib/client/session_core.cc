@@ -46,6 +46,8 @@ Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, cons
   ASSIGN_OR_RETURN(core->control_, ControlClient::Connect(address));
   if (address.remote()) {
     ASSIGN_OR_RETURN(core->path_, NetworkPathOf(core->control_->fd()));
+    core->path_->wire = options.wire;
+    core->path_->dials = true;
   }
   ASSIGN_OR_RETURN(core->domain_, nic.CreateProtectionDomain());
   RETURN_IF_ERROR(core->SayHello());
@@ -59,6 +61,7 @@ Status SessionCore::SayHello() {
   hello.bitmap = static_cast<uint8_t>(options_.bitmap);
   hello.client = options_.client;
   hello.reconnect_seconds = static_cast<uint32_t>(options_.reconnect.count());
+  hello.wire = static_cast<uint8_t>(options_.wire);
   ASSIGN_OR_RETURN(
       const auto welcome,
       control_->Call<wire::WelcomeT>(std::move(hello), std::chrono::steady_clock::now() + options_.hello_timeout));
@@ -85,7 +88,9 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
   }
   id_ = welcome.session;
   epoch_ = welcome.epoch;
-  transport_ = over_network() ? nic_.transport(/*network=*/true) : welcome.transport;
+  transport_ = !over_network()                         ? welcome.transport
+               : options_.wire == driver::Wire::kIwarp ? std::string(driver::kIwarpTransport)
+                                                       : nic_.transport(/*network=*/true);
   volume_ = welcome.volume;
   region_ = {.kind = static_cast<driver::RegionKind>(info.kind),
              .pages = info.pages,

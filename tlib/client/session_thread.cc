@@ -29,7 +29,7 @@ constexpr milliseconds kShortestDrain{10};
 constexpr std::chrono::seconds kUntilRest{3};
 constexpr std::chrono::seconds kLongestRest{10};
 
-constexpr driver::SendWorkRequest kRing{.opcode = driver::Opcode::kRdmaWriteWithImm, .imm = kRingOfHeat};
+constexpr driver::SendWorkRequest kRing{.opcode = driver::Opcode::kSend};
 
 milliseconds PartOf(const SessionOptions& options) {
   return std::max(options.heat_period / HeatPace::kParts, milliseconds(1));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The memory region in which a client exports its access counts, and which the server READs one-sided twice in a
-// sample period, or every eighth of a second, while the client publishes some (kRingOfHeat). Two buffers alternate: the
+// sample period, or every eighth of a second, while the client publishes some (messages.h). Two buffers alternate: the
 // client fills the one that `sequence` does not name, then stores sequence + 1 (release); the server READs the header,
 // then the buffer `sequence % 2` names, then the header again, and drops what it got when the sequence moved meanwhile:
 // the client may have begun to fill that buffer again. A sequence counts once. Beside each buffer stands how many pages

@@ -19,7 +19,7 @@
 
 namespace termfs::tlib {
 
-inline constexpr uint32_t kControlVersion = 12;
+inline constexpr uint32_t kControlVersion = 13;
 
 // Over a network a client pings once in kPingPeriod, and takes its session for lost when kServerSilence has passed
 // since it sent the last ping that was answered. The server takes it for lost after twice that time since the last ping
@@ -33,10 +33,9 @@ inline constexpr uint32_t kMaxMessage = 4608;       // bytes of a SEND, headers 
 inline constexpr uint32_t kMaxTransfer = 4U << 20;  // bytes of one bulk buffer
 inline constexpr uint32_t kChannelCredits = 32;     // requests in flight per queue pair
 
-// A client rings on its first data queue pair, by a WRITE with immediate of no bytes, when it has published access
-// counts (heat.h) after a pause of kHeatPause or longer. The server, which does not look at those of a client that has
-// published none for twice that time, looks again.
-inline constexpr uint32_t kRingOfHeat = 1;
+// A client rings on its first data queue pair, by an empty SEND, when it has published access counts (heat.h) after a
+// pause of kHeatPause or longer. The server, which does not look at those of a client that has published none for twice
+// that time, looks again.
 inline constexpr std::chrono::seconds kHeatPause{1};
 
 enum Opcode : uint16_t {

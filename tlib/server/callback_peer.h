@@ -35,7 +35,7 @@ class CallbackPeer final : public Connection::Handler, public std::enable_shared
                                       std::chrono::milliseconds timeout);
 
   Status OnMessage(Connection& connection, std::span<const std::byte> message) override;
-  Status OnRing(uint32_t) override { return Status::Error(EPROTO, "the client rings on its callback queue pair"); }
+  Status OnRing() override { return Status::Error(EPROTO, "the client rings on its callback queue pair"); }
   void OnClosing(Connection& connection) override;
 
  private:

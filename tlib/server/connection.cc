@@ -175,12 +175,10 @@ void Connection::OnReceive(const driver::WorkCompletion& completion, std::span<c
     return;
   }
   Status handled;
-  if (!completion.has_imm) {
-    handled = handler_->OnMessage(*this, message);
-  } else if (completion.byte_len == 0) {
-    handled = handler_->OnRing(completion.imm);
-  } else {
+  if (completion.has_imm) {
     handled = Status::Error(EPROTO, "the client sent a WRITE with immediate");
+  } else {
+    handled = message.empty() ? handler_->OnRing() : handler_->OnMessage(*this, message);
   }
   if (!handled.ok()) {
     Close(handled);

@@ -43,7 +43,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     // A message; the bytes are valid until it returns. Outside of any task. An error closes the connection.
     virtual Status OnMessage(Connection& connection, std::span<const std::byte> message) = 0;
     // The client has rung: a WRITE with immediate, of no bytes. As OnMessage.
-    virtual Status OnRing(uint32_t imm) = 0;
+    virtual Status OnRing() = 0;
     // The connection is closing: no message comes any more. Outside of any task.
     virtual void OnClosing(Connection& connection) = 0;
   };

@@ -152,9 +152,21 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
     Refuse(peer, room);
     return;
   }
+  if (hello.wire > static_cast<uint8_t>(driver::Wire::kIwarp)) {
+    Refuse(peer, Status::Error(EPROTO, "the client wants a wire that this server does not know"));
+    return;
+  }
+  const auto network_wire = static_cast<driver::Wire>(hello.wire);
+  if (peer->path.has_value()) {
+    peer->path->wire = network_wire;
+  }
+  const bool iwarp = peer->seal.has_value() && network_wire == driver::Wire::kIwarp;
+  const std::string& network_transport = options_.network_transport;
   SessionInfo info{.id = {},
                    .program = Printable(hello.program.substr(0, kMaxProgramName)),
-                   .transport = peer->seal.has_value() ? options_.network_transport : options_.transport,
+                   .transport = iwarp                    ? std::string(driver::kIwarpTransport)
+                                : peer->seal.has_value() ? network_transport
+                                                         : options_.transport,
                    .from = peer->seal.has_value() ? peer->from : "",
                    .uid = peer->uid,
                    .pid = peer->pid,

@@ -134,10 +134,7 @@ Status DataHandler::OnMessage(Connection& connection, std::span<const std::byte>
   return Status::Ok();
 }
 
-Status DataHandler::OnRing(uint32_t imm) {
-  if (imm != kRingOfHeat) {
-    return Status::Error(EPROTO, "the client rings for an export that is not known");
-  }
+Status DataHandler::OnRing() {
   if (heat_ != nullptr) {
     heat_->Ring();
   }

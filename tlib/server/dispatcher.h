@@ -62,7 +62,7 @@ class DataHandler final : public Connection::Handler {
       : dispatcher_(dispatcher), session_(session), traffic_(std::move(traffic)), bulk_(bulk) {}
 
   Status OnMessage(Connection& connection, std::span<const std::byte> message) override;
-  Status OnRing(uint32_t imm) override;
+  Status OnRing() override;
   void OnClosing(Connection& connection) override;
 
   // Is told when the client rings, and when the connection closes.

@@ -11,26 +11,22 @@ Connection::Connection(UdpPort& port, NetworkCounters& counters, ExportedMemory 
                        bool shares_receives)
     : port_(port),
       counters_(counters),
-      sends_(std::move(sends)),
-      receives_(std::move(receives)),
-      shares_receives_(shares_receives),
-      owner_(owner),
+      completions_(owner, std::move(sends), std::move(receives), shares_receives),
       memory_(std::move(memory)) {}
 
 Connection::~Connection() = default;
 
-void Connection::Connect(const roce::ConnectionOptions& options, const Flow& flow, const Gid& peer) {
+void Connection::Connect(const roce::ConnectionOptions& options, const Flow& flow, const PacketSource& peer) {
   MutexLock lock(mutex_);
   flow_.emplace(flow);
   peer_ = peer;
   auto& sink = static_cast<roce::PacketSink&>(*this);
-  auto& completions = static_cast<roce::CompletionSink&>(*this);
-  requester_.emplace(options, sink, completions, counted_);
-  responder_.emplace(options, static_cast<roce::RemoteMemory&>(memory_), sink, completions, counted_);
+  requester_.emplace(options, sink, completions_, counted_);
+  responder_.emplace(options, static_cast<RemoteMemory&>(memory_), sink, completions_, counted_);
   for (const RecvWorkRequest& receive : std::exchange(early_receives_, {})) {
     responder_->Post(receive);
   }
-  state_.store(State::kReady, std::memory_order_release);
+  connected_.store(true, std::memory_order_release);
 }
 
 void Connection::Post(std::span<const SendWorkRequest> requests, WcStatus local_error) {
@@ -47,7 +43,7 @@ void Connection::Post(std::span<const SendWorkRequest> requests, WcStatus local_
     completion.status = local_error;
     completion.opcode = requests.back().opcode;
     completion.qp_num = number_;
-    OnSend(completion);
+    completions_.OnSend(completion);
   }
   Finish(now);
 }
@@ -61,13 +57,13 @@ void Connection::Post(std::span<const RecvWorkRequest> requests) {
       early_receives_.push_back(request);
     }
   }
-  receives_->Wake();
+  completions_.WakeReceives();
 }
 
 void Connection::Close(bool detach) {
   MutexLock lock(mutex_);
   if (detach) {
-    owner_ = nullptr;
+    completions_.Detach();
   }
   if (requester_) {
     requester_->Fail(WcStatus::kWrFlushErr);
@@ -90,7 +86,7 @@ bool Connection::Deliver(std::span<const Arrived> packets, TimePoint now) {
     return false;
   }
   for (const Arrived& arrived : packets) {
-    if (arrived.from != peer_) {
+    if (arrived.from.address != peer_.address || (peer_.port != 0 && arrived.from.port != peer_.port)) {
       Count(counters_.no_connection);
     } else if (IsResponse(arrived.packet.op)) {
       requester_->OnPacket(arrived.packet, now);
@@ -119,8 +115,7 @@ void Connection::Finish(TimePoint now) {
     if (!responder_->failed()) {
       responder_->Fail();
     }
-    state_.store(State::kFailed, std::memory_order_release);
-    TellEnd();
+    completions_.TellEnd(number_);
   }
   Flush();
   // Sequentially consistent, as is the timer's stop (network.cc): one sees the other.
@@ -128,10 +123,14 @@ void Connection::Finish(TimePoint now) {
   Count(counters_.out_of_place, std::exchange(counted_.dropped, 0));
   Count(counters_.retransmissions, std::exchange(counted_.retransmissions, 0));
   Count(counters_.timeouts, std::exchange(counted_.timeouts, 0));
-  sends_->Wake();
-  if (receives_ != sends_) {
-    receives_->Wake();
+  if (const uint64_t refusals = std::exchange(counted_.refusals, 0); refusals != 0) {
+    Count(counters_.refusals, refusals);
+    counters_.refusal_log.Report("refusal of a RoCE request", [number = number_, peer = peer_.address] {
+      return "queue pair " + std::to_string(number) + ": a request of " + ToString(peer) +
+             " is refused, the connection ends";
+    });
   }
+  completions_.Wake();
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -170,42 +169,6 @@ void Connection::Flush() {
   if (batch_ != nullptr) {
     port_.Send(*flow_, *batch_);
     port_.GiveBack(std::move(batch_));
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Completions.
-
-// No receive is flushed where they are shared.
-void Connection::TellEnd() {
-  if (shares_receives_ && owner_ != nullptr && !std::exchange(told_end_, true)) {
-    WorkCompletion completion;
-    completion.id = kNoReceive;
-    completion.status = WcStatus::kWrFlushErr;
-    completion.opcode = Opcode::kRecv;
-    completion.qp_num = number_;
-    receives_->Put(owner_, completion);
-  }
-}
-
-// Whoever has seen one that failed finds the connection failed.
-void Connection::NoteEnd(WcStatus status) {
-  if (status != WcStatus::kSuccess) {
-    state_.store(State::kFailed, std::memory_order_release);
-  }
-}
-
-void Connection::OnSend(const WorkCompletion& completion) {
-  NoteEnd(completion.status);
-  if (owner_ != nullptr) {
-    sends_->Put(owner_, completion);
-  }
-}
-
-void Connection::OnReceive(const WorkCompletion& completion) {
-  NoteEnd(completion.status);
-  if (owner_ != nullptr || shares_receives_) {
-    receives_->Put(owner_, completion);
   }
 }
 

@@ -21,35 +21,32 @@
 #include "driver/nic.h"
 #include "driver/roce/requester.h"
 #include "driver/roce/responder.h"
-#include "driver/softnic/completion_inlet.h"
 #include "driver/softnic/network/exported_memory.h"
 #include "driver/softnic/network/udp_port.h"
+#include "driver/softnic/network/wire_end.h"
 
 namespace termfs::driver::softnic {
 
-class Connection final : private roce::PacketSink, private roce::CompletionSink {
+class Connection final : public WireEnd, private roce::PacketSink {
  public:
   using TimePoint = roce::TimePoint;
 
-  // `owner`: whose completions they are. `shares_receives`: those of receives come also when it has detached.
+  // `owner`, `shares_receives`: see CompletionPath.
   Connection(UdpPort& port, NetworkCounters& counters, ExportedMemory memory, QueuePairCounts* owner,
              std::shared_ptr<CompletionInlet> sends, std::shared_ptr<CompletionInlet> receives, bool shares_receives);
   ~Connection() override;
 
-  void Connect(const roce::ConnectionOptions& options, const Flow& flow, const Gid& peer) EXCLUDES(mutex_);
-  // REQUIRES: the buffers are the poster's to use. `local_error`: the last of `requests` cannot be carried out, for
-  // this reason of the poster's own.
-  void Post(std::span<const SendWorkRequest> requests, WcStatus local_error) EXCLUDES(mutex_);
-  void Post(std::span<const RecvWorkRequest> requests) EXCLUDES(mutex_);
-  // What is under way completes with kWrFlushErr, or where the owner has detached not at all.
-  void Close(bool detach) EXCLUDES(mutex_);
+  // `peer`: where its packets come from; without a port from any.
+  void Connect(const roce::ConnectionOptions& options, const Flow& flow, const PacketSource& peer) EXCLUDES(mutex_);
+  void Post(std::span<const SendWorkRequest> requests, WcStatus local_error) override EXCLUDES(mutex_);
+  void Post(std::span<const RecvWorkRequest> requests) override EXCLUDES(mutex_);
+  void Close(bool detach) override EXCLUDES(mutex_);
 
   // Set once, before anything else: the queue pair's number.
   void set_number(uint32_t number) { number_ = number; }
-  uint32_t number() const { return number_; }
-  bool ready() const { return state_.load(std::memory_order_acquire) == State::kReady; }
-  // Sends that ended without a completion since the last call.
-  uint32_t TakeUnsignaled() { return unsignaled_.exchange(0, std::memory_order_relaxed); }
+  uint32_t number() const override { return number_; }
+  bool ready() const override { return connected_.load(std::memory_order_acquire) && !completions_.failed(); }
+  uint32_t TakeUnsignaled() override { return completions_.TakeUnsignaled(); }
 
   // --- For the RNIC thread.
 
@@ -58,46 +55,34 @@ class Connection final : private roce::PacketSink, private roce::CompletionSink 
   void OnTimer(TimePoint now) EXCLUDES(mutex_);
   struct Arrived {
     roce::Packet packet;
-    Gid from;
+    PacketSource from;
   };
   // Both return true when there is more to answer: call Answer, which sends a bounded number of packets, again.
   bool Deliver(std::span<const Arrived> packets, TimePoint now) EXCLUDES(mutex_);
   bool Answer(TimePoint now) EXCLUDES(mutex_);
 
  private:
-  enum class State : uint8_t { kIdle, kReady, kFailed };
-
   // Ends whatever the connection was called for: what may be sent is, a half that failed takes the other one along,
   // sleepers are woken.
   void Finish(TimePoint now) REQUIRES(mutex_);
-  void NoteEnd(WcStatus status) REQUIRES(mutex_);
-  void TellEnd() REQUIRES(mutex_);
   void SealPacket() REQUIRES(mutex_);
   void Flush() REQUIRES(mutex_);
 
   // Of the two halves, which run under the lock.
   std::byte* Begin(size_t bytes) override REQUIRES(mutex_);
   void Discard() override REQUIRES(mutex_) { open_ = {}; }
-  void OnSend(const WorkCompletion& completion) override REQUIRES(mutex_);
-  void OnUnsignaledSend() override { unsignaled_.fetch_add(1, std::memory_order_relaxed); }
-  void OnReceive(const WorkCompletion& completion) override REQUIRES(mutex_);
 
   uint32_t number_ = 0;
   UdpPort& port_;
   NetworkCounters& counters_;
-  const std::shared_ptr<CompletionInlet> sends_;
-  const std::shared_ptr<CompletionInlet> receives_;
-  const bool shares_receives_;
-  std::atomic<State> state_{State::kIdle};
-  std::atomic<uint32_t> unsignaled_{0};
+  CompletionPath completions_;
+  std::atomic<bool> connected_{false};
   std::atomic<TimePoint::rep> deadline_{TimePoint::max().time_since_epoch().count()};
 
   Mutex mutex_;
-  bool told_end_ GUARDED_BY(mutex_) = false;
-  QueuePairCounts* owner_ GUARDED_BY(mutex_);  // null: detached
   ExportedMemory memory_ GUARDED_BY(mutex_);
   std::optional<Flow> flow_ GUARDED_BY(mutex_);
-  Gid peer_ GUARDED_BY(mutex_){};
+  PacketSource peer_ GUARDED_BY(mutex_){};
   std::optional<roce::Requester> requester_ GUARDED_BY(mutex_);
   std::optional<roce::Responder> responder_ GUARDED_BY(mutex_);
   roce::ConnectionCounters counted_ GUARDED_BY(mutex_);

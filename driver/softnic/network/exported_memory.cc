@@ -85,8 +85,8 @@ bool ExportedMemory::ReadPage(const Export& region, uint64_t offset, std::span<s
   const auto& entry =
       reinterpret_cast<const PageTableEntry*>(region.object->data() + kEntriesOffset)[offset >> kPageBits];
   const auto in_page = static_cast<uint32_t>(offset % kPageSize);
-  switch (
-      CopyPage(entry, region.frames->data(), static_cast<uint32_t>(region.max_pages), in_page, to.data(), to.size())) {
+  switch (CopyPage<RacyCopyOfCold>(entry, region.frames->data(), static_cast<uint32_t>(region.max_pages), in_page,
+                                   to.data(), to.size())) {
     case PageCopy::kData:
       return true;
     case PageCopy::kCorrupt:

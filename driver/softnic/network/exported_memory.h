@@ -10,12 +10,12 @@
 #include <array>
 #include <memory>
 
-#include "driver/roce/connection.h"
 #include "driver/softnic/registry.h"
+#include "driver/wire.h"
 
 namespace termfs::driver::softnic {
 
-class ExportedMemory final : public roce::RemoteMemory {
+class ExportedMemory final : public RemoteMemory {
  public:
   ExportedMemory(std::shared_ptr<Registry> registry, uint32_t domain)
       : registry_(std::move(registry)), domain_(domain) {}

@@ -22,9 +22,9 @@ constexpr size_t kMostConnections = 1 << 20;
 
 }  // namespace
 
-Result<std::shared_ptr<Network>> Network::Create(std::shared_ptr<RnicThread> rnic,
-                                                 const std::optional<FaultOptions>& faults) {
-  std::shared_ptr<Network> network(new Network(std::move(rnic)));
+Result<std::shared_ptr<Network>> Network::Create(const std::shared_ptr<RnicThread>& rnic,
+                                                 const std::optional<FaultOptions>& faults, int socket_bytes) {
+  std::shared_ptr<Network> network(new Network(rnic, socket_bytes));
   if (faults) {
     network->faults_ = std::make_unique<FaultInjection>(*faults);
     LOG_WARNING("the network is made to lose {}, double {}, reorder {} and corrupt {} of the packets sent (seed {})",
@@ -103,24 +103,37 @@ void Network::Remove(const OwnPort& port) {
   own_ports_.erase(port.fd());
 }
 
-Status Network::Add(const std::shared_ptr<Connection>& connection) {
+Status Network::StartTimer() {
   MutexLock lock(mutex_);
-  if (connections_.size() >= kMostConnections) {
+  return Start();
+}
+
+Result<uint32_t> Network::TakeNumber() {
+  MutexLock lock(mutex_);
+  if (numbers_.size() >= kMostConnections) {
     return Status::Error(EUSERS, "open more than " + std::to_string(kMostConnections) + " queue pairs");
   }
   uint32_t number = 0;
   do {
     RETURN_IF_ERROR(SecureRandom(&number, sizeof(number)));
     number &= roce::kSequenceMask;
-  } while (number < 2 || connections_.contains(number));  // 0 and 1 are for management
+  } while (number < 2 || !numbers_.insert(number).second);  // 0 and 1 are for management
+  return number;
+}
+
+Status Network::Add(const std::shared_ptr<Connection>& connection) {
+  ASSIGN_OR_RETURN(const uint32_t number, TakeNumber());
+  MutexLock lock(mutex_);
   connection->set_number(number);
   connections_.emplace(number, connection);
   return Status::Ok();
 }
 
-void Network::Remove(const Connection& connection) {
+void Network::Remove(const WireEnd& end) {
+  streams_.Remove(end.number());
   MutexLock lock(mutex_);
-  connections_.erase(connection.number());
+  connections_.erase(end.number());
+  numbers_.erase(end.number());
 }
 
 std::shared_ptr<Connection> Network::Find(uint32_t number) {
@@ -134,8 +147,9 @@ std::shared_ptr<Connection> Network::Find(uint32_t number) {
 
 void Network::OnReadable(UdpPort& port) {
   for (int turn = 0; turn < kBatchesInTurn; turn++) {
-    const bool got = port.Receive(UdpPort::BuffersOfThisThread(),
-                                  [this](std::span<const std::byte> bytes, const Gid& from) { Sort(bytes, from); });
+    const bool got =
+        port.Receive(UdpPort::BuffersOfThisThread(),
+                     [this](std::span<const std::byte> bytes, const PacketSource& from) { Sort(bytes, from); });
     DeliverSorted();
     AnswerMore();
     if (!got && answering_.empty()) {
@@ -164,7 +178,7 @@ void Network::OnOwnPortsReadable() {
   }
 }
 
-void Network::Sort(std::span<const std::byte> bytes, const Gid& from) {
+void Network::Sort(std::span<const std::byte> bytes, const PacketSource& from) {
   const std::optional<roce::Packet> packet = roce::Decode(bytes);
   if (!packet) {
     Count(counters_.malformed);
@@ -246,6 +260,7 @@ void Network::OnTick() {
   for (const auto& connection : due) {
     connection->OnTimer(now);
   }
+  waiting = streams_.OnTick(now) || waiting;
   if (faults_ != nullptr) {
     faults_->Release(now);
   }
@@ -258,6 +273,9 @@ void Network::OnTick() {
   const itimerspec off{};
   TERMFS_CHECK(timerfd_settime(timer_.get(), 0, &off, nullptr) == 0);
   ticking_.store(false);
+  if (streams_.needs_ticks()) {
+    StartTicking();
+  }
   MutexLock lock(mutex_);
   for (const auto& [fd, port] : own_ports_) {
     if (port->needs_ticks()) {

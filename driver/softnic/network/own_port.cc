@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 
+#include <cerrno>
 #include <chrono>
 
 #include "base/check.h"
@@ -14,7 +15,7 @@ Status OwnPort::Open() {
   epoll_event event{};
   event.data.fd = fd();
   if (epoll_ctl(network_.own_ports(), EPOLL_CTL_ADD, fd(), &event) != 0) {
-    return ErrnoStatus("watch a UDP socket");
+    return ErrnoStatus("watch a socket");
   }
   return Status::Ok();
 }
@@ -28,7 +29,8 @@ void OwnPort::Watch(uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd();
-  TERMFS_CHECK(epoll_ctl(network_.own_ports(), EPOLL_CTL_MOD, fd(), &event) == 0);
+  // ENOENT: the port has ended.
+  TERMFS_CHECK(epoll_ctl(network_.own_ports(), EPOLL_CTL_MOD, fd(), &event) == 0 || errno == ENOENT);
 }
 
 void OwnPort::Poll() {
@@ -82,24 +84,30 @@ bool OwnPort::OnTick() {
   return true;
 }
 
-void OwnPort::CollectInto(std::vector<Connection::Arrived>& arrived) {
-  port_->Receive(UdpPort::BuffersOfThisThread(), [&](std::span<const std::byte> bytes, const Gid& from) {
+void OwnPort::Receive() {
+  if (!closed_) {
+    receiver_->Receive();
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Datagrams.
+
+void UdpReceiver::Collect() {
+  port_->Receive(UdpPort::BuffersOfThisThread(), [&](std::span<const std::byte> bytes, const PacketSource& from) {
     const std::optional<roce::Packet> packet = roce::Decode(bytes);
     if (!packet) {
       Count(network_.counters().malformed);
     } else if (packet->queue_pair != connection_->number()) {
       Count(network_.counters().no_connection);
     } else {
-      arrived.push_back({*packet, from});
+      arrived_.push_back({*packet, from});
     }
   });
 }
 
-void OwnPort::Receive() {
-  if (closed_) {
-    return;
-  }
-  CollectInto(arrived_);
+void UdpReceiver::Receive() {
+  Collect();
   if (!arrived_.empty()) {
     const auto now = std::chrono::steady_clock::now();
     bool more = connection_->Deliver(arrived_, now);

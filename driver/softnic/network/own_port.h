@@ -21,10 +21,36 @@ namespace termfs::driver::softnic {
 
 class Network;
 
+// What comes in at a port.
+class PortReceiver {
+ public:
+  virtual ~PortReceiver() = default;
+  virtual int fd() const = 0;
+  // Takes in what is there. One thread at a time.
+  virtual void Receive() = 0;
+};
+
+// Of the datagrams of one connection.
+class UdpReceiver final : public PortReceiver {
+ public:
+  UdpReceiver(Network& network, std::unique_ptr<UdpPort> port, std::shared_ptr<Connection> connection)
+      : network_(network), port_(std::move(port)), connection_(std::move(connection)) {}
+  int fd() const override { return port_->fd(); }
+  void Receive() override;
+
+ private:
+  void Collect();
+
+  Network& network_;
+  const std::unique_ptr<UdpPort> port_;
+  const std::shared_ptr<Connection> connection_;
+  std::vector<Connection::Arrived> arrived_;
+};
+
 class OwnPort final : public PolledPort {
  public:
-  OwnPort(Network& network, std::unique_ptr<UdpPort> port, std::shared_ptr<Connection> connection)
-      : network_(network), port_(std::move(port)), connection_(std::move(connection)) {}
+  OwnPort(Network& network, std::shared_ptr<PortReceiver> receiver)
+      : network_(network), receiver_(std::move(receiver)) {}
 
   Status Open();
   // Nothing is received any more.
@@ -33,7 +59,7 @@ class OwnPort final : public PolledPort {
   void Poll() override EXCLUDES(mutex_);
   void PrepareToSleep() override;
   void StayAwake() override;
-  int fd() const override { return port_->fd(); }
+  int fd() const override { return receiver_->fd(); }
 
   void OnReadable() EXCLUDES(mutex_);
   // Watches the port from here, if that is called for. False: no more ticks are needed.
@@ -46,17 +72,14 @@ class OwnPort final : public PolledPort {
   void TakeBack();
   void Watch(uint32_t events);
   void Receive() REQUIRES(mutex_);
-  void CollectInto(std::vector<Connection::Arrived>& arrived);
 
   Network& network_;
-  const std::unique_ptr<UdpPort> port_;
-  const std::shared_ptr<Connection> connection_;
+  const std::shared_ptr<PortReceiver> receiver_;
   std::atomic<bool> watched_{false};  // by the RNIC thread
   std::atomic<bool> used_{true};      // since the last tick
   std::atomic<bool> asleep_{false};   // its thread, on the port
   Mutex mutex_;                       // who receives
   bool closed_ GUARDED_BY(mutex_) = false;
-  std::vector<Connection::Arrived> arrived_ GUARDED_BY(mutex_);
 };
 
 }  // namespace termfs::driver::softnic

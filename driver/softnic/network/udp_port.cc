@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "driver/big_endian.h"
 
 namespace termfs::driver::softnic {
 namespace {
@@ -233,16 +234,17 @@ void UdpPort::TakeRaw(std::span<const std::byte> datagram, const Take& take) {
     Count(counters_.wrong_crc);
     return;
   }
-  Gid from{};
-  from[10] = from[11] = std::byte{0xff};
-  std::copy_n(ip.begin() + 12, 4, from.begin() + 12);
+  PacketSource from;
+  from.address[10] = from.address[11] = std::byte{0xff};
+  std::copy_n(ip.begin() + 12, 4, from.address.begin() + 12);
+  from.port = BigEndianReader(udp.data()).Get16();
   take(transport, from);
 }
 
 void UdpPort::TakeDatagrams(std::span<const std::byte> datagrams, size_t segment, const sockaddr_storage& from,
                             const Take& take) {
-  const Gid source = GidOf(from);
-  const Flow flow(source, PortOf(from), local_, number_);
+  const PacketSource source{.address = GidOf(from), .port = PortOf(from)};
+  const Flow flow(source.address, source.port, local_, number_);
   while (!datagrams.empty()) {
     const auto datagram = datagrams.first(std::min(segment == 0 ? datagrams.size() : segment, datagrams.size()));
     datagrams = datagrams.subspan(datagram.size());

@@ -36,6 +36,12 @@
 
 namespace termfs::driver::softnic {
 
+// Where a datagram came from.
+struct PacketSource {
+  Gid address{};
+  uint16_t port = 0;
+};
+
 class UdpPort {
  public:
   static constexpr size_t kBatchBytes = 192 << 10;
@@ -68,8 +74,8 @@ class UdpPort {
   int fd() const { return raw_.valid() ? raw_.get() : sending_.get(); }  // where they come in
 
   // Takes in what is there, up to a few hundred datagrams, and calls `take` with the packet of each, CRC removed, and
-  // the host it came from. False: there is no more now.
-  using Take = std::function<void(std::span<const std::byte> packet, const Gid& from)>;
+  // where it came from. False: there is no more now.
+  using Take = std::function<void(std::span<const std::byte> packet, const PacketSource& from)>;
   struct ReceiveBuffers;
   bool Receive(ReceiveBuffers& buffers, const Take& take);
   // What is received lies there until the next Receive. They are large: one for each thread that receives.

@@ -35,8 +35,8 @@ inline QueuePairOptions Patient() {
   return options;
 }
 
-// How the queue pairs of Sides made from now on are connected: over this address of the loopback interface, both ends
-// "polled" (NetworkPath) where that follows; empty: through shared memory.
+// How the queue pairs of Sides made from now on are connected: over this address of the loopback interface, by "iwarp"
+// and with both ends "polled" (NetworkPath) where that follows; empty: through shared memory.
 inline std::optional<NetworkPath> test_path;
 inline SoftNicOptions test_nic;
 
@@ -87,7 +87,9 @@ inline void SetPath(const std::string& path) {
   }
   const std::string address = path.substr(0, path.find(' '));
   const Gid gid = GidOf(address);
-  test_path = {.local = gid, .remote = gid, .interface = 0, .polled = address != path};
+  test_path = {.local = gid, .remote = gid, .interface = 0};
+  test_path->polled = path.ends_with("polled");
+  test_path->wire = path.find("iwarp") != std::string::npos ? Wire::kIwarp : Wire::kRoce;
 }
 
 // The RNIC of an end, 0: the client, 1: the server; sets test_path, and the thread's network to that of the end.
@@ -111,6 +113,7 @@ class AnyPath : public testing::TestWithParam<const char*> {
   void SetUp() override { SetPath(GetParam()); }
   void TearDown() override { SetPath(""); }
   static bool over_network() { return *GetParam() != '\0'; }
+  static bool over_iwarp() { return std::string_view(GetParam()).find("iwarp") != std::string_view::npos; }
 };
 inline std::string PathName(const testing::TestParamInfo<const char*>& info) {
   const std::string path = info.param;
@@ -118,10 +121,12 @@ inline std::string PathName(const testing::TestParamInfo<const char*>& info) {
     return path.substr(0, to) + "To" + path.substr(to + 4);
   }
   const std::string family = path.starts_with("::1") ? "Ipv6" : "Ipv4";
-  return path.empty() ? "SharedMemory" : family + (path.ends_with("polled") ? "Polled" : "");
+  const std::string wire = path.find("iwarp") != std::string::npos ? "Iwarp" : "";
+  return path.empty() ? "SharedMemory" : family + wire + (path.ends_with("polled") ? "Polled" : "");
 }
 inline auto EveryPath() {
-  std::vector<const char*> paths = {"", "::1", "127.0.0.1", "::1 polled", "127.0.0.1 polled"};
+  std::vector<const char*> paths = {
+      "", "::1", "127.0.0.1", "::1 polled", "127.0.0.1 polled", "::1 iwarp", "127.0.0.1 iwarp", "::1 iwarp polled"};
   if (DeviceOfTests() != nullptr) {
     paths.insert(paths.end(), {"verbs to verbs", "verbs to softnic", "softnic to verbs"});
   }
@@ -132,6 +137,9 @@ struct Side {
   explicit Side(QueuePairOptions wanted = Patient(), size_t end = 0) : options(wanted) {
     nic = MakeNic(end);
     options.network = test_path;
+    if (options.network) {
+      options.network->dials = end == 0;
+    }
     domain = nic->CreateProtectionDomain().value();
     queue = nic->CreateCompletionQueue(1024).value();
     memory = nic->AllocateMemory({.bytes = 1 << 20}).value();

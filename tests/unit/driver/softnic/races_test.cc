@@ -251,7 +251,7 @@ TEST_P(Races, Arm_NoMessageIsSleptThrough) {
 
 // What it receives completes in a queue of its own, of which the socket is all there is to wait for.
 struct ReceivingSide : Side {
-  ReceivingSide() : receives(nic->CreateCompletionQueue(1024).value()) {
+  explicit ReceivingSide(size_t end = 0) : Side(Patient(), end), receives(nic->CreateCompletionQueue(1024).value()) {
     pair.reset();
     options.recv_cq = receives.get();
     pair = domain->CreateQueuePair(options).value();
@@ -262,7 +262,7 @@ struct ReceivingSide : Side {
 
 TEST_P(Races, Arm_OfReceivesAlone_NoMessageIsSleptThrough) {
   const int rounds = over_network() ? 3000 : 20000;
-  ReceivingSide server_side;
+  ReceivingSide server_side(1);
   ReceivingSide client_side;
   Connect(*client_side.pair, *server_side.pair);
   ASSERT_TRUE(server_side.Receive(1, 0, 64).ok());
@@ -373,6 +373,9 @@ TEST_P(Races, Arm_NoCreditIsSleptThrough) {
 }
 
 TEST_P(Races, Arm_RnrDeadlineWakesUp) {
+  if (over_iwarp()) {
+    GTEST_SKIP() << "a SEND has completed by then: iwarp_test.cc";
+  }
   QueuePairOptions options = Patient();
   options.rnr_timeout = std::chrono::milliseconds(20);
   Connection c(options);

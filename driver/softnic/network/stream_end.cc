@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver/softnic/network/stream_end.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "driver/softnic/network/streams.h"
+
+namespace termfs::driver::softnic {
+namespace {
+
+constexpr size_t kInputBytes = 256 << 10;
+constexpr int kInputsInTurn = 16;  // before others have their turn; what is readable calls again
+constexpr size_t kKeptBytes = 4 << 10;
+
+// Large: one for each thread that receives, and one for each that sends.
+std::span<std::byte> InputOfThisThread() {
+  constexpr size_t kBytes = kInputBytes + iwarp::kMostFrameOfPeer;
+  thread_local const auto buffer = std::make_unique_for_overwrite<std::byte[]>(kBytes);
+  return {buffer.get(), kBytes};
+}
+
+std::span<std::byte> OutputOfThisThread() {
+  thread_local const auto buffer = std::make_unique_for_overwrite<std::byte[]>(StreamEnd::kOutputBytes);
+  return {buffer.get(), StreamEnd::kOutputBytes};
+}
+
+}  // namespace
+
+StreamEnd::StreamEnd(Streams& streams, NetworkCounters& counters, ExportedMemory memory,
+                     const iwarp::StreamOptions& options, std::chrono::milliseconds receive_patience,
+                     QueuePairCounts* owner, std::shared_ptr<CompletionInlet> sends,
+                     std::shared_ptr<CompletionInlet> receives, bool shares_receives)
+    : streams_(streams),
+      counters_(counters),
+      number_(options.queue_pair),
+      receive_patience_(receive_patience),
+      completions_(owner, std::move(sends), std::move(receives), shares_receives),
+      memory_(std::move(memory)),
+      stream_(options, memory_, completions_) {}
+
+Status StreamEnd::Start(UniqueFd socket, std::span<const std::byte> early) {
+  {
+    MutexLock lock(mutex_);
+    if (started_.load(std::memory_order_relaxed)) {
+      return Status::Error(EISCONN, "start a stream a second time");
+    }
+    if (stream_.failed()) {
+      return Status::Error(EPIPE, "start a stream that is closed");
+    }
+    socket_ = std::move(socket);
+    partial_.assign(early.begin(), early.end());
+    started_.store(true, std::memory_order_release);
+  }
+  Open();
+  return Status::Ok();
+}
+
+void StreamEnd::Enable() {
+  {
+    MutexLock lock(mutex_);
+    enabled_.store(true, std::memory_order_release);
+  }
+  Open();
+}
+
+// When both have happened.
+void StreamEnd::Open() {
+  {
+    MutexLock lock(mutex_);
+    if (!started() || !enabled_.load(std::memory_order_relaxed) || std::exchange(opening_, true)) {
+      return;
+    }
+  }
+  const std::vector<std::byte> early = std::exchange(partial_, {});
+  const auto rest = Take(early);
+  partial_.assign(rest.begin(), rest.end());
+  open_.store(true, std::memory_order_release);
+  if (!polled_ && !waits_for_receive_.load(std::memory_order_relaxed)) {
+    streams_.WatchInput(*this);
+  }
+}
+
+void StreamEnd::Post(std::span<const SendWorkRequest> requests, WcStatus local_error) {
+  MutexLock lock(mutex_);
+  const bool refuses = local_error != WcStatus::kSuccess && !stream_.failed();
+  for (const SendWorkRequest& request : refuses ? requests.first(requests.size() - 1) : requests) {
+    stream_.Post(request);
+  }
+  if (refuses) {
+    stream_.Fail(WcStatus::kWrFlushErr);
+    WorkCompletion completion;
+    completion.id = requests.back().id;
+    completion.status = local_error;
+    completion.opcode = requests.back().opcode;
+    completion.qp_num = number_;
+    completions_.OnSend(completion);
+  }
+  NoteDeadline(/*progress=*/false);
+  Finish();
+}
+
+void StreamEnd::Post(std::span<const RecvWorkRequest> requests) {
+  MutexLock lock(mutex_);
+  for (const RecvWorkRequest& request : requests) {
+    stream_.Post(request);
+  }
+  completions_.WakeReceives();
+  if (stream_.waits_for_receive() && !polled_) {
+    streams_.RetryWaiting();
+  }
+}
+
+void StreamEnd::Close(bool detach) {
+  MutexLock lock(mutex_);
+  if (detach) {
+    completions_.Detach();
+  }
+  stream_.Fail(WcStatus::kWrFlushErr);
+  Finish();
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What arrives.
+
+void StreamEnd::Receive() {
+  if (!open_.load(std::memory_order_acquire)) {
+    return;
+  }
+  if (waits_for_receive_.load(std::memory_order_relaxed) && !TakeWaiting()) {
+    return;
+  }
+  const std::span<std::byte> input = InputOfThisThread();
+  for (int turn = 0; turn < kInputsInTurn; turn++) {
+    std::copy(partial_.begin(), partial_.end(), input.begin());
+    const auto room = input.subspan(partial_.size());
+    const ssize_t got = recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0 && errno == EAGAIN) {
+      return;
+    }
+    if (got <= 0) {
+      Lost();
+      return;
+    }
+    Count(counters_.stream_bytes_received, static_cast<uint64_t>(got));
+    const auto rest = Take(input.first(partial_.size() + static_cast<size_t>(got)));
+    partial_.assign(rest.begin(), rest.end());
+    if (waits_for_receive_.load(std::memory_order_relaxed)) {
+      if (!polled_) {
+        streams_.IgnoreInput(*this);
+      }
+      return;
+    }
+    if (static_cast<size_t>(got) < room.size()) {
+      return;
+    }
+  }
+}
+
+std::span<const std::byte> StreamEnd::Take(std::span<const std::byte> bytes) {
+  MutexLock lock(mutex_);
+  const size_t taken = stream_.Take(bytes);
+  waits_for_receive_.store(stream_.waits_for_receive(), std::memory_order_relaxed);
+  NoteDeadline(/*progress=*/true);
+  Finish();
+  return bytes.subspan(taken);
+}
+
+// The peer is gone, or the connection to it.
+void StreamEnd::Lost() {
+  streams_.Unwatch(*this);
+  MutexLock lock(mutex_);
+  lost_ = true;
+  stream_.Fail(WcStatus::kRetryExcErr);
+  Finish();
+}
+
+bool StreamEnd::TakeWaiting() {
+  const std::vector<std::byte> waiting = std::exchange(partial_, {});
+  const auto rest = Take(waiting);
+  partial_.assign(rest.begin(), rest.end());
+  return !waits_for_receive_.load(std::memory_order_relaxed);
+}
+
+void StreamEnd::Retry() {
+  if (!polled_ && waits_for_receive() && open_.load(std::memory_order_acquire) && TakeWaiting()) {
+    streams_.WatchInput(*this);
+  }
+}
+
+void StreamEnd::OnTimer(TimePoint now) {
+  Retry();
+  MutexLock lock(mutex_);
+  if (stream_.waits_for_receive() && now >= waits_since_ + receive_patience_) {
+    stream_.GiveUpWaiting();
+    Finish();
+  } else if (!stream_.waits_for_receive() && now >= deadline()) {
+    Count(counters_.timeouts);
+    stream_.Fail(WcStatus::kRetryExcErr);
+    Finish();
+  }
+}
+
+void StreamEnd::NoteDeadline(bool progress) {
+  if (stream_.waits_for_receive() && !stream_.failed()) {
+    waits_since_ = waits_since_ == TimePoint() ? std::chrono::steady_clock::now() : waits_since_;
+    deadline_.store(0, std::memory_order_seq_cst);  // with each tick
+    streams_.KeepTime();
+    return;
+  }
+  waits_since_ = {};
+  const bool awaits = stream_.awaits_answer();
+  if (awaits && awaited_ && !progress) {
+    return;
+  }
+  awaited_ = awaits;
+  const TimePoint at = awaits ? std::chrono::steady_clock::now() + kPatience : TimePoint::max();
+  // Sequentially consistent, as is the timer's stop (network.cc): one sees the other.
+  deadline_.store(at.time_since_epoch().count(), std::memory_order_seq_cst);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What is sent.
+
+void StreamEnd::OnRoom() {
+  MutexLock lock(mutex_);
+  waits_for_room_ = false;
+  Finish();
+}
+
+void StreamEnd::Finish() {
+  Send();
+  if (stream_.failed()) {
+    completions_.TellEnd(number_);
+    NoteDeadline(/*progress=*/true);
+    if (started_.load(std::memory_order_relaxed) && unsent_.empty() && !std::exchange(shut_, true)) {
+      shutdown(socket_.get(), SHUT_RDWR);
+      if (polled_) {
+        streams_.Bury(socket_.get());
+      }
+    }
+  }
+  completions_.Wake();
+}
+
+void StreamEnd::Send() {
+  if (!opening_ || waits_for_room_) {
+    return;
+  }
+  if (!unsent_.empty()) {
+    if (!SendBytes(std::span(unsent_).subspan(unsent_from_))) {
+      return;
+    }
+    unsent_.clear();
+    unsent_from_ = 0;
+    if (unsent_.capacity() > kKeptBytes) {
+      unsent_.shrink_to_fit();
+    }
+  }
+  while (!lost_ && stream_.has_output()) {
+    const auto output = OutputOfThisThread();
+    const auto filled = output.first(stream_.Fill(output));
+    if (!SendBytes(filled)) {
+      return;
+    }
+  }
+}
+
+// False: the socket is full, and what it has not taken is kept; or the connection is lost.
+bool StreamEnd::SendBytes(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) {
+      Count(counters_.stream_bytes_sent, static_cast<uint64_t>(sent));
+      bytes = bytes.subspan(static_cast<size_t>(sent));
+      continue;
+    }
+    if (sent < 0 && errno == EINTR) {
+      continue;
+    }
+    if (sent < 0 && errno == EAGAIN) {
+      break;
+    }
+    lost_ = true;
+    unsent_.clear();
+    unsent_from_ = 0;
+    stream_.Fail(WcStatus::kRetryExcErr);
+    return false;
+  }
+  if (bytes.empty()) {
+    return true;
+  }
+  if (unsent_.empty()) {
+    unsent_.assign(bytes.begin(), bytes.end());
+    unsent_from_ = 0;
+  } else {
+    unsent_from_ = unsent_.size() - bytes.size();
+  }
+  waits_for_room_ = true;
+  streams_.WatchRoom(*this);
+  return false;
+}
+
+}  // namespace termfs::driver::softnic

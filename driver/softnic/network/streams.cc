@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver/softnic/network/streams.h"
+
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "driver/iwarp/setup.h"
+#include "driver/softnic/network/flow.h"
+#include "driver/softnic/network/stream_end.h"
+
+namespace termfs::driver::softnic {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr int kBacklog = 1024;
+constexpr int kIdleSeconds = 5;  // then the kernel asks whether the peer's is still there
+constexpr int kAskSeconds = 1;
+constexpr int kAsks = 5;
+constexpr milliseconds kDeadAfter{10'000};  // without an acknowledgement of what was sent
+
+Status SetOption(int socket, int level, int name, int value) {
+  return setsockopt(socket, level, name, &value, sizeof(value)) == 0 ? Status::Ok()
+                                                                     : ErrnoStatus("set an option of a TCP socket");
+}
+
+Status SetOptions(int socket, int buffer_bytes) {
+  if (buffer_bytes != 0) {
+    RETURN_IF_ERROR(SetOption(socket, SOL_SOCKET, SO_SNDBUF, buffer_bytes));
+    RETURN_IF_ERROR(SetOption(socket, SOL_SOCKET, SO_RCVBUF, buffer_bytes));
+  }
+  RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1));
+  RETURN_IF_ERROR(SetOption(socket, SOL_SOCKET, SO_KEEPALIVE, 1));
+  RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds));
+  RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, kAskSeconds));
+  RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_KEEPCNT, kAsks));
+  return SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(kDeadAfter.count()));
+}
+
+Result<UniqueFd> NewSocket(const Gid& gid) {
+  UniqueFd made(socket(IsIpv4(gid) ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!made.valid()) {
+    return ErrnoStatus("create a TCP socket");
+  }
+  return made;
+}
+
+Result<UniqueFd> NewEpoll() {
+  UniqueFd made(epoll_create1(EPOLL_CLOEXEC));
+  if (!made.valid()) {
+    return ErrnoStatus("create an epoll instance");
+  }
+  return made;
+}
+
+// ETIMEDOUT: not before `deadline`.
+Status WaitFor(int socket, short events, steady_clock::time_point deadline) {
+  for (;;) {
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
+    pollfd waiting{socket, events, 0};
+    const int ready = poll(&waiting, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    if (ready > 0) {
+      return Status::Ok();
+    }
+    if (ready == 0) {
+      return Status::Error(ETIMEDOUT, "set up a connection of the data path");
+    }
+    if (errno != EINTR) {
+      return ErrnoStatus("poll");
+    }
+  }
+}
+
+Status SendAll(int socket, std::span<const std::byte> bytes, steady_clock::time_point deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) {
+      bytes = bytes.subspan(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      RETURN_IF_ERROR(WaitFor(socket, POLLOUT, deadline));
+    } else if (errno != EINTR) {
+      return ErrnoStatus("set up a connection of the data path");
+    }
+  }
+  return Status::Ok();
+}
+
+// As much as there is; 0: nothing now. ECONNRESET: the peer has closed it.
+Result<size_t> ReceiveSome(int socket, std::span<std::byte> to) {
+  for (;;) {
+    const ssize_t got = recv(socket, to.data(), to.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      return static_cast<size_t>(got);
+    }
+    if (got == 0) {
+      return Status::Error(ECONNRESET, "the peer closed a connection of the data path that was being set up");
+    }
+    if (errno == EAGAIN) {
+      return size_t{0};
+    }
+    if (errno != EINTR) {
+      return ErrnoStatus("set up a connection of the data path");
+    }
+  }
+}
+
+iwarp::MpaSetUp RequestWith(const StreamToken& token) {
+  iwarp::MpaSetUp request;
+  request.reads_in = iwarp::kMaxReads;
+  request.reads_out = iwarp::kMaxReads;
+  request.private_data.assign(token.begin(), token.end());
+  return request;
+}
+
+}  // namespace
+
+Status Streams::Start() {
+  MutexLock lock(mutex_);
+  return StartLocked();
+}
+
+Status Streams::StartLocked() {
+  if (room_.valid()) {
+    return Status::Ok();
+  }
+  ASSIGN_OR_RETURN(UniqueFd input, NewEpoll());
+  ASSIGN_OR_RETURN(UniqueFd room, NewEpoll());
+  silent_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!silent_.valid()) {
+    return ErrnoStatus("create an eventfd");
+  }
+  input_ = std::move(input);
+  room_ = std::move(room);
+  rnic_->Watch(input_.get(), [this] { OnInput(); });
+  rnic_->Watch(room_.get(), [this] { OnRoom(); });
+  return Status::Ok();
+}
+
+Streams::~Streams() {
+  {
+    MutexLock lock(mutex_);
+    if (!room_.valid()) {
+      return;
+    }
+    rnic_->Unwatch(input_.get());
+    rnic_->Unwatch(room_.get());
+    for (const auto& [local, listener] : listeners_) {
+      rnic_->Unwatch(listener.socket.get());
+    }
+  }
+  rnic_->Barrier();
+  for (const auto& [socket, greeting] : greetings_) {
+    rnic_->Unwatch(socket);
+  }
+  rnic_->Barrier();
+}
+
+Result<uint16_t> Streams::Listen(const Gid& local, uint32_t interface) {
+  MutexLock lock(mutex_);
+  RETURN_IF_ERROR(StartLocked());
+  if (const auto found = listeners_.find(local); found != listeners_.end()) {
+    return found->second.port;
+  }
+  ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(local));
+  SocketAddress address(local, 0, interface);
+  if (bind(socket.get(), address.get(), address.length) != 0 || listen(socket.get(), kBacklog) != 0 ||
+      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) {
+    return ErrnoStatus("listen at " + ToString(local) + " for connections of the data path");
+  }
+  const uint16_t port = PortOf(address.storage);
+  rnic_->Watch(socket.get(), [this, fd = socket.get()] { OnConnection(fd); });
+  listeners_.emplace(local, Listener{.socket = std::move(socket), .port = port});
+  return port;
+}
+
+Status Streams::Add(const std::shared_ptr<StreamEnd>& end) {
+  MutexLock lock(mutex_);
+  RETURN_IF_ERROR(StartLocked());
+  ends_[end->number()] = end;
+  return Status::Ok();
+}
+
+Result<StreamToken> Streams::Expect(const std::shared_ptr<StreamEnd>& end) {
+  StreamToken token;
+  RETURN_IF_ERROR(SecureRandom(token.data(), token.size()));
+  MutexLock lock(mutex_);
+  expected_[token] = end->number();
+  return token;
+}
+
+void Streams::Remove(uint32_t number) {
+  std::shared_ptr<StreamEnd> end;
+  MutexLock lock(mutex_);
+  if (const auto found = ends_.find(number); found != ends_.end()) {
+    end = std::move(found->second);
+    ends_.erase(found);
+    std::erase_if(expected_, [&](const auto& one) { return one.second == number; });
+    if (end->started()) {
+      Unwatch(*end);
+    }
+  }
+}
+
+std::shared_ptr<StreamEnd> Streams::Find(uint32_t number) {
+  MutexLock lock(mutex_);
+  const auto found = ends_.find(number);
+  return found == ends_.end() ? nullptr : found->second;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The end that dials.
+
+Status Streams::Dial(const NetworkPath& path, uint16_t port, const StreamToken& token, StreamEnd& end) const {
+  const auto deadline = steady_clock::now() + kGreeting;
+  ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(path.remote));
+  RETURN_IF_ERROR(SetOptions(socket.get(), socket_bytes_));
+  const SocketAddress address(path.remote, port, path.interface);
+  const std::string what = "connect to port " + std::to_string(port) + " of " + ToString(path.remote);
+  if (connect(socket.get(), address.get(), address.length) != 0) {
+    if (errno != EINPROGRESS) {
+      return ErrnoStatus(what);
+    }
+    RETURN_IF_ERROR(WaitFor(socket.get(), POLLOUT, deadline));
+    int error = 0;
+    socklen_t length = sizeof(error);
+    if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
+      return Status::Error(error != 0 ? error : errno, what);
+    }
+  }
+  const iwarp::MpaSetUp request = RequestWith(token);
+  RETURN_IF_ERROR(SendAll(socket.get(), Encode(iwarp::SetUpFrame::kRequest, request), deadline));
+  std::vector<std::byte> bytes(iwarp::kMostSetUpBytes);
+  size_t have = 0;
+  for (;;) {
+    RETURN_IF_ERROR(WaitFor(socket.get(), POLLIN, deadline));
+    ASSIGN_OR_RETURN(const size_t got, ReceiveSome(socket.get(), std::span(bytes).subspan(have)));
+    have += got;
+    ASSIGN_OR_RETURN(const auto reply, iwarp::DecodeSetUp(iwarp::SetUpFrame::kReply, std::span(bytes).first(have)));
+    if (reply) {
+      RETURN_IF_ERROR(iwarp::Check(request, reply->set_up));
+      return end.Start(std::move(socket), std::span(bytes).first(have).subspan(reply->bytes));
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The end that is dialled, on the RNIC thread.
+
+void Streams::OnConnection(int listener) {
+  for (int accepted = 0; accepted < kBacklog; accepted++) {
+    UniqueFd socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) {
+      return;
+    }
+    if (greetings_.size() >= kMostGreetings || !SetOptions(socket.get(), socket_bytes_).ok()) {
+      Count(counters_.no_connection);
+      continue;
+    }
+    const int fd = socket.get();
+    greetings_[fd] = {.socket = std::move(socket), .bytes = {}, .deadline = steady_clock::now() + kGreeting};
+    greetings_count_.store(greetings_.size(), std::memory_order_seq_cst);
+    rnic_->Watch(fd, [this, fd] { OnGreeting(fd); });
+    KeepTime();
+  }
+}
+
+void Streams::OnGreeting(int socket) {
+  const auto found = greetings_.find(socket);
+  if (found != greetings_.end() && !ReadGreeting(found->second)) {
+    EndGreeting(socket);
+  }
+}
+
+bool Streams::ReadGreeting(Greeting& greeting) {
+  std::array<std::byte, iwarp::kMostSetUpBytes> some;
+  const Result<size_t> got = ReceiveSome(greeting.socket.get(), some);
+  if (!got.ok()) {
+    return false;
+  }
+  greeting.bytes.insert(greeting.bytes.end(), some.begin(), some.begin() + static_cast<ptrdiff_t>(got.value()));
+  const auto request = iwarp::DecodeSetUp(iwarp::SetUpFrame::kRequest, greeting.bytes);
+  StreamToken token;
+  if (!request.ok() || (request.value() && request.value()->set_up.private_data.size() != token.size())) {
+    Count(counters_.malformed);
+    return false;
+  }
+  if (!request.value()) {
+    return greeting.bytes.size() < iwarp::kMostSetUpBytes;
+  }
+  const iwarp::MpaSetUp& set_up = request.value()->set_up;
+  std::copy(set_up.private_data.begin(), set_up.private_data.end(), token.begin());
+  const Result<iwarp::MpaSetUp> reply = iwarp::Accept(set_up, iwarp::kMaxReads, /*wants_crc=*/true);
+  if (!reply.ok()) {
+    Count(counters_.malformed);
+    return false;
+  }
+  std::shared_ptr<StreamEnd> end;
+  {
+    MutexLock lock(mutex_);
+    if (const auto expected = expected_.find(token); expected != expected_.end()) {
+      const auto known = ends_.find(expected->second);
+      end = known != ends_.end() ? known->second : nullptr;
+      expected_.erase(expected);
+    }
+  }
+  const auto frame = Encode(iwarp::SetUpFrame::kReply, reply.value());
+  if (end == nullptr || send(greeting.socket.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+                            static_cast<ssize_t>(frame.size())) {
+    Count(counters_.no_connection);
+    return false;
+  }
+  rnic_->Unwatch(greeting.socket.get());
+  // The loop forgets the descriptor before the stream can be watched: both happen on this thread, in this order.
+  rnic_->Post([this, end, fd = greeting.socket.get(),
+               early = std::vector<std::byte>(greeting.bytes.begin() + static_cast<ptrdiff_t>(request.value()->bytes),
+                                              greeting.bytes.end())] {
+    const auto found = greetings_.find(fd);
+    UniqueFd socket = std::move(found->second.socket);
+    greetings_.erase(found);
+    greetings_count_.store(greetings_.size(), std::memory_order_seq_cst);
+    if (const Status started = end->Start(std::move(socket), early); !started.ok()) {
+      LOG_DEBUG("a connection of the data path: {}", started.ToString());
+    }
+  });
+  return true;
+}
+
+void Streams::EndGreeting(int socket) {
+  rnic_->Unwatch(socket);
+  rnic_->Post([this, socket] {
+    greetings_.erase(socket);
+    greetings_count_.store(greetings_.size(), std::memory_order_seq_cst);
+  });
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Bytes.
+
+void Streams::WatchInput(const StreamEnd& end) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u32 = end.number();
+  TERMFS_CHECK(epoll_ctl(input_.get(), EPOLL_CTL_ADD, end.fd(), &event) == 0 || errno == EEXIST);
+}
+
+void Streams::IgnoreInput(const StreamEnd& end) { epoll_ctl(input_.get(), EPOLL_CTL_DEL, end.fd(), nullptr); }
+
+void Streams::WatchRoom(const StreamEnd& end) {
+  epoll_event event{};
+  event.events = EPOLLOUT | EPOLLONESHOT;
+  event.data.u32 = end.number();
+  if (epoll_ctl(room_.get(), EPOLL_CTL_MOD, end.fd(), &event) != 0) {
+    TERMFS_CHECK(epoll_ctl(room_.get(), EPOLL_CTL_ADD, end.fd(), &event) == 0);
+  }
+}
+
+void Streams::Unwatch(const StreamEnd& end) {
+  epoll_ctl(input_.get(), EPOLL_CTL_DEL, end.fd(), nullptr);
+  epoll_ctl(room_.get(), EPOLL_CTL_DEL, end.fd(), nullptr);
+}
+
+void Streams::Bury(int socket) { TERMFS_CHECK(dup3(silent_.get(), socket, O_CLOEXEC) == socket); }
+
+// Sequentially consistent: who posts a receive after the task has begun to look finds the flag lowered.
+void Streams::RetryWaiting() {
+  if (!retries_.exchange(true)) {
+    rnic_->Post([this] { OnRetry(); });
+  }
+}
+
+void Streams::OnRetry() {
+  retries_.store(false);
+  std::vector<std::shared_ptr<StreamEnd>> waiting;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [number, end] : ends_) {
+      if (end->waits_for_receive()) {
+        waiting.push_back(end);
+      }
+    }
+  }
+  for (const auto& end : waiting) {
+    end->Retry();
+  }
+}
+
+void Streams::OnInput() {
+  std::array<epoll_event, 64> events{};
+  const int ready = epoll_wait(input_.get(), events.data(), events.size(), 0);
+  for (int i = 0; i < ready; i++) {
+    if (const auto end = Find(events[static_cast<size_t>(i)].data.u32)) {
+      end->Receive();
+    }
+  }
+}
+
+void Streams::OnRoom() {
+  std::array<epoll_event, 64> events{};
+  const int ready = epoll_wait(room_.get(), events.data(), events.size(), 0);
+  for (int i = 0; i < ready; i++) {
+    if (const auto end = Find(events[static_cast<size_t>(i)].data.u32)) {
+      end->OnRoom();
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Time.
+
+bool Streams::OnTick(steady_clock::time_point now) {
+  for (const auto& [socket, greeting] : greetings_) {
+    if (greeting.deadline <= now) {
+      Count(counters_.timeouts);
+      EndGreeting(socket);
+    }
+  }
+  std::vector<std::shared_ptr<StreamEnd>> due;
+  bool waiting = !greetings_.empty();
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [number, end] : ends_) {
+      const auto deadline = end->deadline();
+      waiting = waiting || deadline != StreamEnd::TimePoint::max();
+      if (deadline <= now) {
+        due.push_back(end);
+      }
+    }
+  }
+  for (const auto& end : due) {
+    end->OnTimer(now);
+  }
+  return waiting;
+}
+
+bool Streams::needs_ticks() {
+  MutexLock lock(mutex_);
+  return greetings_count_.load(std::memory_order_seq_cst) != 0 ||
+         std::any_of(ends_.begin(), ends_.end(),
+                     [](const auto& one) { return one.second->deadline() != StreamEnd::TimePoint::max(); });
+}
+
+}  // namespace termfs::driver::softnic
