@@ -79,22 +79,20 @@ Status RpcPort::PostConsumed() {
   return Status::Ok();
 }
 
-Status RpcPort::Break(Status why) {
+// The session is lost with it: a new one, with new queue pairs, is how a lane heals.
+Status RpcPort::Break(const Status& why) {
   if (!broken_) {
     broken_ = true;
-    why_ = std::move(why);
+    why_ = why.code() == ENOTCONN ? why : Status::Error(ENOTCONN, "the connection broke: " + why.ToString());
     pair_->Close();
+    core_->MarkLost(why_);
   }
   return why_;
 }
 
 void RpcPort::Fail(const driver::WorkCompletion& completion) {
-  const Status why =
-      Status::Error(ENOTCONN, "the connection broke: " + std::string(driver::ToString(completion.status)));
-  if (completion.status == driver::WcStatus::kRetryExcErr || completion.status == driver::WcStatus::kRnrRetryExcErr) {
-    core_->MarkLost(why);
-  }
-  [[maybe_unused]] const Status kept = Break(why);
+  [[maybe_unused]] const Status kept =
+      Break(Status::Error(ENOTCONN, "the connection broke: " + std::string(driver::ToString(completion.status))));
 }
 
 uint32_t RpcPort::PollSends() {
@@ -221,8 +219,8 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
   if (send.signaled) {
     unsignaled_ = 0;
   }
-  if (Status posted = pair_->PostSend({&send, 1}); !posted.ok()) {
-    return Break(std::move(posted));
+  if (const Status posted = pair_->PostSend({&send, 1}); !posted.ok()) {
+    return Break(posted);
   }
   free_.pop_back();
   Slot& taken = slots_[slot];
@@ -231,8 +229,8 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
   taken.buffer = std::move(buffer);
   // Now that the server has something to do.
   PollSends();
-  if (Status posted = PostConsumed(); !posted.ok()) {
-    [[maybe_unused]] const Status kept = Break(std::move(posted));  // Await says so: the request was sent
+  if (const Status posted = PostConsumed(); !posted.ok()) {
+    [[maybe_unused]] const Status kept = Break(posted);  // Await says so: the request was sent
   }
   return Ticket{.slot = slot, .call = call};
 }

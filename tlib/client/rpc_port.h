@@ -93,8 +93,8 @@ class RpcPort {
   uint32_t PollSends();
   bool broken() const { return broken_; }
   Status why_broken() const { return why_; }
-  // Nothing can be sent on it any more.
-  Status Break(Status why);
+  // Nothing can be sent on it any more, and the session counts as lost. Returns why, as ENOTCONN.
+  Status Break(const Status& why);
 
  private:
   enum class State : uint8_t { kFree, kWaiting, kAnswered, kAbandoned };

@@ -269,8 +269,8 @@ Status ValidatedReader::WhyNot() const {
 Status ValidatedReader::Post(std::span<driver::SendWorkRequest> requests) {
   RETURN_IF_ERROR(WhyNot());
   requests.back().signaled = true;  // completions come in order
-  if (Status posted = port_.pair().PostSend(requests); !posted.ok()) {
-    return port_.Break(std::move(posted));
+  if (const Status posted = port_.pair().PostSend(requests); !posted.ok()) {
+    return port_.Break(posted);
   }
   if (port_.PollSends() == 0) {
     // Not interrupted: a READ that is still to come may write to its destination at any time.
