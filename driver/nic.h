@@ -331,6 +331,7 @@ using Gid = std::array<std::byte, 16>;
 //
 // Programs that run over either rely on the weaker promise of each line.
 enum class Wire : uint8_t { kRoce, kIwarp };
+constexpr uint8_t BitOf(Wire wire) { return static_cast<uint8_t>(1U << static_cast<unsigned>(wire)); }
 std::string_view ToString(Wire wire);                                            // "roce", "iwarp"
 Result<Wire> ParseWire(std::string_view name);                                   // EINVAL names the choices
 inline constexpr std::string_view kIwarpTransport = "softnic (iWARP over TCP)";  // as Nic::transport
@@ -342,7 +343,11 @@ struct NetworkPath {
   Gid remote{};
   uint32_t interface = 0;  // index of the interface, for link-local addresses only
   Wire wire = Wire::kRoce;
-  bool dials = false;  // kIwarp: this end connects to the other one, and sends first
+  // kIwarp: this end connects to the other one, and sends first; to `remote_port`, where the other end's path says
+  // `adopts`: its connections come through Nic::Adopt. Else to a port that the other end's RNIC listens on itself.
+  bool dials = false;
+  uint16_t remote_port = 0;
+  bool adopts = false;
   // This end mostly asks, and who waits for its completions may take in himself what arrives, without waking a thread
   // of the RNIC's first; the peer has to be of this kind, too. What the peer asks of it then is answered while somebody
   // polls, or within a few milliseconds.
@@ -466,6 +471,12 @@ class Nic {
   virtual std::string transport(bool network = false) const = 0;
   // The same, and where that is not a matter of course how regions of that kind are READ.
   virtual std::string RegionTransport(RegionKind kind, bool network) const;
+  // Whether its queue pairs can go over such a wire.
+  virtual bool Speaks(Wire wire) const { return wire == Wire::kRoce; }
+  // A TCP connection that a peer has opened, of which nothing was read, and which begins as the set-up of iWARP does
+  // (with 'M', and no message of a control channel). It becomes the stream of the queue pair that the peer names, or is
+  // closed.
+  virtual void Adopt(UniqueFd /*socket*/) {}
   // What it counts of the network: nothing where it has none.
   virtual std::vector<MetricValue> Metrics() const { return {}; }
   virtual Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) = 0;

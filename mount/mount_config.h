@@ -21,7 +21,7 @@ struct MountConfig {
   std::optional<tlib::client::BitmapMode> bitmap;
   std::string secret;  // file with the volume's secret, for a server on another host
   std::string rdma;    // the RDMA device to reach it through, by name or address; empty: the software RNIC
-  tlib::client::Wire rdma_wire = tlib::client::Wire::kRoce;  // what that speaks over a network
+  std::optional<tlib::client::Wire> rdma_wire;  // what the RNIC speaks over a network; none: what both ends speak best
   // So many misses may wait at once.
   unsigned threads = 16;
   FuseTransport fuse = FuseTransport::kAuto;

@@ -135,6 +135,9 @@ class SoftNic final : public Nic {
     return network ? "softnic (RoCEv2 over UDP)" : "softnic (shared memory)";
   }
 
+  bool Speaks(Wire) const override { return true; }
+  void Adopt(UniqueFd socket) override { parts_.network->streams().Adopt(std::move(socket)); }
+
   std::vector<MetricValue> Metrics() const override {
     const NetworkCounters& counters = parts_.network->counters();
     return {{"network_packets_sent_total", counters.packets_sent},

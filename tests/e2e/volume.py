@@ -222,7 +222,7 @@ class Volume:
         if not any("fuse=" in option for option in options):
             options.append(f"fuse={self.site.fuse}")
         if len(self.address) > 1:  # with a secret: over a network
-            options.append(f"rdma-wire={self.site.wire}")
+            options += [f"rdma-wire={self.site.wire}"] if self.site.wire else []
         run(*kwargs.pop("at", ()), self.site.termfs, "mount", *self.address, path, "-o", ",".join(options), **kwargs)
         return self.mounted(path)
 
@@ -345,7 +345,7 @@ class Site:
         self.stores_rounds, self.stores_calls = None, None
         self.told_files = None
         self.network = None  # an address of this host at which volumes are served and mounted; None: not over a network
-        self.wire = "roce"  # of mounts over a network
+        self.wire = None  # of mounts over a network: iwarp, roce, or what they choose
         self.fuse = fuse  # what mounts get their requests over: io_uring or device
         self.volumes = []
         self.number = 0

@@ -34,6 +34,13 @@ RpcPort::~RpcPort() {
   if (std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.late != nullptr; })) {
     PollReplies();  // who did not come back to ask may have been answered
   }
+  const bool owed = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+    return slot.state == State::kWaiting || slot.state == State::kAbandoned;
+  });
+  if (owed && core_->over_network()) {
+    // The server cannot tell a reply that nobody takes from one that was taken, and it may have granted something.
+    core_->MarkLost(Status::Error(ENOTCONN, "a call was given up, and its queue pair ended before the reply came"));
+  }
   // Before the memory regions of messages and bulk buffers go.
   pair_.reset();
   send_queue_.reset();

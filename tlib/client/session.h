@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,7 +55,7 @@ struct SessionOptions {
   std::chrono::milliseconds hello_timeout{30000};  // for the server to welcome us
   uint64_t client = 0;                 // the same in all sessions of one client, so that the server knows it again
   std::chrono::seconds reconnect{60};  // with `client`: for so long the server is asked to expect it back
-  Wire wire = Wire::kRoce;             // of its queue pairs, over a network
+  std::optional<Wire> wire{};          // of its queue pairs, over a network; none: the server chooses
 };
 
 // What the server asks of the client (revocations, notifications). Called on the session's callback thread, one at a

@@ -46,7 +46,6 @@ Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, cons
   ASSIGN_OR_RETURN(core->control_, ControlClient::Connect(address));
   if (address.remote()) {
     ASSIGN_OR_RETURN(core->path_, NetworkPathOf(core->control_->fd()));
-    core->path_->wire = options.wire;
     core->path_->dials = true;
   }
   ASSIGN_OR_RETURN(core->domain_, nic.CreateProtectionDomain());
@@ -61,13 +60,22 @@ Status SessionCore::SayHello() {
   hello.bitmap = static_cast<uint8_t>(options_.bitmap);
   hello.client = options_.client;
   hello.reconnect_seconds = static_cast<uint32_t>(options_.reconnect.count());
-  hello.wire = static_cast<uint8_t>(options_.wire);
+  for (const driver::Wire wire : {driver::Wire::kRoce, driver::Wire::kIwarp}) {
+    hello.wires |= options_.wire.value_or(wire) == wire && nic_.Speaks(wire) ? driver::BitOf(wire) : uint8_t{0};
+  }
+  const unsigned hello_wires = hello.wires;
   ASSIGN_OR_RETURN(
       const auto welcome,
       control_->Call<wire::WelcomeT>(std::move(hello), std::chrono::steady_clock::now() + options_.hello_timeout));
   if (welcome.version != kControlVersion) {
     return Status::Error(EPROTO, "the server speaks version " + std::to_string(welcome.version) +
                                      " of the protocol, this program version " + std::to_string(kControlVersion));
+  }
+  if (path_.has_value()) {
+    if ((hello_wires & (1U << welcome.wire)) == 0) {
+      return Status::Error(EPROTO, "the server chose a wire that this program did not offer");
+    }
+    path_->wire = static_cast<driver::Wire>(welcome.wire);
   }
   RETURN_IF_ERROR(Learn(welcome));
   if (over_network() && region_.kind == driver::RegionKind::kOdp) {
@@ -88,9 +96,9 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
   }
   id_ = welcome.session;
   epoch_ = welcome.epoch;
-  transport_ = !over_network()                         ? welcome.transport
-               : options_.wire == driver::Wire::kIwarp ? std::string(driver::kIwarpTransport)
-                                                       : nic_.transport(/*network=*/true);
+  transport_ = !over_network()                       ? welcome.transport
+               : path_->wire == driver::Wire::kIwarp ? std::string(driver::kIwarpTransport)
+                                                     : nic_.transport(/*network=*/true);
   volume_ = welcome.volume;
   region_ = {.kind = static_cast<driver::RegionKind>(info.kind),
              .pages = info.pages,

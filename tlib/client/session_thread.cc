@@ -217,7 +217,11 @@ bool SessionThread::SleepUntil(TimePoint due) {
 // Whether the server is there. It has answered within kServerSilence of the last question that it answered, or the
 // session is lost.
 void SessionThread::Ping() {
-  if (!core_->over_network() || core_->patterns().lost()) {
+  if (!core_->over_network()) {
+    return;
+  }
+  if (core_->patterns().lost()) {
+    core_->control().Shutdown();  // so that the server learns it, too, whatever the reason was
     return;
   }
   const TimePoint asked = steady_clock::now();

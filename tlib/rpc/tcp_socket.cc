@@ -105,6 +105,8 @@ Result<driver::NetworkPath> NetworkPathOf(int socket) {
     return ErrnoStatus("ask for the addresses of a connection");
   }
   driver::NetworkPath path{.local = GidOf(local), .remote = GidOf(remote)};
+  path.remote_port = ntohs(remote.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(remote).sin6_port
+                                                        : reinterpret_cast<const sockaddr_in&>(remote).sin_port);
   if (local.ss_family == AF_INET6) {
     path.interface = reinterpret_cast<const sockaddr_in6&>(local).sin6_scope_id;
   }

@@ -138,6 +138,23 @@ void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
   }
 }
 
+// iWARP, where both can. An administrator's session has no queue pairs, and speaks none.
+Status ControlServer::ChooseWire(const PeerPtr& peer, const wire::HelloT& hello) const {
+  if (!peer->path.has_value() || hello.wires == 0) {
+    return Status::Ok();
+  }
+  for (const driver::Wire wire : {driver::Wire::kIwarp, driver::Wire::kRoce}) {
+    if ((hello.wires & driver::BitOf(wire)) != 0 && options_.speaks(wire)) {
+      peer->path->wire = wire;
+      peer->path->adopts = true;
+      return Status::Ok();
+    }
+  }
+  return Status::Error(ENOTSUP, hello.wires == driver::BitOf(driver::Wire::kIwarp)
+                                    ? "this server reads and writes through an RDMA device, which does not speak iWARP"
+                                    : "the client speaks no wire that this server does");
+}
+
 void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) {
   if (hello.version != kControlVersion) {
     Refuse(peer, Status::Error(EPROTO, "the client speaks version " + std::to_string(hello.version) +
@@ -152,20 +169,15 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
     Refuse(peer, room);
     return;
   }
-  if (hello.wire > static_cast<uint8_t>(driver::Wire::kIwarp)) {
-    Refuse(peer, Status::Error(EPROTO, "the client wants a wire that this server does not know"));
+  if (const Status chosen = ChooseWire(peer, hello); !chosen.ok()) {
+    Refuse(peer, chosen);
     return;
   }
-  const auto network_wire = static_cast<driver::Wire>(hello.wire);
-  if (peer->path.has_value()) {
-    peer->path->wire = network_wire;
-  }
-  const bool iwarp = peer->seal.has_value() && network_wire == driver::Wire::kIwarp;
-  const std::string& network_transport = options_.network_transport;
+  const bool iwarp = peer->path.has_value() && peer->path->wire == driver::Wire::kIwarp;
   SessionInfo info{.id = {},
                    .program = Printable(hello.program.substr(0, kMaxProgramName)),
                    .transport = iwarp                    ? std::string(driver::kIwarpTransport)
-                                : peer->seal.has_value() ? network_transport
+                                : peer->seal.has_value() ? options_.network_transport
                                                          : options_.transport,
                    .from = peer->seal.has_value() ? peer->from : "",
                    .uid = peer->uid,
@@ -194,6 +206,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
       welcome.epoch = options_.epoch;
       welcome.transport = peer->session->transport;
       welcome.volume = options_.volume;
+      welcome.wire = static_cast<uint8_t>(peer->path.has_value() ? peer->path->wire : driver::Wire::kRoce);
       welcome.region = std::make_unique<wire::RegionInfoT>(options_.region_info(peer->path.has_value()));
       Reply(peer, std::move(welcome));
       SetBusy(peer, false);

@@ -40,6 +40,14 @@ constexpr std::chrono::seconds kBetweenTrims{15};
 // A client over a network that was not heard of for so long is lost. It knows by then: see kServerSilence.
 constexpr std::chrono::seconds kClientSilence{2 * kServerSilence};
 
+Status EnlargeSendBuffer(int socket) {
+  if (setsockopt(socket, SOL_SOCKET, SO_SNDBUFFORCE, &kSendBufferBytes, sizeof(kSendBufferBytes)) != 0 &&
+      setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes)) != 0) {
+    return ErrnoStatus("set the size of its send buffer");
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlOptions& options, SessionTable& sessions,
@@ -229,9 +237,9 @@ Status ControlServer::CheckRoomFor(const wire::HelloT& hello) const {
 Status ControlServer::Admit(const PeerPtr& peer) {
   MakeRoomFor(peer);
   const int fd = peer->socket.get();
-  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &kSendBufferBytes, sizeof(kSendBufferBytes)) != 0 &&
-      setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes)) != 0) {
-    return ErrnoStatus("set the size of its send buffer");
+  if (!peer->seal.has_value()) {
+    RETURN_IF_ERROR(EnlargeSendBuffer(fd));
+    peer->is_control = true;
   }
   RETURN_IF_ERROR(loop_->Add(fd, EPOLLIN | EPOLLRDHUP, [this, peer](uint32_t events) { OnEvents(peer, events); }));
   peers_.emplace(fd, peer);
@@ -248,7 +256,30 @@ void ControlServer::OnEvents(const PeerPtr& peer, uint32_t events) {
   }
 }
 
+// The handshake of a control channel begins with a length of at most kLongestOfHandshake; that of iWARP with 'M'.
+bool ControlServer::IsControl(const PeerPtr& peer) {
+  static_assert(kLongestOfHandshake < 'M');
+  const int fd = peer->socket.get();
+  char first = 0;
+  if (peer->is_control || recv(fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1) {
+    return true;  // or nothing has come
+  }
+  peer->is_control = first != 'M';
+  if (peer->is_control) {
+    [[maybe_unused]] const Status enlarged = EnlargeSendBuffer(fd);  // else a long answer may find no room
+    return true;
+  }
+  peer->dropped = true;
+  loop_->Remove(fd);
+  peers_.erase(fd);
+  options_.adopt(std::move(peer->socket));
+  return false;
+}
+
 void ControlServer::TakeFrames(const PeerPtr& peer) {
+  if (!IsControl(peer)) {
+    return;
+  }
   for (int frames = 0; !peer->busy && !peer->dropped; frames++) {
     if (frames == kFramesAtOnce) {
       loop_->Post([this, peer] { TakeFrames(peer); });

@@ -54,6 +54,8 @@ struct ControlOptions {
   std::optional<HostPort> listen;                              // on TCP, too
   std::optional<Secret> secret;                                // with `listen`
   std::function<wire::RegionInfoT(bool network)> region_info;  // for such a peer; any thread
+  std::function<bool(driver::Wire)> speaks;                    // as Nic::Speaks
+  std::function<void(UniqueFd)> adopt;                         // as Nic::Adopt
 };
 
 class ControlServer {
@@ -87,11 +89,12 @@ class ControlServer {
     std::chrono::steady_clock::time_point heard;  // the last message came
     FrameReader reader;
     std::optional<SessionInfo> session;
-    Status unwelcome;      // what its Hello is answered, for want of room
-    Status unwanted;       // what its next ping is answered
-    bool pings = false;    // it says regularly that it is there
-    bool busy = false;     // a request is being carried out elsewhere
-    bool dropped = false;  // the socket is shut down
+    Status unwelcome;         // what its Hello is answered, for want of room
+    Status unwanted;          // what its next ping is answered
+    bool is_control = false;  // and no stream of the data path
+    bool pings = false;       // it says regularly that it is there
+    bool busy = false;        // a request is being carried out elsewhere
+    bool dropped = false;     // the socket is shut down
     bool session_gone = false;
     SessionEnd end;  // what SessionClosed will be told; `process` is const
   };
@@ -127,7 +130,10 @@ class ControlServer {
   void Reply(const PeerPtr& peer, Body body, const std::vector<UniqueFd>& fds = {});
   void ReplyError(const PeerPtr& peer, const Status& error);
   void Refuse(const PeerPtr& peer, const Status& error);
+  Status ChooseWire(const PeerPtr& peer, const wire::HelloT& hello) const;
   void HandleGoodbye(const PeerPtr& peer);
+  // Whether it is a control channel, by its first byte; a stream of the data path is given away.
+  bool IsControl(const PeerPtr& peer);
   // Calls it on the loop's thread, if the client is still there.
   void ForPeerOf(SessionId session, std::function<void(const PeerPtr&)> then);
   void Drop(const PeerPtr& peer, const Status& why);

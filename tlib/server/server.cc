@@ -181,7 +181,9 @@ class ServerImpl final : public Server {
                                         .volume = options.region.volume,
                                         .listen = options.listen,
                                         .secret = options.secret,
-                                        .region_info = [this](bool network) { return DescribeRegion(network); }},
+                                        .region_info = [this](bool network) { return DescribeRegion(network); },
+                                        .speaks = [&nic](driver::Wire wire) { return nic.Speaks(wire); },
+                                        .adopt = [&nic](UniqueFd socket) { nic.Adopt(std::move(socket)); }},
                                        *sessions_, service));
     listening_.store(true);
     return Status::Ok();

@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kMagic = 0x69574152;  // "iWAR"
 constexpr size_t kEndpointBytes = 4 + 2 + sizeof(StreamToken);
 
-// Of an end that dials: without a port.
+// Of an end that dials all is zero. `port`: 0 of one that is dialled where its control channel is.
 struct StreamEndpoint {
   uint16_t port = 0;
   StreamToken token{};
@@ -75,7 +75,9 @@ Result<Endpoint> StreamQueuePair::LocalEndpoint() {
   const NetworkPath& path = *options_.network;
   StreamEndpoint endpoint;
   if (!path.dials) {
-    ASSIGN_OR_RETURN(endpoint.port, network_->streams().Listen(path.local, path.interface));
+    if (!path.adopts) {
+      ASSIGN_OR_RETURN(endpoint.port, network_->streams().Listen(path.local, path.interface));
+    }
     ASSIGN_OR_RETURN(endpoint.token, network_->streams().Expect(stream_));
   }
   return Encode(endpoint);
@@ -85,11 +87,12 @@ Status StreamQueuePair::Connect(Endpoint remote) {
   RETURN_IF_ERROR(BeginConnect());
   const NetworkPath& path = *options_.network;
   ASSIGN_OR_RETURN(const StreamEndpoint peer, Decode(remote));
-  if (path.dials == (peer.port == 0)) {
-    return Status::Error(EPROTO, path.dials ? "the peer's endpoint has no port" : "both ends wait to be dialled");
+  if (path.dials == (peer.token == StreamToken{})) {
+    return Status::Error(EPROTO, path.dials ? "the peer dials, too" : "the peer waits to be dialled, too");
   }
   if (path.dials) {
-    RETURN_IF_ERROR(network_->streams().Dial(path, peer.port, peer.token, *stream_));
+    RETURN_IF_ERROR(
+        network_->streams().Dial(path, peer.port != 0 ? peer.port : path.remote_port, peer.token, *stream_));
     if (path.polled) {
       RETURN_IF_ERROR(PollPort(stream_));
     }

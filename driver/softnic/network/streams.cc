@@ -264,16 +264,33 @@ void Streams::OnConnection(int listener) {
     if (!socket.valid()) {
       return;
     }
-    if (greetings_.size() >= kMostGreetings || !SetOptions(socket.get(), socket_bytes_).ok()) {
-      Count(counters_.no_connection);
-      continue;
-    }
-    const int fd = socket.get();
-    greetings_[fd] = {.socket = std::move(socket), .bytes = {}, .deadline = steady_clock::now() + kGreeting};
-    greetings_count_.store(greetings_.size(), std::memory_order_seq_cst);
-    rnic_->Watch(fd, [this, fd] { OnGreeting(fd); });
-    KeepTime();
+    BeginGreeting(std::move(socket));
   }
+}
+
+void Streams::BeginGreeting(UniqueFd socket) {
+  if (greetings_.size() >= kMostGreetings || !SetOptions(socket.get(), socket_bytes_).ok()) {
+    Count(counters_.no_connection);
+    return;
+  }
+  const int fd = socket.get();
+  greetings_[fd] = {.socket = std::move(socket), .bytes = {}, .deadline = steady_clock::now() + kGreeting};
+  greetings_count_.store(greetings_.size(), std::memory_order_seq_cst);
+  rnic_->Watch(fd, [this, fd] { OnGreeting(fd); });
+  KeepTime();
+}
+
+// Where no stream is expected there is no timer either that would end it.
+void Streams::Adopt(UniqueFd socket) {
+  {
+    MutexLock lock(mutex_);
+    if (expected_.empty()) {
+      Count(counters_.no_connection);
+      return;
+    }
+  }
+  auto shared = std::make_shared<UniqueFd>(std::move(socket));  // a std::function can be copied
+  rnic_->Post([this, shared] { BeginGreeting(std::move(*shared)); });
 }
 
 void Streams::OnGreeting(int socket) {

@@ -51,6 +51,8 @@ class Streams {
   Status Start() EXCLUDES(mutex_);
   // The port on which connections to a local address are accepted, from now on.
   Result<uint16_t> Listen(const Gid& local, uint32_t interface) EXCLUDES(mutex_);
+  // A connection that was accepted elsewhere.
+  void Adopt(UniqueFd socket) EXCLUDES(mutex_);
   Status Add(const std::shared_ptr<StreamEnd>& end) EXCLUDES(mutex_);
   // A connection for it may come.
   Result<StreamToken> Expect(const std::shared_ptr<StreamEnd>& end) EXCLUDES(mutex_);
@@ -88,10 +90,10 @@ class Streams {
   void OnRoom();
   void OnRetry();
   void OnConnection(int listener);
+  void BeginGreeting(UniqueFd socket);
   void OnGreeting(int socket);
   // False: it is not a greeting any more.
   bool ReadGreeting(Greeting& greeting);
-  void Greet(Greeting& greeting, size_t set_up_bytes, const StreamToken& token);
   void EndGreeting(int socket);
 
   const std::shared_ptr<RnicThread> rnic_;
