@@ -180,7 +180,9 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
                                             .prepare = [this](auto& server) { return Recover(server); }};
   transport_ = nic.transport();
   if (listen.has_value()) {
-    const std::string network = nic.RegionTransport(region.kind, /*network=*/true);
+    const bool iwarp = nic.Speaks(driver::Wire::kIwarp);
+    const std::string network =
+        iwarp ? std::string(driver::kIwarpTransport) : nic.RegionTransport(region.kind, /*network=*/true);
     transport_ += ", " + network + " at " + tlib::ToString(*listen);
     LOG_INFO("other hosts are served by {}", network);
   }

@@ -61,7 +61,7 @@ class Asker {
   Asker() {
     end_.out = [this](const Bytes& bytes) { answers_.push_back(Decode(bytes)->sequence); };
   }
-  void Ask(uint32_t page, uint8_t attempt) {
+  void Ask(uint32_t page, uint8_t attempt, const std::function<void(Packet&)>& change = {}) {
     Packet request;
     request.op = Op::kReadRequest;
     request.attempt = attempt;
@@ -69,6 +69,10 @@ class Asker {
     request.address = page % (kMemory / kPageSize) * kPageSize;
     request.rkey = kRkey.value;
     request.length = kPageSize;
+    if (change) {
+      change(request);
+      request.sequence &= kSequenceMask;
+    }
     end_.responder.OnPacket(request);
   }
   // The sequence numbers of the answers that come, no more than those of so many calls.
@@ -79,12 +83,54 @@ class Asker {
     return answers_;
   }
   uint64_t dropped() const { return end_.counters.dropped; }
+  bool failed() const { return end_.responder.failed(); }
 
  private:
   static constexpr uint32_t kFirst = kSequenceMask - 100;  // wraps on the way
   End end_{{.queue_pair = 1, .peer = 2, .first_sequence = 0, .peer_first_sequence = kFirst, .mtu = kMtu}};
   std::vector<uint32_t> answers_;
 };
+
+// A READ of that sequence number was carried out, but not this one.
+TEST(RoceConnection, ARepeatedReadThatDiffersIsDropped_AndEndsNothing) {
+  const auto attempt = [](const std::function<void(Packet&)>& change) {
+    Asker asker;
+    for (uint32_t page = 0; page < 3; page++) {
+      asker.Ask(page, static_cast<uint8_t>(1 + page));
+    }
+    asker.Answers();
+    asker.Ask(1, 50, change);
+    EXPECT_FALSE(asker.failed());
+    const size_t answered = asker.Answers().size() - 3 * size_t{Asker::kPackets};
+    EXPECT_EQ(asker.dropped(), answered == 0 ? 1U : 0U);
+    return answered;
+  };
+  EXPECT_EQ(attempt([](Packet&) {}), Asker::kPackets);
+  EXPECT_EQ(attempt([](Packet& packet) {  // the rest of it
+              packet.sequence += 3;
+              packet.address += 3 * uint64_t{Asker::kMtu};
+              packet.length -= 3 * Asker::kMtu;
+            }),
+            1U);
+  EXPECT_EQ(attempt([](Packet& packet) { packet.address += kPageSize; }), 0U);
+  EXPECT_EQ(attempt([](Packet& packet) { packet.length *= 2; }), 0U);
+  EXPECT_EQ(attempt([](Packet& packet) { packet.rkey++; }), 0U) << "nor is the connection ended for it";
+  EXPECT_EQ(attempt([](Packet& packet) { packet.sequence++; }), 0U);
+  EXPECT_EQ(attempt([](Packet& packet) { packet.sequence -= 100; }), 0U) << "before the first";
+}
+
+TEST(RoceConnection, ARepeatedReadOlderThanWhatIsUnderWayIsDropped) {
+  Asker asker;
+  for (uint32_t page = 0; page <= kMaxReads; page++) {
+    asker.Ask(page, static_cast<uint8_t>(1 + page));
+    asker.Answers();
+  }
+  const size_t answered = asker.Answers().size();
+  asker.Ask(0, 100);
+  EXPECT_EQ(asker.Answers().size(), answered);
+  asker.Ask(1, 101);
+  EXPECT_EQ(asker.Answers().size(), answered + Asker::kPackets);
+}
 
 // By then a page may have been answered, in part or not at all, and the rest may be of another version.
 TEST(RoceConnection, ADoubledRequestIsAnsweredOnce_HoweverLateItComes) {
