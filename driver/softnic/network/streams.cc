@@ -269,9 +269,21 @@ void Streams::OnConnection(int listener) {
 }
 
 void Streams::BeginGreeting(UniqueFd socket) {
-  if (greetings_.size() >= kMostGreetings || !SetOptions(socket.get(), socket_bytes_).ok()) {
+  if (!SetOptions(socket.get(), socket_bytes_).ok()) {
     Count(counters_.no_connection);
     return;
+  }
+  if (greetings_.size() >= kMostGreetings) {
+    // A peer of ours says at once what it wants: the oldest is the likeliest to be none.
+    const auto oldest = std::min_element(greetings_.begin(), greetings_.end(), [](const auto& a, const auto& b) {
+      return a.second.deadline < b.second.deadline;
+    });
+    Count(counters_.no_connection);
+    rnic_->Unwatch(oldest->first);
+    shutdown(oldest->second.socket.get(), SHUT_RDWR);
+    ended_greetings_.push_back(std::move(oldest->second.socket));
+    greetings_.erase(oldest);
+    rnic_->Post([this] { ended_greetings_.clear(); });  // when their descriptors are watched no more
   }
   const int fd = socket.get();
   greetings_[fd] = {.socket = std::move(socket), .bytes = {}, .deadline = steady_clock::now() + kGreeting};
@@ -344,6 +356,9 @@ bool Streams::ReadGreeting(Greeting& greeting) {
                early = std::vector<std::byte>(greeting.bytes.begin() + static_cast<ptrdiff_t>(request.value()->bytes),
                                               greeting.bytes.end())] {
     const auto found = greetings_.find(fd);
+    if (found == greetings_.end()) {
+      return;  // it was the oldest, and there were too many
+    }
     UniqueFd socket = std::move(found->second.socket);
     greetings_.erase(found);
     greetings_count_.store(greetings_.size(), std::memory_order_seq_cst);

@@ -4,8 +4,8 @@
 // arrives for streams that no other thread receives for, and goes on sending where a socket was full.
 //
 // An end that is dialled gives its peer a token, 16 random bytes and good for one connection; the request of the set-up
-// has it as private data. Connections whose set-up does not come, or names no end that waits, are closed; so many wait
-// at a time, and no longer than kGreeting.
+// has it as private data. Connections whose set-up does not come within kGreeting, or names no end that waits, are
+// closed; and the oldest where there are more than kMostGreetings.
 //
 // Thread-safety: any thread.
 // Ownership:     of the Network, which outlives the streams.
@@ -104,6 +104,7 @@ class Streams {
   UniqueFd room_;
   UniqueFd silent_;                              // an eventfd that nobody signals
   std::unordered_map<int, Greeting> greetings_;  // of the RNIC thread
+  std::vector<UniqueFd> ended_greetings_;        // likewise
   std::atomic<size_t> greetings_count_{0};
   std::atomic<bool> retries_{false};  // RetryWaiting has a task posted
 
