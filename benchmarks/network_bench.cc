@@ -31,6 +31,7 @@
 #include "benchmarks/must.h"
 #include "benchmarks/network/datagrams.h"
 #include "benchmarks/network/sockets.h"
+#include "driver/checksum.h"
 #include "driver/softnic/softnic.h"
 #include "tlib/rpc/tcp_socket.h"
 
@@ -41,6 +42,7 @@ using std::chrono::steady_clock;
 
 constexpr size_t kLargeDepth = 4;
 constexpr size_t kLarge = 1 << 20;
+constexpr size_t kChecked = 64 << 10;  // of a stream with CRCs, at a time
 
 // Of the whole machine, since it was started.
 double CpuSeconds() {
@@ -97,10 +99,35 @@ void ServeRdma(Store& store, int socket, driver::Wire wire) {
   ReceiveAll(socket, &end, 1);
 }
 
-// Requests are offsets of pages; as many as have come are answered together, out of the frames.
-void ServeRequests(Store& store, int socket) {
+// All of `pieces`, which change.
+bool WriteAll(int socket, std::span<iovec> pieces) {
+  while (!pieces.empty()) {
+    ssize_t sent = writev(socket, pieces.data(), static_cast<int>(pieces.size()));
+    if (sent < 0 && errno == EAGAIN) {
+      WaitToWrite(socket);
+      continue;
+    }
+    if (sent <= 0) {
+      return false;
+    }
+    while (!pieces.empty() && static_cast<size_t>(sent) >= pieces.front().iov_len) {
+      sent -= static_cast<ssize_t>(pieces.front().iov_len);
+      pieces = pieces.subspan(1);
+    }
+    if (sent > 0) {
+      pieces.front().iov_base = static_cast<char*>(pieces.front().iov_base) + sent;
+      pieces.front().iov_len -= static_cast<size_t>(sent);
+    }
+  }
+  return true;
+}
+
+// Requests are offsets of pages; as many as have come are answered together, out of the frames. `checked`: each with a
+// CRC32C behind it.
+void ServeRequests(Store& store, int socket, bool checked) {
   const UniqueFd epoll = Watch(socket);
   std::array<uint64_t, 4 * kDepth> requests{};
+  std::array<uint32_t, 4 * kDepth> crcs{};
   size_t have = 0;  // bytes of them
   while (true) {
     WaitToRead(epoll.get());
@@ -111,26 +138,17 @@ void ServeRequests(Store& store, int socket) {
     }
     have += static_cast<size_t>(got);
     const size_t count = have / sizeof(uint64_t);
-    std::array<iovec, 4 * kDepth> replies{};
+    std::vector<iovec> replies;
     for (size_t i = 0; i < count; i++) {
-      replies[i] = {BytesOf(store, requests[i]), kSmall};
+      std::byte* const page = BytesOf(store, requests[i]);
+      replies.push_back({page, kSmall});
+      if (checked) {
+        crcs[i] = driver::Crc32c({page, kSmall});
+        replies.push_back({&crcs[i], sizeof(crcs[i])});
+      }
     }
-    for (size_t first = 0; first < count;) {
-      ssize_t sent = writev(socket, &replies[first], static_cast<int>(count - first));
-      if (sent < 0 && errno == EAGAIN) {
-        WaitToWrite(socket);
-        continue;
-      }
-      if (sent <= 0) {
-        return;
-      }
-      while (first < count && static_cast<size_t>(sent) >= replies[first].iov_len) {
-        sent -= static_cast<ssize_t>(replies[first++].iov_len);
-      }
-      if (sent > 0) {
-        replies[first].iov_base = static_cast<char*>(replies[first].iov_base) + sent;
-        replies[first].iov_len -= static_cast<size_t>(sent);
-      }
+    if (!WriteAll(socket, replies)) {
+      return;
     }
     have -= count * sizeof(uint64_t);
     std::memmove(bytes, bytes + count * sizeof(uint64_t), have);
@@ -138,12 +156,16 @@ void ServeRequests(Store& store, int socket) {
 }
 
 // While it is told to: one byte, and what it asked for, over and over.
-void ServeStream(Store& store, int socket) {
+void ServeStream(Store& store, int socket, bool checked) {
   uint64_t bytes = 0;
   while (ReceiveAll(socket, &bytes, sizeof(bytes))) {
     for (uint64_t done = 0; done < bytes;) {
       const uint64_t offset = done % (kRegionPages << kPageBits);
-      const ssize_t sent = send(socket, BytesOf(store, offset), std::min<uint64_t>(kLarge, bytes - done), MSG_NOSIGNAL);
+      const uint64_t part = std::min<uint64_t>(checked ? kChecked : kLarge, bytes - done);
+      if (checked) {
+        CheckIo(driver::Crc32c({BytesOf(store, offset), part}) != 0, "a CRC");
+      }
+      const ssize_t sent = send(socket, BytesOf(store, offset), part, MSG_NOSIGNAL);
       if (sent <= 0) {
         return;
       }
@@ -172,9 +194,10 @@ int Serve(const tlib::HostPort& place) {
       }
       mode == Mode::kRdma        ? ServeRdma(store, socket.get(), driver::Wire::kRoce)
       : mode == Mode::kIwarp     ? ServeRdma(store, socket.get(), driver::Wire::kIwarp)
-      : mode == Mode::kRequests  ? ServeRequests(store, socket.get())
+      : mode == Mode::kRequests || mode == Mode::kCheckedRequests
+          ? ServeRequests(store, socket.get(), mode == Mode::kCheckedRequests)
       : mode == Mode::kDatagrams ? ServeDatagrams(BytesOf(store, 0), socket.get())
-                                 : ServeStream(store, socket.get());
+                                 : ServeStream(store, socket.get(), mode == Mode::kCheckedStream);
     }).detach();
   }
 }
@@ -271,32 +294,46 @@ class Rdma {
 // As many requests are under way as depth says; those that are answered make room for new ones, sent together.
 class TcpRequests {
  public:
-  explicit TcpRequests(const tlib::HostPort& place)
-      : socket_(Dial(place, Mode::kRequests)), epoll_(Watch(socket_.get())), buffer_(kDepth * kSmall) {}
+  TcpRequests(const tlib::HostPort& place, bool checked)
+      : slot_(kSmall + (checked ? sizeof(uint32_t) : 0)),
+        checked_(checked),
+        socket_(Dial(place, checked ? Mode::kCheckedRequests : Mode::kRequests)),
+        epoll_(Watch(socket_.get())),
+        buffer_(kDepth * slot_) {}
 
   uint64_t Run(double seconds) {
     const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
     Ask(kDepth);
     uint64_t asked = kDepth;
     uint64_t bytes = 0;
-    while (bytes < asked * kSmall) {
+    while (bytes < asked * slot_) {
       WaitToRead(epoll_.get());
       // The answers' slots, the one that is being filled first, to the end of the buffer and round.
       const size_t at = bytes % buffer_.size();
       const std::array<iovec, 2> slots = {{{buffer_.data() + at, buffer_.size() - at}, {buffer_.data(), at}}};
       const ssize_t got = readv(socket_.get(), slots.data(), slots.size());
       CheckIo(got > 0, "a reply");
-      const uint64_t answered = (bytes + static_cast<uint64_t>(got)) / kSmall - bytes / kSmall;
+      const uint64_t first = bytes / slot_;
       bytes += static_cast<uint64_t>(got);
+      const uint64_t answered = bytes / slot_ - first;
+      for (uint64_t i = 0; checked_ && i < answered; i++) {
+        Check((first + i) % kDepth);
+      }
       if (answered > 0 && steady_clock::now() < end) {
         Ask(answered);
         asked += answered;
       }
     }
-    return bytes;
+    return asked * kSmall;
   }
 
  private:
+  void Check(uint64_t slot) const {
+    const std::byte* const page = buffer_.data() + slot * slot_;
+    uint32_t crc = 0;
+    std::memcpy(&crc, page + kSmall, sizeof(crc));
+    CheckIo(driver::Crc32c({page, kSmall}) == crc, "a CRC");
+  }
   void Ask(size_t count) {
     std::array<uint64_t, kDepth> requests;
     for (size_t i = 0; i < count; i++) {
@@ -305,15 +342,20 @@ class TcpRequests {
     SendAll(socket_.get(), requests.data(), count * sizeof(uint64_t));
   }
 
+  const size_t slot_;
+  const bool checked_;
   UniqueFd socket_;
   UniqueFd epoll_;
-  std::vector<char> buffer_;
+  std::vector<std::byte> buffer_;
   Random random_{1};
 };
 
 class TcpStream {
  public:
-  explicit TcpStream(const tlib::HostPort& place) : socket_(Dial(place, Mode::kStream)), buffer_(kLarge) {}
+  TcpStream(const tlib::HostPort& place, bool checked)
+      : checked_(checked),
+        socket_(Dial(place, checked ? Mode::kCheckedStream : Mode::kStream)),
+        buffer_(checked ? kChecked : kLarge) {}
 
   uint64_t Run(double seconds) {
     const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
@@ -324,6 +366,9 @@ class TcpStream {
       for (uint64_t left = wanted; left > 0;) {
         const ssize_t got = recv(socket_.get(), buffer_.data(), std::min<uint64_t>(buffer_.size(), left), 0);
         CheckIo(got > 0, "the stream");
+        if (checked_) {
+          CheckIo(driver::Crc32c({buffer_.data(), static_cast<size_t>(got)}) != 0, "a CRC");
+        }
         left -= static_cast<uint64_t>(got);
       }
       bytes += wanted;
@@ -332,8 +377,9 @@ class TcpStream {
   }
 
  private:
+  const bool checked_;
   UniqueFd socket_;
-  std::vector<char> buffer_;
+  std::vector<std::byte> buffer_;
 };
 
 struct Turn {
@@ -372,20 +418,24 @@ void Compare(const char* name, int pairs, const std::vector<Way>& ways, bool las
 int MeasureAll(const tlib::HostPort& place, int pairs, double seconds) {
   Rdma rdma(place, driver::Wire::kRoce);
   Rdma iwarp(place, driver::Wire::kIwarp);
-  TcpRequests requests(place);
-  TcpStream stream(place);
+  TcpRequests requests(place, false);
+  TcpRequests checked_requests(place, true);
+  TcpStream stream(place, false);
+  TcpStream checked_stream(place, true);
   Datagrams datagrams(place);
   std::printf("{");
   Compare("requests_4k", pairs,
           {{"rdma", [&] { return rdma.Run(kSmall, kDepth, seconds); }},
            {"iwarp", [&] { return iwarp.Run(kSmall, kDepth, seconds); }},
            {"tcp", [&] { return requests.Run(seconds); }},
+           {"tcp_crc", [&] { return checked_requests.Run(seconds); }},
            {"datagrams", [&] { return datagrams.Run(seconds); }}},
           false);
   Compare("stream_1m", pairs,
           {{"rdma", [&] { return rdma.Run(kLarge, kLargeDepth, seconds); }},
            {"iwarp", [&] { return iwarp.Run(kLarge, kLargeDepth, seconds); }},
-           {"tcp", [&] { return stream.Run(seconds); }}},
+           {"tcp", [&] { return stream.Run(seconds); }},
+           {"tcp_crc", [&] { return checked_stream.Run(seconds); }}},
           true);
   return 0;
 }
