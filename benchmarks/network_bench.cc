@@ -192,8 +192,8 @@ int Serve(const tlib::HostPort& place) {
       if (!ReceiveAll(socket.get(), &mode, sizeof(mode))) {
         return;
       }
-      mode == Mode::kRdma        ? ServeRdma(store, socket.get(), driver::Wire::kRoce)
-      : mode == Mode::kIwarp     ? ServeRdma(store, socket.get(), driver::Wire::kIwarp)
+      mode == Mode::kRdma    ? ServeRdma(store, socket.get(), driver::Wire::kRoce)
+      : mode == Mode::kIwarp ? ServeRdma(store, socket.get(), driver::Wire::kIwarp)
       : mode == Mode::kRequests || mode == Mode::kCheckedRequests
           ? ServeRequests(store, socket.get(), mode == Mode::kCheckedRequests)
       : mode == Mode::kDatagrams ? ServeDatagrams(BytesOf(store, 0), socket.get())

@@ -24,7 +24,15 @@ inline constexpr uint64_t kRegionPages = 16 << 10;  // 64 MiB
 inline constexpr size_t kDepth = 32;
 inline constexpr size_t kSmall = kPageSize;
 
-enum class Mode : uint8_t { kRdma = 1, kRequests = 2, kStream = 3, kDatagrams = 4, kIwarp = 5, kCheckedRequests = 6, kCheckedStream = 7 };
+enum class Mode : uint8_t {
+  kRdma = 1,
+  kRequests = 2,
+  kStream = 3,
+  kDatagrams = 4,
+  kIwarp = 5,
+  kCheckedRequests = 6,
+  kCheckedStream = 7
+};
 
 inline void CheckIo(bool ok, const char* what) {
   if (!ok) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ForgingNic: another NIC, at which messages arrive as somebody would have them: a function may change the completion of
-// a receive, and the bytes that it was received into.
+// ForgingNic: another NIC, at which messages arrive as somebody would have them: a function may change the completion
+// of a receive, and the bytes that it was received into.
 //
 // Thread-safety, errors: the other NIC's. The function is called by whoever polls.
 #pragma once

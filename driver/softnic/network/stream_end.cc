@@ -100,7 +100,6 @@ void StreamEnd::Post(std::span<const SendWorkRequest> requests, WcStatus local_e
     completion.qp_num = number_;
     completions_.OnSend(completion);
   }
-  NoteDeadline(/*progress=*/false);
   Finish();
 }
 
@@ -121,6 +120,7 @@ void StreamEnd::Close(bool detach) {
     completions_.Detach();
   }
   stream_.Fail(WcStatus::kWrFlushErr);
+  unsent_.clear();
   Finish();
 }
 
@@ -168,7 +168,7 @@ std::span<const std::byte> StreamEnd::Take(std::span<const std::byte> bytes) {
   MutexLock lock(mutex_);
   const size_t taken = stream_.Take(bytes);
   waits_for_receive_.store(stream_.waits_for_receive(), std::memory_order_relaxed);
-  NoteDeadline(/*progress=*/true);
+  awaited_ = false;  // what has come is progress
   Finish();
   return bytes.subspan(taken);
 }
@@ -208,7 +208,7 @@ void StreamEnd::OnTimer(TimePoint now) {
   }
 }
 
-void StreamEnd::NoteDeadline(bool progress) {
+void StreamEnd::NoteDeadline() {
   if (stream_.waits_for_receive() && !stream_.failed()) {
     waits_since_ = waits_since_ == TimePoint() ? std::chrono::steady_clock::now() : waits_since_;
     deadline_.store(0, std::memory_order_seq_cst);  // with each tick
@@ -217,7 +217,7 @@ void StreamEnd::NoteDeadline(bool progress) {
   }
   waits_since_ = {};
   const bool awaits = stream_.awaits_answer();
-  if (awaits && awaited_ && !progress) {
+  if (awaits && awaited_) {
     return;
   }
   awaited_ = awaits;
@@ -237,9 +237,9 @@ void StreamEnd::OnRoom() {
 
 void StreamEnd::Finish() {
   Send();
+  NoteDeadline();
   if (stream_.failed()) {
     completions_.TellEnd(number_);
-    NoteDeadline(/*progress=*/true);
     if (started_.load(std::memory_order_relaxed) && unsent_.empty() && !std::exchange(shut_, true)) {
       shutdown(socket_.get(), SHUT_RDWR);
       if (polled_) {

@@ -86,7 +86,7 @@ class StreamEnd final : public WireEnd, public PortReceiver {
   void Finish() REQUIRES(mutex_);
   void Send() REQUIRES(mutex_);
   bool SendBytes(std::span<const std::byte> bytes) REQUIRES(mutex_);
-  void NoteDeadline(bool progress) REQUIRES(mutex_);
+  void NoteDeadline() REQUIRES(mutex_);
   // What waited for a receive. False: it still does.
   bool TakeWaiting() EXCLUDES(mutex_);
 
@@ -115,7 +115,7 @@ class StreamEnd final : public WireEnd, public PortReceiver {
   bool lost_ GUARDED_BY(mutex_) = false;
   bool opening_ GUARDED_BY(mutex_) = false;
   TimePoint waits_since_ GUARDED_BY(mutex_){};  // for a receive; zero: it does not
-  bool awaited_ GUARDED_BY(mutex_) = false;     // an answer, when NoteDeadline looked last
+  bool awaited_ GUARDED_BY(mutex_) = false;     // an answer, since something came last
 };
 
 }  // namespace termfs::driver::softnic

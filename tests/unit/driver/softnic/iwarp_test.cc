@@ -95,6 +95,32 @@ TEST_F(IwarpStrangers, AConnectionThatIsNoneOfOurs_IsClosed) {
   EXPECT_EQ(silent.Hear(), 0u) << "after some seconds";
 }
 
+// The peer's machine is there, and its RNIC is not.
+TEST_F(IwarpStrangers, AReadThatIsNotAnswered_FailsAfterSomeSeconds) {
+  softnic::SocketAddress at(test_path->local, 0, 0);
+  const UniqueFd listener(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(listener.get(), at.get(), at.length), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at.storage), &at.length), 0);
+  UniqueFd accepted;
+  std::jthread frozen([&] {
+    accepted = UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    iwarp::MpaSetUp reply;
+    reply.reads_in = reply.reads_out = 8;
+    const auto bytes = Encode(iwarp::SetUpFrame::kReply, reply);
+    EXPECT_EQ(send(accepted.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  });
+  Side server(Patient(), 1);
+  Endpoint endpoint = server.pair->LocalEndpoint().value();
+  const uint16_t port = softnic::PortOf(at.storage);
+  endpoint.bytes[kPortAt] = static_cast<std::byte>(port >> 8);
+  endpoint.bytes[kPortAt + 1] = static_cast<std::byte>(port & 0xff);
+  Side client;
+  ASSERT_TRUE(client.pair->Connect(std::move(endpoint)).ok());
+  frozen.join();
+  EXPECT_EQ(client.Run(client.Request(Opcode::kRdmaRead, 0, 8, server.region->rkey(), 0)), WcStatus::kRetryExcErr);
+}
+
 TEST_F(IwarpStrangers, AToken_IsGoodForOneConnection) {
   Side server(Patient(), 1);
   const Endpoint endpoint = server.pair->LocalEndpoint().value();
