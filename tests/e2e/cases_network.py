@@ -18,6 +18,7 @@ import zlib
 
 from cases_reconnect import WORKER, check_work, logged
 from cases_service import failure
+from tcp_proxy import TcpProxy
 from volume import WAIT, Skip, check, ended, eventually, free_port, need, run
 
 PORT = 4794
@@ -448,6 +449,75 @@ def case_network_killed_mount(site):
             os.close(locked)
         volume.abandon(first)
         eventually(lambda: len(volume.status()["sessions"]) == 1, "its session ends")
+
+
+@contextlib.contextmanager
+def through_a_proxy(site):
+    """A volume and a proxy before it, whose address is all that mounts know: as behind a translation of addresses."""
+    volume = site.volume("64M", 0.25)
+    volume.stop()
+    port = free_port(socket.AF_INET, "127.0.0.1")
+    volume.serve("--listen", f"127.0.0.1:{port}")
+    proxy = TcpProxy(("127.0.0.1", port))
+    try:
+        volume.address = [f"127.0.0.1:{proxy.port}", "--secret", copy_secret(site, volume)]
+        yield volume, proxy
+        for mount in list(volume.mounts):
+            volume.umount(mount)
+    finally:
+        proxy.end()
+
+
+def case_network_proxy(site):
+    """Through a proxy, which delays what it passes on: everything works, and every connection goes through it."""
+    with through_a_proxy(site) as (volume, proxy):
+        m = volume.mount()
+        check(m.describe()["transport"] == TRANSPORTS[None], "iWARP")
+        write_and_check(m, 40)
+        check(proxy.accepted > 2, f"{proxy.accepted} connections through the proxy")
+        proxy.delay = 0.01
+        worker = site.start("python3", "-c", WORKER, m.path, site.scratch, 0, 40)
+        check(worker.wait(timeout=280) == 0, worker.stdout.read()[-600:])
+        check_work(m, 0, 40)
+
+
+def case_network_connections_break(site):
+    """Single connections of a mount are reset, half closed, or held up for a while one way or both: programs wait, and
+    every call that returned has been done."""
+    with through_a_proxy(site) as (volume, proxy):
+        m = volume.mount()
+        workers = []
+
+        def start():
+            workers.append(site.start("python3", "-c", WORKER, m.path, site.scratch, len(workers), 150, 0.02))
+
+        def ends():
+            check(workers[-1].wait(timeout=280) == 0, workers[-1].stdout.read()[-600:])
+            check_work(m, len(workers) - 1, 150)
+
+        def goes_on(what):
+            number = len(workers) - 1
+            done = len(logged(site, number))
+            eventually(lambda: len(logged(site, number)) > done + 3 or workers[-1].poll() is not None,
+                       f"it goes on after {what}")
+            if workers[-1].poll() is not None:
+                ends()
+                start()
+
+        start()
+        for turn in range(4):
+            check(proxy.reset_one(), "there is a connection")
+            goes_on(f"reset {turn}")
+            proxy.half_close_one()
+            goes_on(f"half close {turn}")
+        for ways, seconds in (({"to server"}, 2), ({"to client"}, 2), ({"to server"}, 8), ({"to client"}, 8),
+                              ({"to server", "to client"}, 8)):
+            proxy.stopped = ways
+            time.sleep(seconds)
+            proxy.stopped = set()
+            goes_on(f"{seconds} s without bytes {ways}")
+        ends()
+        check(int(m.describe()["link_reconnections_total"]) >= 3, "sessions were lost and connected again")
 
 
 def right_crc(packet):
