@@ -45,6 +45,7 @@ struct ServeArguments {
   std::string memory_directory;
   std::string listen;
   std::string rdma;
+  std::string rdma_wire;
   bool foreground = false;
   bool verbose = false;
 };

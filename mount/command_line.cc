@@ -70,6 +70,9 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   command->add_option("--rdma", arguments.rdma,
                       "with --listen: RDMA device that serves other hosts, by name or address (default: the\n"
                       "software RNIC); processes of this host go on through shared memory");
+  command->add_option("--rdma-wire", arguments.rdma_wire,
+                      "with --listen: iwarp or roce, and nothing else over a network (default: iWARP over TCP where\n"
+                      "the mount speaks it, too, else RoCEv2)");
   command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error instead of DIR/log");
   command->add_flag("--verbose", arguments.verbose, "log more");
   command->footer(

@@ -54,6 +54,9 @@ Status Override(const ServeArguments& arguments, fs::server::VolumeSettings& set
   if (!arguments.rdma.empty()) {
     settings.rdma = arguments.rdma;
   }
+  if (!arguments.rdma_wire.empty()) {
+    settings.rdma_wire = arguments.rdma_wire;
+  }
   if (!arguments.promoter.empty()) {
     settings.promoter = arguments.promoter;
   }

@@ -6,7 +6,7 @@
 //
 //   kOpen ---- the peer's Terminate, Fail, an error of the peer's ----> kFailed
 //
-// An error of the peer's is told by a Terminate, the last frame that is sent.
+// An error of the peer is reported to it by a Terminate, the last frame that is sent.
 //
 // What completions promise: see the table in driver/nic.h.
 //
@@ -34,7 +34,7 @@ inline constexpr size_t kMostFrameOfPeer = FrameBytesOf(0xffff);
 
 struct StreamOptions {
   uint32_t queue_pair = 0;  // of the completions
-  bool dials = true;        // the end that dials sends first, the other one not before it has heard of it
+  bool dials = true;        // the end that dials sends first, the other end after its first frame
   bool with_crc = true;
   uint32_t reads_of_ours = kMaxReads;  // READ requests that the peer queues
   uint32_t reads_of_peer = kMaxReads;  // and that this end does

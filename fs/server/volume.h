@@ -46,6 +46,7 @@ struct VolumeSettings {
   std::string listen;
   // RDMA device, by name or address, that serves clients on other hosts. Empty: the software RNIC does.
   std::string rdma;
+  std::string rdma_wire;  // "iwarp", "roce": nothing else over a network; empty: what both ends speak best
 };
 
 Result<VolumeSettings> LoadSettings(const std::string& directory);

@@ -163,6 +163,10 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   service_ = std::make_unique<FileService>(*names_, service_options);
   RETURN_IF_ERROR(service_->LoadClients());
   std::optional<tlib::HostPort> listen;
+  std::optional<driver::Wire> wire;
+  if (!settings.rdma_wire.empty()) {
+    ASSIGN_OR_RETURN(wire, driver::ParseWire(settings.rdma_wire));
+  }
   std::optional<tlib::Secret> secret;
   if (!settings.listen.empty()) {
     ASSIGN_OR_RETURN(listen, tlib::ParseHostPort(settings.listen));
@@ -177,10 +181,11 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
                                             .allowed_uid = geteuid(),
                                             .listen = listen,
                                             .secret = secret,
+                                            .wire = wire,
                                             .prepare = [this](auto& server) { return Recover(server); }};
   transport_ = nic.transport();
   if (listen.has_value()) {
-    const bool iwarp = nic.Speaks(driver::Wire::kIwarp);
+    const bool iwarp = nic.Speaks(driver::Wire::kIwarp) && wire != driver::Wire::kRoce;
     const std::string network =
         iwarp ? std::string(driver::kIwarpTransport) : nic.RegionTransport(region.kind, /*network=*/true);
     transport_ += ", " + network + " at " + tlib::ToString(*listen);

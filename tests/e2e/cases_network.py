@@ -313,6 +313,32 @@ def case_network_validated(site):
         del os.environ["TERMFS_VALIDATED_READS"]
 
 
+def case_network_wires(site):
+    """A server and a mount may each insist on a wire; where they do not agree the message says what to do."""
+    volume = site.volume("64M")
+    volume.stop()
+    port = free_port(socket.AF_INET6, "::1")
+    place = [f"[::1]:{port}", "--secret", os.path.join(volume.path, "secret")]
+    check("rdma-wire" in failure(site, 1, "serve", volume.path, "--listen", place[0], "--rdma-wire", "tcp"), "no such wire")
+    for served, wanted, spoken in (("roce", None, "roce"), ("roce", "iwarp", None), ("iwarp", None, None), ("iwarp", "roce", None)):
+        volume.serve("--listen", place[0], "--rdma-wire", served)
+        volume.address, site.wire = place, wanted
+        if wanted is not None and wanted != served:
+            mountpoint = os.path.join(site.scratch, f"none{served}")
+            os.mkdir(mountpoint)
+            said = failure(site, 1, "mount", place[0], mountpoint, "--secret", place[2], "-o", f"rdma-wire={wanted}")
+            check("this server speaks" in said, said)
+            os.rmdir(mountpoint)
+        else:
+            m = volume.mount()
+            check(m.describe()["transport"] == TRANSPORTS[spoken], f"{served}, {wanted}")
+            volume.umount(m)
+        site.wire = None
+        volume.stop()
+    volume.address = [volume.path]
+    volume.serve()
+
+
 def case_network_and_here(site):
     """A mount on the server's own host goes through memory, one that names its address over the network; both see the
     same, and a secret that is not the volume's opens nothing."""

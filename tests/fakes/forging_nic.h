@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ForgingNic: another NIC, at which messages arrive as somebody would have them: a function may change the completion
+// ForgingNic: another NIC, at which messages arrive as a test wants them: a function may change the completion
 // of a receive, and the bytes that it was received into.
 //
-// Thread-safety, errors: the other NIC's. The function is called by whoever polls.
+// Thread-safety, errors: the other NIC's. The function is called by the thread that polls.
 #pragma once
 
 #include <functional>

@@ -38,7 +38,7 @@ RpcPort::~RpcPort() {
     return slot.state == State::kWaiting || slot.state == State::kAbandoned;
   });
   if (owed && core_->over_network()) {
-    // The server cannot tell a reply that nobody takes from one that was taken, and it may have granted something.
+    // The server does not know whether the reply was taken, and it may have granted a lease.
     core_->MarkLost(Status::Error(ENOTCONN, "a call was given up, and its queue pair ended before the reply came"));
   }
   // Before the memory regions of messages and bulk buffers go.

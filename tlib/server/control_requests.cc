@@ -150,9 +150,10 @@ Status ControlServer::ChooseWire(const PeerPtr& peer, const wire::HelloT& hello)
       return Status::Ok();
     }
   }
-  return Status::Error(ENOTSUP, hello.wires == driver::BitOf(driver::Wire::kIwarp)
-                                    ? "this server reads and writes through an RDMA device, which does not speak iWARP"
-                                    : "the client speaks no wire that this server does");
+  return Status::Error(ENOTSUP, options_.speaks(driver::Wire::kIwarp)
+                                    ? "this server speaks iWARP only, which RDMA devices do not, nor a mount with rdma-wire=roce"
+                                    : "this server speaks RoCE only, by an RDMA device or its setting rdma-wire: mount without "
+                                      "rdma-wire=iwarp");
 }
 
 void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) {

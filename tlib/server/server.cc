@@ -182,7 +182,8 @@ class ServerImpl final : public Server {
                                         .listen = options.listen,
                                         .secret = options.secret,
                                         .region_info = [this](bool network) { return DescribeRegion(network); },
-                                        .speaks = [&nic](driver::Wire wire) { return nic.Speaks(wire); },
+                                        .speaks = [&nic, only = options.wire](
+                                                      driver::Wire wire) { return nic.Speaks(wire) && only.value_or(wire) == wire; },
                                         .adopt = [&nic](UniqueFd socket) { nic.Adopt(std::move(socket)); }},
                                        *sessions_, service));
     listening_.store(true);

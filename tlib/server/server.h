@@ -185,6 +185,7 @@ struct ServerOptions {
   uint32_t allowed_uid = 0;          // besides root: who may connect
   std::optional<HostPort> listen{};  // on TCP, too; for who knows the secret
   std::optional<Secret> secret{};
+  std::optional<driver::Wire> wire{};  // no other one over a network; none: each that the RNIC speaks
   // What is to be done before clients can connect, and before the memory of this server outlives it: an error ends the
   // start, and nothing is flushed. May be null.
   std::function<Status(Server&)> prepare{};

@@ -115,7 +115,7 @@ void Connection::Finish(TimePoint now) {
     if (!responder_->failed()) {
       responder_->Fail();
     }
-    completions_.TellEnd(number_);
+    completions_.ReportEnd(number_);
   }
   Flush();
   // Sequentially consistent, as is the timer's stop (network.cc): one sees the other.

@@ -239,7 +239,7 @@ void StreamEnd::Finish() {
   Send();
   NoteDeadline();
   if (stream_.failed()) {
-    completions_.TellEnd(number_);
+    completions_.ReportEnd(number_);
     if (started_.load(std::memory_order_relaxed) && unsent_.empty() && !std::exchange(shut_, true)) {
       shutdown(socket_.get(), SHUT_RDWR);
       if (polled_) {

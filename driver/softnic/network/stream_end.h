@@ -56,7 +56,7 @@ class StreamEnd final : public WireEnd, public PortReceiver {
   // From now on what arrives is taken.
   void Enable() EXCLUDES(mutex_);
   bool started() const { return started_.load(std::memory_order_acquire); }
-  // Somebody else than the RNIC thread receives.
+  // The thread of the queue pair receives, and not the RNIC thread.
   void SetPolled() { polled_ = true; }
 
   void Post(std::span<const SendWorkRequest> requests, WcStatus local_error) override EXCLUDES(mutex_);
@@ -102,7 +102,7 @@ class StreamEnd final : public WireEnd, public PortReceiver {
   std::atomic<bool> waits_for_receive_{false};
   std::atomic<TimePoint::rep> deadline_{TimePoint::max().time_since_epoch().count()};
   UniqueFd socket_;  // once, by Start
-  // Of who receives: the beginning of a frame.
+  // Belongs to the receiving thread: the beginning of a frame.
   std::vector<std::byte> partial_;
 
   Mutex mutex_;

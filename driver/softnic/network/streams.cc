@@ -405,7 +405,7 @@ void Streams::Unwatch(const StreamEnd& end) {
 
 void Streams::Bury(int socket) { TERMFS_CHECK(dup3(silent_.get(), socket, O_CLOEXEC) == socket); }
 
-// Sequentially consistent: who posts a receive after the task has begun to look finds the flag lowered.
+// Sequentially consistent: a thread that posts a receive after the task has begun to look finds the flag lowered.
 void Streams::RetryWaiting() {
   if (!retries_.exchange(true)) {
     rnic_->Post([this] { OnRetry(); });

@@ -47,7 +47,7 @@ class Streams {
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
 
-  // With the first stream: who has none needs no descriptors for this.
+  // With the first stream: a Nic without streams needs no descriptors for them.
   Status Start() EXCLUDES(mutex_);
   // The port on which connections to a local address are accepted, from now on.
   Result<uint16_t> Listen(const Gid& local, uint32_t interface) EXCLUDES(mutex_);
@@ -69,7 +69,7 @@ class Streams {
   void RetryWaiting();
   void WatchRoom(const StreamEnd& end);
   void Unwatch(const StreamEnd& end);
-  // The socket ends; its descriptor stays, and is never readable again, for those who still sleep on it.
+  // The socket ends; its descriptor stays, and is never readable again: threads may still sleep on it.
   void Bury(int socket);
 
   // --- For the Network's tick, on the RNIC thread.
@@ -102,7 +102,7 @@ class Streams {
   const int socket_bytes_;
   UniqueFd input_;  // epoll instances, nested into the RNIC thread's
   UniqueFd room_;
-  UniqueFd silent_;                              // an eventfd that nobody signals
+  UniqueFd silent_;                              // an eventfd that is never signalled
   std::unordered_map<int, Greeting> greetings_;  // of the RNIC thread
   std::vector<UniqueFd> ended_greetings_;        // likewise
   std::atomic<size_t> greetings_count_{0};

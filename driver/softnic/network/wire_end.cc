@@ -9,7 +9,7 @@ CompletionPath::CompletionPath(QueuePairCounts* owner, std::shared_ptr<Completio
                                std::shared_ptr<CompletionInlet> receives, bool shares_receives)
     : sends_(std::move(sends)), receives_(std::move(receives)), shares_receives_(shares_receives), owner_(owner) {}
 
-// Whoever has seen one that failed finds the end failed.
+// After a completion with an error the end counts as failed.
 void CompletionPath::NoteEnd(WcStatus status) {
   if (status != WcStatus::kSuccess) {
     failed_.store(true, std::memory_order_release);
@@ -30,7 +30,7 @@ void CompletionPath::OnReceive(const WorkCompletion& completion) {
   }
 }
 
-void CompletionPath::TellEnd(uint32_t number) {
+void CompletionPath::ReportEnd(uint32_t number) {
   failed_.store(true, std::memory_order_release);
   if (shares_receives_ && owner_ != nullptr && !std::exchange(told_end_, true)) {
     WorkCompletion completion;

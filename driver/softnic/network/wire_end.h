@@ -44,8 +44,8 @@ class CompletionPath final : public CompletionSink {
   void OnSend(const WorkCompletion& completion) override;
   void OnUnsignaledSend() override { unsignaled_.fetch_add(1, std::memory_order_relaxed); }
   void OnReceive(const WorkCompletion& completion) override;
-  // The end has failed: who shares receives, of which none is flushed, learns it by a completion, once.
-  void TellEnd(uint32_t number);
+  // The end has failed: where receives are shared, and none is flushed, one completion says so.
+  void ReportEnd(uint32_t number);
   void Detach() { owner_ = nullptr; }
   // After one or more completions.
   void Wake();
@@ -54,7 +54,7 @@ class CompletionPath final : public CompletionSink {
   uint32_t TakeUnsignaled() { return unsignaled_.exchange(0, std::memory_order_relaxed); }
   // A completion has said that the end failed.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  // Those who wait for receives look again.
+  // Threads that wait for receives look again.
   void WakeReceives() { receives_->Wake(); }
 
  private:

@@ -59,7 +59,7 @@ class End final : public RemoteMemory, public CompletionSink {
     return all;
   }
   // `bytes` arrive behind what has not been taken yet.
-  void Hear(std::span<const std::byte> bytes) {
+  void Arrive(std::span<const std::byte> bytes) {
     arrived.insert(arrived.end(), bytes.begin(), bytes.end());
     const size_t taken = stream.Take(arrived);
     arrived.erase(arrived.begin(), arrived.begin() + static_cast<ptrdiff_t>(taken));
@@ -87,9 +87,9 @@ struct Pair {
   void Run() {
     for (;;) {
       const Bytes there = client.Output();
-      server.Hear(there);
+      server.Arrive(there);
       const Bytes back = server.Output();
-      client.Hear(back);
+      client.Arrive(back);
       if (there.empty() && back.empty()) {
         return;
       }

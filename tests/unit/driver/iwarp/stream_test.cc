@@ -106,7 +106,7 @@ TEST(Stream, Completions_ComeInOrder_WhateverTheyWaitFor) {
   pair.server.stream.Post(Receive(1, into));
   pair.client.stream.Post(Request(Opcode::kRdmaRead, 1, buffer));
   pair.client.stream.Post(Request(Opcode::kSend, 2, buffer));
-  pair.server.Hear(pair.client.Output());
+  pair.server.Arrive(pair.client.Output());
   EXPECT_TRUE(pair.client.sent.empty()) << "the SEND waits for the READ";
   EXPECT_EQ(pair.server.received.size(), 1U);
   pair.Run();
@@ -123,7 +123,7 @@ TEST(Stream, Fence_HoldsBackUntilTheReadsBeforeHaveCompleted) {
   SendWorkRequest fenced = Request(Opcode::kSend, 2, buffer);
   fenced.send_fence = true;
   pair.client.stream.Post(fenced);
-  pair.server.Hear(pair.client.Output());
+  pair.server.Arrive(pair.client.Output());
   EXPECT_TRUE(pair.server.received.empty());
   pair.Run();
   EXPECT_EQ(pair.server.received.size(), 1U);
@@ -146,7 +146,7 @@ TEST(Stream, MoreReadsThanAgreed_EndIt) {
   Pair pair;
   End& server = pair.server;
   for (uint32_t i = 1; i <= kMaxReads + 1; i++) {
-    server.Hear(ReadRequestFrame(i, {.sink = {i}, .length = 8, .source = kRkey}));
+    server.Arrive(ReadRequestFrame(i, {.sink = {i}, .length = 8, .source = kRkey}));
   }
   EXPECT_TRUE(server.stream.failed());
   EXPECT_EQ(TerminateIn(server.Output()), kNoReceive);
@@ -168,14 +168,14 @@ TEST(Stream, ALongWrite_DoesNotHoldUpResponses) {
   Pair pair;
   Bytes page(kPageSize);
   pair.client.stream.Post(Request(Opcode::kRdmaRead, 1, page));
-  pair.server.Hear(pair.client.Output());
+  pair.server.Arrive(pair.client.Output());
   Bytes much(kMemory / 2);
   for (uint64_t id = 2; id < 4; id++) {
     pair.server.stream.Post(Request(Opcode::kRdmaWrite, id, much));
   }
   Bytes bytes(kMostMessage + kMostMessage / 2);
   bytes.resize(pair.server.stream.Fill(bytes));
-  pair.client.Hear(bytes);
+  pair.client.Arrive(bytes);
   EXPECT_EQ(pair.client.sent.size(), 1U) << "within what is sent first";
 }
 
@@ -257,7 +257,7 @@ TEST(Stream, AReadResponse_ThatDoesNotFit_EndsIt_AndWritesNothing) {
     Unit unit{.op = Op::kReadResponse, .last = last};
     unit.key = {key};
     unit.offset = offset;
-    client.Hear(FrameOf(unit, Pattern(length, 1)));
+    client.Arrive(FrameOf(unit, Pattern(length, 1)));
     EXPECT_EQ(first, Bytes(100));
     EXPECT_EQ(second, Bytes(100));
     EXPECT_EQ(client.sent.size(), client.stream.failed() ? 2U : 0U);
@@ -279,7 +279,7 @@ TEST(Stream, AMessageOutOfOrder_EndsIt) {
     Unit unit{.op = Op::kSend};
     unit.message = message;
     unit.message_offset = offset;
-    pair.server.Hear(FrameOf(unit, Pattern(10, 1)));
+    pair.server.Arrive(FrameOf(unit, Pattern(10, 1)));
     return pair.server.stream.error();
   };
   EXPECT_EQ(attempt(1, 0), std::nullopt);
@@ -296,7 +296,7 @@ TEST(Stream, ADamagedFrame_EndsIt) {
   pair.client.stream.Post(Request(Opcode::kSend, 1, text));
   Bytes bytes = pair.client.Output();
   bytes.back() ^= std::byte{1};
-  pair.server.Hear(bytes);
+  pair.server.Arrive(bytes);
   EXPECT_EQ(pair.server.stream.error(), kWrongCrc);
   ASSERT_EQ(pair.server.received.size(), 1U);
   EXPECT_EQ(pair.server.received[0].status, WcStatus::kWrFlushErr);
@@ -362,7 +362,7 @@ class Traffic {
     uint64_t write_at = 0;
   };
 
-  // READs go to the half that nobody changes; WRITEs to ever new places, so that the end result is known.
+  // READs go to the half that never changes; WRITEs to new places each time, so that the end result is known.
   void Post(Poster& poster) {
     Posted& one = poster.posted.emplace_back();
     const auto size = static_cast<size_t>(random_.Below(random_.Below(2) == 0 ? 200 : 20000));
@@ -401,7 +401,7 @@ class Traffic {
     }
     const auto part = static_cast<size_t>(random_.Below(way.size() + 1));
     const size_t moved = random_.Below(4) == 0 ? way.size() : part;
-    to.Hear(std::span(way).first(moved));
+    to.Arrive(std::span(way).first(moved));
     way.erase(way.begin(), way.begin() + static_cast<ptrdiff_t>(moved));
   }
   bool busy() const {

@@ -60,7 +60,7 @@ class Caller {
     Say(Encode(iwarp::SetUpFrame::kRequest, request));
   }
   // Bytes of an answer; 0: the other end closes.
-  size_t Hear() {
+  size_t Answer() {
     pollfd waiting{socket_.get(), POLLIN, 0};
     EXPECT_EQ(poll(&waiting, 1, 120'000), 1);
     std::array<std::byte, 1000> bytes;
@@ -81,18 +81,18 @@ TEST_F(IwarpStrangers, AConnectionThatIsNoneOfOurs_IsClosed) {
   const Endpoint endpoint = server.pair->LocalEndpoint().value();
   Caller web(endpoint);
   web.Say(BytesOf("GET / HTTP/1.1\r\n\r\n"));
-  EXPECT_EQ(web.Hear(), 0u);
+  EXPECT_EQ(web.Answer(), 0u);
   Caller guesses(endpoint);
   auto wrong = guesses.token();
   wrong.at(0) ^= std::byte{1};
   guesses.Ask(wrong);
-  EXPECT_EQ(guesses.Hear(), 0u);
+  EXPECT_EQ(guesses.Answer(), 0u);
   Caller knows_nothing(endpoint);
   knows_nothing.Ask({});
-  EXPECT_EQ(knows_nothing.Hear(), 0u);
+  EXPECT_EQ(knows_nothing.Answer(), 0u);
   Caller silent(endpoint);
   silent.Say(BytesOf("MPA ID Req Fr"));
-  EXPECT_EQ(silent.Hear(), 0u) << "after some seconds";
+  EXPECT_EQ(silent.Answer(), 0u) << "after some seconds";
 }
 
 // The peer's machine is there, and its RNIC is not.
@@ -126,10 +126,10 @@ TEST_F(IwarpStrangers, AToken_IsGoodForOneConnection) {
   const Endpoint endpoint = server.pair->LocalEndpoint().value();
   Caller first(endpoint);
   first.Ask(first.token());
-  EXPECT_GT(first.Hear(), 0u);
+  EXPECT_GT(first.Answer(), 0u);
   Caller second(endpoint);
   second.Ask(second.token());
-  EXPECT_EQ(second.Hear(), 0u);
+  EXPECT_EQ(second.Answer(), 0u);
 }
 
 TEST_F(IwarpStrangers, MoreThanMayWait_DoNotKeepAPeerAway) {
@@ -142,7 +142,7 @@ TEST_F(IwarpStrangers, MoreThanMayWait_DoNotKeepAPeerAway) {
   Side client;
   const Status connected = client.pair->Connect(server.pair->LocalEndpoint().value());
   EXPECT_TRUE(connected.ok()) << connected.ToString();
-  EXPECT_EQ(callers.front()->Hear(), 0u) << "the oldest is closed";
+  EXPECT_EQ(callers.front()->Answer(), 0u) << "the oldest is closed";
 }
 
 TEST_P(Iwarp, BothWaysFull_WithTinySocketBuffers_NothingIsStuck) {
@@ -173,8 +173,8 @@ TEST_P(Iwarp, BothWaysFull_WithTinySocketBuffers_NothingIsStuck) {
                           [](std::byte byte) { return byte == std::byte{1}; }));
 }
 
-// A peer that does not take what it has asked for keeps the RNIC thread from nobody else.
-TEST_P(Iwarp, APeerThatStopsReading_HoldsUpNobodyElse) {
+// The RNIC thread goes on serving others while a peer does not take what it has asked for.
+TEST_P(Iwarp, APeerThatStopsReading_HoldsUpNoOther) {
   test_nic.socket_bytes = 128 << 10;
   Connection slow;
   SetPath(GetParam());
@@ -253,7 +253,7 @@ TEST_P(Iwarp, WhatIwarpDoesNotHave_IsRefused_AndNothingIsPosted) {
   EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, c.server.region->rkey(), 0)), WcStatus::kSuccess);
 }
 
-TEST_P(Iwarp, Connect_WhereNobodyListens_IsRefused) {
+TEST_P(Iwarp, Connect_WhereNoServerListens_IsRefused) {
   Side server(Patient(), 1);
   Endpoint endpoint = server.pair->LocalEndpoint().value();
   server = Side(Patient(), 1);  // the port is gone
