@@ -281,9 +281,9 @@ void Streams::BeginGreeting(UniqueFd socket) {
     Count(counters_.no_connection);
     rnic_->Unwatch(oldest->first);
     shutdown(oldest->second.socket.get(), SHUT_RDWR);
-    ended_greetings_.push_back(std::move(oldest->second.socket));
+    // Closed when it is watched no more: it may be watched only by a task that is still to run.
+    rnic_->Post([socket = std::make_shared<UniqueFd>(std::move(oldest->second.socket))] {});
     greetings_.erase(oldest);
-    rnic_->Post([this] { ended_greetings_.clear(); });  // when their descriptors are watched no more
   }
   const int fd = socket.get();
   greetings_[fd] = {.socket = std::move(socket), .bytes = {}, .deadline = steady_clock::now() + kGreeting};

@@ -104,7 +104,6 @@ class Streams {
   UniqueFd room_;
   UniqueFd silent_;                              // an eventfd that is never signalled
   std::unordered_map<int, Greeting> greetings_;  // of the RNIC thread
-  std::vector<UniqueFd> ended_greetings_;        // likewise
   std::atomic<size_t> greetings_count_{0};
   std::atomic<bool> retries_{false};  // RetryWaiting has a task posted
 

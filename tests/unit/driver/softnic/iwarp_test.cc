@@ -136,7 +136,7 @@ TEST_F(IwarpStrangers, MoreThanMayWait_DoNotKeepAPeerAway) {
   Side server(Patient(), 1);
   const Endpoint endpoint = server.pair->LocalEndpoint().value();
   std::vector<std::unique_ptr<Caller>> callers;
-  for (int i = 0; i < 600; i++) {
+  for (int i = 0; i < 900; i++) {
     callers.push_back(std::make_unique<Caller>(endpoint));
   }
   Side client;
