@@ -254,9 +254,9 @@ TEST_P(Iwarp, WhatIwarpDoesNotHave_IsRefused_AndNothingIsPosted) {
 }
 
 TEST_P(Iwarp, Connect_WhereNoServerListens_IsRefused) {
-  Side server(Patient(), 1);
-  Endpoint endpoint = server.pair->LocalEndpoint().value();
-  server = Side(Patient(), 1);  // the port is gone
+  auto server = std::make_unique<Side>(Patient(), 1);
+  Endpoint endpoint = server->pair->LocalEndpoint().value();
+  server.reset();  // and its port
   Side client;
   EXPECT_EQ(client.pair->Connect(std::move(endpoint)).code(), ECONNREFUSED);
 }
