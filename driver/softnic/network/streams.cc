@@ -160,11 +160,14 @@ Streams::~Streams() {
       rnic_->Unwatch(listener.socket.get());
     }
   }
-  rnic_->Barrier();
-  for (const auto& [socket, greeting] : greetings_) {
-    rnic_->Unwatch(socket);
-  }
-  rnic_->Barrier();
+  rnic_->Post([this] {
+    closing_ = true;
+    for (const auto& [socket, greeting] : greetings_) {
+      rnic_->Unwatch(socket);
+    }
+  });
+  rnic_->Barrier();  // it has run, as has everything that greetings posted before
+  rnic_->Barrier();  // and what it posted
 }
 
 Result<uint16_t> Streams::Listen(const Gid& local, uint32_t interface) {
@@ -269,7 +272,7 @@ void Streams::OnConnection(int listener) {
 }
 
 void Streams::BeginGreeting(UniqueFd socket) {
-  if (!SetOptions(socket.get(), socket_bytes_).ok()) {
+  if (closing_ || !SetOptions(socket.get(), socket_bytes_).ok()) {
     Count(counters_.no_connection);
     return;
   }
@@ -307,7 +310,7 @@ void Streams::Adopt(UniqueFd socket) {
 
 void Streams::OnGreeting(int socket) {
   const auto found = greetings_.find(socket);
-  if (found != greetings_.end() && !ReadGreeting(found->second)) {
+  if (!closing_ && found != greetings_.end() && !ReadGreeting(found->second)) {
     EndGreeting(socket);
   }
 }

@@ -103,7 +103,8 @@ class Streams {
   UniqueFd input_;  // epoll instances, nested into the RNIC thread's
   UniqueFd room_;
   UniqueFd silent_;                              // an eventfd that is never signalled
-  std::unordered_map<int, Greeting> greetings_;  // of the RNIC thread
+  std::unordered_map<int, Greeting> greetings_;  // of the RNIC thread, as the next
+  bool closing_ = false;
   std::atomic<size_t> greetings_count_{0};
   std::atomic<bool> retries_{false};  // RetryWaiting has a task posted
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/mutex.h"
 #include "tests/fakes/forging_nic.h"
 #include "tests/unit/tlib/volume_fixture.h"
 
@@ -49,10 +50,10 @@ class BrokenLane : public ::testing::Test {
   }
   // With the next message changed so the call fails, as does every other until the client connects again.
   void ExpectLostBy(const driver::Forgery& change) {
-    change_ = change;
+    Change(change);
     EXPECT_EQ(Echo().code(), ENOTCONN);
     EXPECT_TRUE(Eventually([&] { return listener_.lost.load(); }));
-    change_ = nullptr;
+    Change({});
     EXPECT_EQ(Echo().code(), ENOTCONN);
     EXPECT_EQ(session_->OpenChannel({}).status().code(), ENOTCONN);
     TestClient other;
@@ -62,8 +63,15 @@ class BrokenLane : public ::testing::Test {
   }
 
   TestVolume volume_{{.pages = 64, .dram_ratio = 0.5}};
-  driver::Forgery change_;
+  void Change(const driver::Forgery& change) {
+    MutexLock lock(mutex_);
+    change_ = change;
+  }
+
+  Mutex mutex_;
+  driver::Forgery change_ GUARDED_BY(mutex_);
   driver::Forgery forgery_ = [this](WorkCompletion& completion, std::span<std::byte> bytes) {
+    MutexLock lock(mutex_);
     if (change_) {
       change_(completion, bytes);
     }
@@ -104,11 +112,11 @@ TEST_F(BrokenLane, AReceiveThatFails) {
 // On the queue pair on which the server calls.
 TEST_F(BrokenLane, ACallThatIsNone) {
   // The call comes before the reply.
-  change_ = [](WorkCompletion& completion, std::span<std::byte>) { completion.byte_len = 3; };
+  Change([](WorkCompletion& completion, std::span<std::byte>) { completion.byte_len = 3; });
   const auto body = BytesOf(7);
   EXPECT_EQ(channel_->Call({.opcode = kCallBack, .body = body, .in = {}, .out = {}}).status().code(), ENOTCONN);
   EXPECT_TRUE(Eventually([&] { return listener_.lost.load(); }));
-  change_ = nullptr;
+  Change({});
   EXPECT_EQ(Echo().code(), ENOTCONN);
 }
 
