@@ -236,6 +236,9 @@ void StreamEnd::OnRoom() {
 }
 
 void StreamEnd::Finish() {
+  if (stream_.failed()) {
+    completions_.ReportEnd(number_);  // before the peer can know of it
+  }
   Send();
   NoteDeadline();
   if (stream_.failed()) {
