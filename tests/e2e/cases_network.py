@@ -319,7 +319,7 @@ def case_network_wires(site):
     volume.stop()
     port = free_port(socket.AF_INET6, "::1")
     place = [f"[::1]:{port}", "--secret", os.path.join(volume.path, "secret")]
-    check("rdma-wire" in failure(site, 1, "serve", volume.path, "--listen", place[0], "--rdma-wire", "tcp"), "no such wire")
+    check("rdma-wire" in failure(site, 2, "serve", volume.path, "--listen", place[0], "--rdma-wire", "tcp"), "no such wire")
     for served, wanted, spoken in (("roce", None, "roce"), ("roce", "iwarp", None), ("iwarp", None, None), ("iwarp", "roce", None)):
         volume.serve("--listen", place[0], "--rdma-wire", served)
         volume.address, site.wire = place, wanted

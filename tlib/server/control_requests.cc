@@ -150,10 +150,11 @@ Status ControlServer::ChooseWire(const PeerPtr& peer, const wire::HelloT& hello)
       return Status::Ok();
     }
   }
-  return Status::Error(ENOTSUP, options_.speaks(driver::Wire::kIwarp)
-                                    ? "this server speaks iWARP only, which RDMA devices do not, nor a mount with rdma-wire=roce"
-                                    : "this server speaks RoCE only, by an RDMA device or its setting rdma-wire: mount without "
-                                      "rdma-wire=iwarp");
+  return Status::Error(ENOTSUP,
+                       options_.speaks(driver::Wire::kIwarp)
+                           ? "this server speaks iWARP only, which RDMA devices do not, nor a mount with rdma-wire=roce"
+                           : "this server speaks RoCE only, by an RDMA device or its setting rdma-wire: mount without "
+                             "rdma-wire=iwarp");
 }
 
 void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) {

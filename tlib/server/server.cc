@@ -171,21 +171,22 @@ class ServerImpl final : public Server {
       RETURN_IF_ERROR(options.prepare(*this));
     }
     RETURN_IF_ERROR(region_->Keep());
-    ASSIGN_OR_RETURN(
-        control_, ControlServer::Start({.directory = options.socket_directory,
-                                        .allowed_uid = options.allowed_uid,
-                                        .max_sessions = options.max_sessions,
-                                        .epoch = options.epoch,
-                                        .transport = nic.transport(),
-                                        .network_transport = nic.RegionTransport(options.region.kind, /*network=*/true),
-                                        .volume = options.region.volume,
-                                        .listen = options.listen,
-                                        .secret = options.secret,
-                                        .region_info = [this](bool network) { return DescribeRegion(network); },
-                                        .speaks = [&nic, only = options.wire](
-                                                      driver::Wire wire) { return nic.Speaks(wire) && only.value_or(wire) == wire; },
-                                        .adopt = [&nic](UniqueFd socket) { nic.Adopt(std::move(socket)); }},
-                                       *sessions_, service));
+    ASSIGN_OR_RETURN(control_,
+                     ControlServer::Start(
+                         {.directory = options.socket_directory,
+                          .allowed_uid = options.allowed_uid,
+                          .max_sessions = options.max_sessions,
+                          .epoch = options.epoch,
+                          .transport = nic.transport(),
+                          .network_transport = nic.RegionTransport(options.region.kind, /*network=*/true),
+                          .volume = options.region.volume,
+                          .listen = options.listen,
+                          .secret = options.secret,
+                          .region_info = [this](bool network) { return DescribeRegion(network); },
+                          .speaks = [&nic, only = options.wire](
+                                        driver::Wire wire) { return nic.Speaks(wire) && only.value_or(wire) == wire; },
+                          .adopt = [&nic](UniqueFd socket) { nic.Adopt(std::move(socket)); }},
+                         *sessions_, service));
     listening_.store(true);
     return Status::Ok();
   }
