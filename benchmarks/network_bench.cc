@@ -6,9 +6,9 @@
 // Between two hosts: pages of 4 KiB that are READ at queue depth 32, by RoCE and by iWARP, beside the same asked for
 // over TCP, pipelined, with epoll at both ends; and of 1 MiB, beside one TCP stream. Turns of these alternate. What no
 // transport over UDP with RoCE's packets can pass is measured in the same turns: pages asked for and sent in bare
-// datagrams of their sizes, put together as far as the kernel does, which are neither numbered, checked, repeated, nor put
-// where they belong. Prints JSON: bytes moved in each turn per second, and per second of processor time that the whole
-// machine spent, on which both hosts must be.
+// datagrams of their sizes, put together as far as the kernel does, which are neither numbered, checked, repeated, nor
+// put where they belong. Prints JSON: bytes moved in each turn per second, and per second of processor time that the
+// whole machine spent, on which both hosts must be.
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
