@@ -3,12 +3,12 @@
 // network_bench serve ADDRESS PORT
 // network_bench measure ADDRESS PORT [PAIRS [SECONDS]]
 //
-// Between two hosts: pages of 4 KiB that are READ at queue depth 32, by RoCE and by iWARP, beside the same asked for
-// over TCP, pipelined, with epoll at both ends; and of 1 MiB, beside one TCP stream. Turns of these alternate. What no
-// transport over UDP with RoCE's packets can pass is measured in the same turns: pages asked for and sent in bare
-// datagrams of their sizes, put together as far as the kernel does, which are neither numbered, checked, repeated, nor
-// put where they belong. Prints JSON: bytes moved in each turn per second, and per second of processor time that the
-// whole machine spent, on which both hosts must be.
+// Between two hosts: pages of 4 KiB that are READ at queue depth 32, by RoCE and by iWARP, inside TLS and not, beside
+// the same asked for over TCP or TLS, pipelined, with epoll at both ends; and of 1 MiB, beside one stream of these.
+// Turns of these alternate. What no transport over UDP with RoCE's packets can pass is measured in the same turns:
+// pages asked for and sent in bare datagrams of their sizes, put together as far as the kernel does, which are neither
+// numbered, checked, repeated, nor put where they belong. Prints JSON: bytes moved in each turn per second, and per
+// second of processor time that the whole machine spent, on which both hosts must be.
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -79,13 +79,16 @@ struct Store {
 // The frames lie one behind the other.
 std::byte* BytesOf(Store& store, uint64_t offset) { return store.region->frame({0}) + offset; }
 
-void ServeRdma(Store& store, int socket, driver::Wire wire) {
+// `tls`: its connection comes to this port, too, and is handed on by Serve.
+void ServeRdma(Store& store, int socket, driver::Wire wire, std::shared_ptr<const TlsContext> tls = nullptr) {
   const auto queue = Must(store.nic->CreateCompletionQueue(16));
   driver::QueuePairOptions options;
   options.send_cq = options.recv_cq = queue.get();
   options.max_send = options.max_recv = 4;
   options.network = Must(tlib::NetworkPathOf(socket));
   options.network->wire = wire;
+  options.network->adopts = tls != nullptr;
+  options.network->tls = std::move(tls);
   const auto pair = Must(store.domain->CreateQueuePair(options));
   const driver::Endpoint local = Must(pair->LocalEndpoint());
   driver::Endpoint remote;
@@ -155,6 +158,68 @@ void ServeRequests(Store& store, int socket, bool checked) {
   }
 }
 
+bool SendSealed(int socket, TlsSession& tls, std::span<const std::byte> message, std::span<std::byte> buffer) {
+  std::span<const std::byte> left = buffer.first(Must(tls.Seal(message, buffer)));
+  while (!left.empty()) {
+    const ssize_t sent = send(socket, left.data(), left.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EAGAIN) {
+      WaitToWrite(socket);
+    } else if (sent <= 0) {
+      return false;
+    } else {
+      left = left.subspan(static_cast<size_t>(sent));
+    }
+  }
+  return true;
+}
+
+// The same inside TLS: pages are copied together, and sealed together.
+void ServeTlsRequests(Store& store, int socket, TlsSession& tls) {
+  const std::vector<std::byte> early = Secure(socket, tls);
+  std::vector<std::byte> received(kSealed);
+  std::vector<std::byte> opened(TlsSession::OpenedBytes(kSealed));
+  std::vector<std::byte> pages(kSealed);
+  std::vector<std::byte> sealed(TlsSession::SealedBytes(kSealed));
+  size_t have = Must(tls.Open(early, opened));
+  const UniqueFd epoll = Watch(socket);
+  while (true) {
+    const size_t count = std::min(have / sizeof(uint64_t), kSealed / kSmall);
+    if (count == 0) {
+      WaitToRead(epoll.get());
+      const ssize_t got = recv(socket, received.data(), received.size() / 2, 0);
+      if (got <= 0) {
+        return;
+      }
+      have += Must(tls.Open(std::span(received).first(static_cast<size_t>(got)), std::span(opened).subspan(have)));
+      continue;
+    }
+    for (size_t i = 0; i < count; i++) {
+      uint64_t offset = 0;
+      std::memcpy(&offset, opened.data() + i * sizeof(offset), sizeof(offset));
+      std::memcpy(pages.data() + i * kSmall, BytesOf(store, offset), kSmall);
+    }
+    if (!SendSealed(socket, tls, std::span(pages).first(count * kSmall), sealed)) {
+      return;
+    }
+    have -= count * sizeof(uint64_t);
+    std::memmove(opened.data(), opened.data() + count * sizeof(uint64_t), have);
+  }
+}
+
+// The number of bytes wanted is not inside TLS: the other end waits until all have come.
+void ServeTlsStream(Store& store, int socket, TlsSession& tls) {
+  Secure(socket, tls);
+  std::vector<std::byte> sealed(TlsSession::SealedBytes(kSealed));
+  uint64_t bytes = 0;
+  while (ReceiveAll(socket, &bytes, sizeof(bytes))) {
+    for (uint64_t done = 0; done < bytes; done += kSealed) {
+      if (!SendSealed(socket, tls, {BytesOf(store, done % (kRegionPages << kPageBits)), kSealed}, sealed)) {
+        return;
+      }
+    }
+  }
+}
+
 // While it is told to: one byte, and what it asked for, over and over.
 void ServeStream(Store& store, int socket, bool checked) {
   uint64_t bytes = 0;
@@ -174,8 +239,22 @@ void ServeStream(Store& store, int socket, bool checked) {
   }
 }
 
+char PeekByte(int socket) {
+  char first = 0;
+  recv(socket, &first, 1, MSG_PEEK);
+  return first;
+}
+
+void GiveToRnic(Store& store, UniqueFd socket, const TlsContext& tls) {
+  driver::AcceptedConnection accepted{.socket = std::move(socket), .tls = Must(TlsSession::Accept(tls))};
+  accepted.early = Secure(accepted.socket.get(), *accepted.tls);
+  store.nic->Adopt(std::move(accepted));
+}
+
 int Serve(const tlib::HostPort& place) {
   Store store;
+  const TlsKey key = BenchKey();
+  const auto tls = Must(TlsContext::ForServer({&key, 1}, kProtocols));
   const std::vector<UniqueFd> listeners = Must(tlib::ListenTcp(place));
   std::puts("ready");
   std::fflush(stdout);
@@ -186,14 +265,23 @@ int Serve(const tlib::HostPort& place) {
     if (!socket.valid()) {
       continue;
     }
-    std::thread([&store, socket = std::move(socket)] {
+    std::thread([&store, &tls, socket = std::move(socket)]() mutable {
       Must(tlib::SetTcpOptions(socket.get()));
+      const auto session = Must(TlsSession::Accept(*tls));
+      if (constexpr char kHandshake = 0x16; PeekByte(socket.get()) == kHandshake) {
+        CheckIo(fcntl(socket.get(), F_SETFL, O_NONBLOCK) == 0, "fcntl");
+        GiveToRnic(store, std::move(socket), *tls);
+        return;
+      }
       Mode mode{};
       if (!ReceiveAll(socket.get(), &mode, sizeof(mode))) {
         return;
       }
-      mode == Mode::kRdma    ? ServeRdma(store, socket.get(), driver::Wire::kRoce)
-      : mode == Mode::kIwarp ? ServeRdma(store, socket.get(), driver::Wire::kIwarp)
+      mode == Mode::kRdma          ? ServeRdma(store, socket.get(), driver::Wire::kRoce)
+      : mode == Mode::kIwarp       ? ServeRdma(store, socket.get(), driver::Wire::kIwarp)
+      : mode == Mode::kIwarpTls    ? ServeRdma(store, socket.get(), driver::Wire::kIwarp, tls)
+      : mode == Mode::kTlsRequests ? ServeTlsRequests(store, socket.get(), *session)
+      : mode == Mode::kTlsStream   ? ServeTlsStream(store, socket.get(), *session)
       : mode == Mode::kRequests || mode == Mode::kCheckedRequests
           ? ServeRequests(store, socket.get(), mode == Mode::kCheckedRequests)
       : mode == Mode::kDatagrams ? ServeDatagrams(BytesOf(store, 0), socket.get())
@@ -207,8 +295,10 @@ int Serve(const tlib::HostPort& place) {
 
 class Rdma {
  public:
-  Rdma(const tlib::HostPort& place, driver::Wire wire)
-      : socket_(Dial(place, wire == driver::Wire::kRoce ? Mode::kRdma : Mode::kIwarp)),
+  Rdma(const tlib::HostPort& place, driver::Wire wire, bool secure = false)
+      : socket_(Dial(place, secure                        ? Mode::kIwarpTls
+                            : wire == driver::Wire::kRoce ? Mode::kRdma
+                                                          : Mode::kIwarp)),
         nic_(Must(driver::CreateSoftNic())),
         domain_(Must(nic_->CreateProtectionDomain())),
         memory_(Must(nic_->AllocateMemory({.bytes = kLargeDepth * kLarge}))),
@@ -220,6 +310,7 @@ class Rdma {
     options.network->polled = true;  // as clients have it
     options.network->wire = wire;
     options.network->dials = true;
+    options.network->tls = secure ? Must(TlsContext::ForClient(BenchKey())) : nullptr;
     pair_ = Must(domain_->CreateQueuePair(options));
     const driver::Endpoint local = Must(pair_->LocalEndpoint());
     SendAll(socket_.get(), local.bytes.data(), local.bytes.size());
@@ -382,6 +473,95 @@ class TcpStream {
   std::vector<std::byte> buffer_;
 };
 
+// A connection inside TLS, for the two below.
+struct TlsConnection {
+  TlsConnection(const tlib::HostPort& place, Mode mode)
+      : socket(Dial(place, mode)),
+        tls(Must(TlsSession::Connect(*Must(TlsContext::ForClient(BenchKey())), kProtocols[0]))) {
+    Secure(socket.get(), *tls);
+  }
+  // Opened bytes; waits where `epoll` says what for.
+  std::span<const std::byte> Receive() {
+    const ssize_t got = recv(socket.get(), received.data(), received.size(), 0);
+    CheckIo(got > 0, "inside TLS");
+    return std::span(opened).first(Must(tls->Open(std::span(received).first(static_cast<size_t>(got)), opened)));
+  }
+
+  UniqueFd socket;
+  std::unique_ptr<TlsSession> tls;
+  std::vector<std::byte> received = std::vector<std::byte>(kSealed);
+  std::vector<std::byte> opened = std::vector<std::byte>(TlsSession::OpenedBytes(kSealed));
+};
+
+class TlsRequests {
+ public:
+  explicit TlsRequests(const tlib::HostPort& place)
+      : connection_(place, Mode::kTlsRequests), epoll_(Watch(connection_.socket.get())), buffer_(kDepth * kSmall) {}
+
+  uint64_t Run(double seconds) {
+    const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
+    Ask(kDepth);
+    uint64_t asked = kDepth;
+    uint64_t bytes = 0;
+    while (bytes < asked * kSmall) {
+      WaitToRead(epoll_.get());
+      const uint64_t first = bytes / kSmall;
+      for (std::span<const std::byte> came = connection_.Receive(); !came.empty();) {
+        const size_t at = bytes % buffer_.size();
+        const size_t part = std::min(came.size(), buffer_.size() - at);
+        std::memcpy(buffer_.data() + at, came.data(), part);
+        bytes += part;
+        came = came.subspan(part);
+      }
+      const uint64_t answered = bytes / kSmall - first;
+      if (answered > 0 && steady_clock::now() < end) {
+        Ask(answered);
+        asked += answered;
+      }
+    }
+    return asked * kSmall;
+  }
+
+ private:
+  void Ask(size_t count) {
+    std::array<uint64_t, kDepth> requests;
+    for (size_t i = 0; i < count; i++) {
+      requests[i] = random_.Below(kRegionPages) << kPageBits;
+    }
+    CheckIo(SendSealed(connection_.socket.get(), *connection_.tls, std::as_bytes(std::span(requests).first(count)),
+                       sealed_),
+            "requests");
+  }
+
+  TlsConnection connection_;
+  UniqueFd epoll_;
+  std::vector<std::byte> buffer_;
+  std::vector<std::byte> sealed_ = std::vector<std::byte>(TlsSession::SealedBytes(kDepth * sizeof(uint64_t)));
+  Random random_{1};
+};
+
+class TlsStream {
+ public:
+  explicit TlsStream(const tlib::HostPort& place) : connection_(place, Mode::kTlsStream) {}
+
+  uint64_t Run(double seconds) {
+    const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
+    uint64_t bytes = 0;
+    while (steady_clock::now() < end) {
+      const uint64_t wanted = 256 * kLarge;
+      SendAll(connection_.socket.get(), &wanted, sizeof(wanted));
+      for (uint64_t got = 0; got < wanted;) {
+        got += connection_.Receive().size();
+      }
+      bytes += wanted;
+    }
+    return bytes;
+  }
+
+ private:
+  TlsConnection connection_;
+};
+
 struct Turn {
   double per_second = 0;
   double per_cpu_second = 0;
@@ -420,6 +600,9 @@ int MeasureAll(const tlib::HostPort& place, int pairs, double seconds) {
   Rdma iwarp(place, driver::Wire::kIwarp);
   TcpRequests requests(place, false);
   TcpRequests checked_requests(place, true);
+  Rdma secure(place, driver::Wire::kIwarp, /*secure=*/true);
+  TlsRequests tls_requests(place);
+  TlsStream tls_stream(place);
   TcpStream stream(place, false);
   TcpStream checked_stream(place, true);
   Datagrams datagrams(place);
@@ -427,6 +610,8 @@ int MeasureAll(const tlib::HostPort& place, int pairs, double seconds) {
   Compare("requests_4k", pairs,
           {{"rdma", [&] { return rdma.Run(kSmall, kDepth, seconds); }},
            {"iwarp", [&] { return iwarp.Run(kSmall, kDepth, seconds); }},
+           {"iwarp_tls", [&] { return secure.Run(kSmall, kDepth, seconds); }},
+           {"tls", [&] { return tls_requests.Run(seconds); }},
            {"tcp", [&] { return requests.Run(seconds); }},
            {"tcp_crc", [&] { return checked_requests.Run(seconds); }},
            {"datagrams", [&] { return datagrams.Run(seconds); }}},
@@ -434,6 +619,8 @@ int MeasureAll(const tlib::HostPort& place, int pairs, double seconds) {
   Compare("stream_1m", pairs,
           {{"rdma", [&] { return rdma.Run(kLarge, kLargeDepth, seconds); }},
            {"iwarp", [&] { return iwarp.Run(kLarge, kLargeDepth, seconds); }},
+           {"iwarp_tls", [&] { return secure.Run(kLarge, kLargeDepth, seconds); }},
+           {"tls", [&] { return tls_stream.Run(seconds); }},
            {"tcp", [&] { return stream.Run(seconds); }},
            {"tcp_crc", [&] { return checked_stream.Run(seconds); }}},
           true);

@@ -42,6 +42,8 @@ Result<RegionKind> ParseRegionKind(std::string_view name) {
                        "memory-region kind \"" + std::string(name) + "\" is not known; choose one of " + choices);
 }
 
+std::string IwarpTransport(bool secure) { return secure ? "softnic (iWARP over TLS)" : "softnic (iWARP over TCP)"; }
+
 std::string_view ToString(Wire wire) { return wire == Wire::kRoce ? "roce" : "iwarp"; }
 
 Result<Wire> ParseWire(std::string_view name) {

@@ -30,6 +30,7 @@
 #include "base/metrics.h"
 #include "base/page.h"
 #include "base/result.h"
+#include "base/tls.h"
 #include "base/unique_fd.h"
 #include "driver/page_table.h"
 
@@ -332,9 +333,9 @@ using Gid = std::array<std::byte, 16>;
 // Programs that run over either rely on the weaker promise of each line.
 enum class Wire : uint8_t { kRoce, kIwarp };
 constexpr uint8_t BitOf(Wire wire) { return static_cast<uint8_t>(1U << static_cast<unsigned>(wire)); }
-std::string_view ToString(Wire wire);                                            // "roce", "iwarp"
-Result<Wire> ParseWire(std::string_view name);                                   // EINVAL names the choices
-inline constexpr std::string_view kIwarpTransport = "softnic (iWARP over TCP)";  // as Nic::transport
+std::string_view ToString(Wire wire);           // "roce", "iwarp"
+Result<Wire> ParseWire(std::string_view name);  // EINVAL names the choices
+std::string IwarpTransport(bool secure);        // as Nic::transport; `secure`: in TLS
 
 // Where the two ends of a queue pair are that leaves the host: what getsockname and getpeername say of a connected
 // socket between the two. With RoCE nothing in between may translate addresses.
@@ -348,10 +349,24 @@ struct NetworkPath {
   bool dials = false;
   uint16_t remote_port = 0;
   bool adopts = false;
+  uint16_t local_port = 0;  // of an end that adopts: where its peer is to connect, instead
+  // kIwarp: the connection is inside TLS, which the end that dials begins by this context; of the other end it says
+  // only that there is TLS, and needs `adopts`. Null: there is none, and units carry a CRC instead.
+  std::shared_ptr<const TlsContext> tls{};
   // This end mostly asks, and who waits for its completions may take in himself what arrives, without waking a thread
   // of the RNIC's first; the peer has to be of this kind, too. What the peer asks of it then is answered while somebody
   // polls, or within a few milliseconds.
   bool polled = false;
+};
+
+// What a peer speaks inside TLS on a connection of the data path (ALPN).
+inline constexpr std::string_view kDataProtocol = "termfs-data/1";
+
+// A TCP connection that a peer has opened, of which nothing that is iWARP's was read.
+struct AcceptedConnection {
+  UniqueFd socket;
+  std::unique_ptr<TlsSession> tls{};  // established; null: the connection is not inside TLS
+  std::vector<std::byte> early{};     // what was received behind the handshake, still sealed
 };
 
 class CompletionQueue {
@@ -473,10 +488,9 @@ class Nic {
   virtual std::string RegionTransport(RegionKind kind, bool network) const;
   // Whether its queue pairs can go over such a wire.
   virtual bool Speaks(Wire wire) const { return wire == Wire::kRoce; }
-  // A TCP connection that a peer has opened, of which nothing was read, and which begins as the set-up of iWARP does
-  // (with 'M', and no message of a control channel). It becomes the stream of the queue pair that the peer names, or is
-  // closed.
-  virtual void Adopt(UniqueFd /*socket*/) {}
+  // What it carries begins as the set-up of iWARP does (with 'M', unlike a message of a control channel). It becomes
+  // the stream of the queue pair that the peer names, or is closed.
+  virtual void Adopt(AcceptedConnection /*connection*/) {}
   // What it counts of the network: nothing where it has none.
   virtual std::vector<MetricValue> Metrics() const { return {}; }
   virtual Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) = 0;

@@ -46,6 +46,7 @@ struct ServeArguments {
   std::string listen;
   std::string rdma;
   std::string rdma_wire;
+  std::string tls;
   bool foreground = false;
   bool verbose = false;
 };

@@ -73,6 +73,9 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   command->add_option("--rdma-wire", arguments.rdma_wire,
                       "with --listen: iwarp or roce, and nothing else over a network (default: iWARP over TCP where\n"
                       "the mount speaks it, too, else RoCEv2)");
+  command->add_option("--tls", arguments.tls,
+                      "with --listen: off: file data of mounts with -o tls=off travels readable and open to forgery;\n"
+                      "on (the default): all data is inside TLS. The rest is, in any case");
   command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error instead of DIR/log");
   command->add_flag("--verbose", arguments.verbose, "log more");
   command->footer(

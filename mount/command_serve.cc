@@ -57,6 +57,9 @@ Status Override(const ServeArguments& arguments, fs::server::VolumeSettings& set
   if (!arguments.rdma_wire.empty()) {
     settings.rdma_wire = arguments.rdma_wire;
   }
+  if (!arguments.tls.empty()) {
+    settings.tls = arguments.tls;
+  }
   if (!arguments.promoter.empty()) {
     settings.promoter = arguments.promoter;
   }

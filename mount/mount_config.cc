@@ -108,6 +108,11 @@ std::optional<Status> ApplyValued(std::string_view name, std::string_view value,
     ASSIGN_OR_RETURN(config.rdma_wire, tlib::client::ParseWire(value));
     return Status::Ok();
   }
+  if (name == "tls") {
+    config.plain_data = value == "off";
+    return config.plain_data || value == "on" ? Status::Ok()
+                                              : Status::Error(EINVAL, fmt::format("tls={}: it is on or off", value));
+  }
   if (name == "cache") {
     config.grants = value == "granted";
     return config.grants || value == "none"
@@ -177,6 +182,7 @@ std::string NeedsNewMount(const MountConfig& now, const MountConfig& wanted) {
       {"secret", now.secret != wanted.secret},
       {"rdma", now.rdma != wanted.rdma},
       {"rdma-wire", now.rdma_wire != wanted.rdma_wire},
+      {"tls", now.plain_data != wanted.plain_data},
       {"cache", now.grants != wanted.grants},
       {"acl", now.acl != wanted.acl},
       {"threads", now.threads != wanted.threads},
@@ -207,6 +213,9 @@ std::string MountOptionsHelp() {
          "the "
          "server\n"
          "                          does so, too), or RoCEv2 over UDP\n"
+         "  tls=on|off              whether data travels inside TLS over a network (the default), or, where the server "
+         "was\n"
+         "                          started with --tls off, readable and open to forgery. RoCEv2 is never inside TLS\n"
          "  cache=granted|none      attributes, names and pages that the kernel may use without asking: what the "
          "server\n"
          "                          grants until it changes (the default), or none; none, too, with reconnect below "

@@ -19,8 +19,9 @@ namespace termfs::mount {
 struct MountConfig {
   // How absent pages are recognised before a READ. Not said: live on one host, pulled over a network.
   std::optional<tlib::client::BitmapMode> bitmap;
-  std::string secret;  // file with the volume's secret, for a server on another host
-  std::string rdma;    // the RDMA device to reach it through, by name or address; empty: the software RNIC
+  std::string secret;       // file with the volume's secret, for a server on another host
+  std::string rdma;         // the RDMA device to reach it through, by name or address; empty: the software RNIC
+  bool plain_data = false;  // tls=off
   std::optional<tlib::client::Wire> rdma_wire;  // what the RNIC speaks over a network; none: what both ends speak best
   // So many misses may wait at once.
   unsigned threads = 16;

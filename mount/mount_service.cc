@@ -264,6 +264,7 @@ fs::client::MountOptions ToClientOptions(const MountRequest& request) {
   options.session.call_timeout = config.timeout;
   options.session.reconnect = config.reconnect;
   options.session.wire = config.rdma_wire;
+  options.session.plain_data = config.plain_data;
   options.max_io_bytes = kMaxIo;
   options.late_lanes = true;
   options.grants = config.grants;

@@ -8,14 +8,20 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
+#include <vector>
 
 #include "base/page.h"
+#include "base/stream_socket.h"
+#include "base/tls.h"
 #include "base/unique_fd.h"
 #include "benchmarks/must.h"
+#include "driver/nic.h"
 #include "tlib/rpc/tcp_socket.h"
 
 namespace termfs::benchmarks {
@@ -31,7 +37,10 @@ enum class Mode : uint8_t {
   kDatagrams = 4,
   kIwarp = 5,
   kCheckedRequests = 6,
-  kCheckedStream = 7
+  kCheckedStream = 7,
+  kIwarpTls = 8,
+  kTlsRequests = 9,
+  kTlsStream = 10
 };
 
 inline void CheckIo(bool ok, const char* what) {
@@ -46,6 +55,18 @@ inline void SendAll(int socket, const void* data, size_t size) {
 }
 inline bool ReceiveAll(int socket, void* data, size_t size) {
   return recv(socket, data, size, MSG_WAITALL) == static_cast<ssize_t>(size);
+}
+
+inline constexpr size_t kSealed = 64 << 10;  // at a time, as streams of iWARP do it
+inline constexpr std::string_view kProtocols[] = {"bench/1", driver::kDataProtocol};
+
+inline TlsKey BenchKey() { return Must(DeriveTlsKey(std::array<std::byte, 32>{}, "bench")); }
+inline std::chrono::steady_clock::time_point Soon() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(10);
+}
+// Both ends; what is sent behind the handshake waits for its end, but for what is returned.
+inline std::vector<std::byte> Secure(int socket, TlsSession& session) {
+  return Must(ShakeHands(socket, session, Soon()));
 }
 
 inline void WaitToRead(int epoll) {

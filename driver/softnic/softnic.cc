@@ -136,7 +136,7 @@ class SoftNic final : public Nic {
   }
 
   bool Speaks(Wire) const override { return true; }
-  void Adopt(UniqueFd socket) override { parts_.network->streams().Adopt(std::move(socket)); }
+  void Adopt(AcceptedConnection connection) override { parts_.network->streams().Adopt(std::move(connection)); }
 
   std::vector<MetricValue> Metrics() const override {
     const NetworkCounters& counters = parts_.network->counters();
@@ -151,6 +151,7 @@ class SoftNic final : public Nic {
             {"network_timeouts_total", counters.timeouts},
             {"network_refusals_total", counters.refusals},
             {"network_stream_sent_bytes_total", counters.stream_bytes_sent},
+            {"network_tls_key_updates_total", counters.tls_key_updates},
             {"network_stream_received_bytes_total", counters.stream_bytes_received}};
   }
 

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/page.h"
+#include "base/random.h"
 #include "fs/proto/codec.h"
 #include "fs/proto/opcodes.h"
 
@@ -20,6 +21,18 @@ namespace {
 
 constexpr milliseconds kFirstPause{10};  // between attempts to connect; doubled each time
 constexpr milliseconds kLongestPause{1000};
+
+// Mounts that a server's restart has all sent off at once do not come back at once: from a half to one and a half of
+// it.
+steady_clock::duration Spread(milliseconds pause, Random& random) {
+  return pause / 2 + std::chrono::microseconds(random.Below(static_cast<uint64_t>(pause.count()) * 1000));
+}
+
+Random RandomOfThisMount() {
+  uint64_t seed = 0;
+  [[maybe_unused]] const Status good_enough = SecureRandom(&seed, sizeof(seed));
+  return Random(seed);
+}
 constexpr milliseconds kGoodbyePatience{2000};
 
 uint64_t SecondsSince(steady_clock::time_point begin) {
@@ -149,6 +162,7 @@ void ServerLink::Reconnect() {
     lost.reset();
   }
   milliseconds pause = kFirstPause;
+  Random random = RandomOfThisMount();
   while (true) {
     listener_.BeginGeneration(++generation);
     DetachIdle(generation);
@@ -174,7 +188,7 @@ void ServerLink::Reconnect() {
     if (stopping_ || state_ == State::kAbandoned) {
       return;
     }
-    const auto until = steady_clock::now() + (state_ == State::kGivenUp ? kLongestPause : pause);
+    const auto until = steady_clock::now() + Spread(state_ == State::kGivenUp ? kLongestPause : pause, random);
     while (!stopping_ && state_ != State::kAbandoned && steady_clock::now() < until &&
            (state_ == State::kGivenUp || steady_clock::now() < deadline)) {
       changed_.WaitFor(mutex_, std::chrono::duration_cast<milliseconds>(until - steady_clock::now()) + milliseconds(1));

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "tlib/rpc/messages.h"
 
 namespace termfs::fs::server {
 
@@ -21,9 +22,9 @@ using std::chrono::steady_clock;
 using tlib::server::SessionEnd;
 
 constexpr std::chrono::seconds kLongestPatience{3600};
-// Of a process on another host that is ending: its kernel has closed the connection with us, and ends that with its
-// mount next. Programs there can no longer use what it was granted then.
-constexpr std::chrono::seconds kLastMoments{2};
+// Of a client on another host whose kernel has closed the connection: the process has ended, and its mount with it; or
+// somebody on the way has forged that, and the client does not know of it before kServerSilence.
+constexpr std::chrono::seconds kLastMoments{2 * tlib::kServerSilence};
 
 std::chrono::seconds PatienceOf(uint32_t seconds) { return std::min(std::chrono::seconds(seconds), kLongestPatience); }
 

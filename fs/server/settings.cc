@@ -94,6 +94,7 @@ Status TakeAll(const toml::table& table, VolumeSettings& s) {
   RETURN_IF_ERROR(TakeString(table, "listen", s.listen));
   RETURN_IF_ERROR(TakeString(table, "rdma", s.rdma));
   RETURN_IF_ERROR(TakeString(table, "rdma-wire", s.rdma_wire));
+  RETURN_IF_ERROR(TakeString(table, "tls", s.tls));
   return CheckSettings(s);
 }
 
@@ -242,6 +243,9 @@ Status CheckSettings(const VolumeSettings& s) {
   if (!s.rdma_wire.empty() && (!driver::ParseWire(s.rdma_wire).ok() || (s.rdma_wire == "iwarp" && !s.rdma.empty()))) {
     return Bad("rdma-wire", "empty, roce, or iwarp, which an RDMA device does not speak");
   }
+  if (!s.tls.empty() && s.tls != "on" && s.tls != "off") {
+    return Bad("tls", "empty, on, or off: data may travel outside of TLS where the mount asks for it, too");
+  }
   if (s.sample_period_ms < 10 || s.sample_period_ms > 600000) {
     return Bad("sample-period-ms", "from 10 to 600000");
   }
@@ -256,11 +260,21 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
     return Status::Error(EINVAL, name + " line " + std::to_string(begin.line) + ": " + WrongInLine(text, begin.line));
   }
   const toml::table& table = parsed.table();
-  static constexpr std::array<std::string_view, 14> kKeys = {
-      "capacity",     "dram-ratio",       "device",           "kind",
-      "promoter",     "workers",          "metadata-threads", "metadata-memory",
-      "max-sessions", "sample-period-ms", "memory-directory", "listen",
-      "rdma",         "rdma-wire"};
+  static constexpr std::array<std::string_view, 15> kKeys = {"capacity",
+                                                             "dram-ratio",
+                                                             "device",
+                                                             "kind",
+                                                             "promoter",
+                                                             "workers",
+                                                             "metadata-threads",
+                                                             "metadata-memory",
+                                                             "max-sessions",
+                                                             "sample-period-ms",
+                                                             "memory-directory",
+                                                             "listen",
+                                                             "rdma",
+                                                             "rdma-wire",
+                                                             "tls"};
   for (const auto& [key, value] : table) {
     if (std::find(kKeys.begin(), kKeys.end(), key.str()) == kKeys.end()) {
       return Status::Error(EINVAL, name + ": unknown key '" + std::string(key.str()) + "'; remove its line");
@@ -300,6 +314,9 @@ std::string FormatSettings(const VolumeSettings& s) {
   }
   if (!s.rdma_wire.empty()) {
     out << "rdma-wire = " << Quoted(s.rdma_wire) << "\n";
+  }
+  if (!s.tls.empty()) {
+    out << "tls = " << Quoted(s.tls) << "\n";
   }
   return out.str();
 }

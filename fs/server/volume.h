@@ -47,6 +47,7 @@ struct VolumeSettings {
   // RDMA device, by name or address, that serves clients on other hosts. Empty: the software RNIC does.
   std::string rdma;
   std::string rdma_wire;  // "iwarp", "roce": nothing else over a network; empty: what both ends speak best
+  std::string tls;        // "off": iWARP outside of TLS for mounts that ask for it; "on" and empty: for none
 };
 
 Result<VolumeSettings> LoadSettings(const std::string& directory);

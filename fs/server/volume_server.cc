@@ -167,10 +167,11 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
   if (!settings.rdma_wire.empty()) {
     ASSIGN_OR_RETURN(wire, driver::ParseWire(settings.rdma_wire));
   }
-  std::optional<tlib::Secret> secret;
+  std::shared_ptr<const TlsContext> tls;
   if (!settings.listen.empty()) {
     ASSIGN_OR_RETURN(listen, tlib::ParseHostPort(settings.listen));
-    ASSIGN_OR_RETURN(secret, tlib::LoadOrMakeSecret(paths.secret));
+    RETURN_IF_ERROR(tlib::MakeSecret(paths.secret));
+    ASSIGN_OR_RETURN(tls, tlib::ServerTls(paths.secret));
   }
   const tlib::server::ServerOptions options{.region = region,
                                             .socket_directory = directory_,
@@ -180,14 +181,15 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
                                             .epoch = epoch,
                                             .allowed_uid = geteuid(),
                                             .listen = listen,
-                                            .secret = secret,
+                                            .tls = tls,
+                                            .plain_data = settings.tls == "off",
                                             .wire = wire,
                                             .prepare = [this](auto& server) { return Recover(server); }};
   transport_ = nic.transport();
   if (listen.has_value()) {
     const bool iwarp = nic.Speaks(driver::Wire::kIwarp) && wire != driver::Wire::kRoce;
-    const std::string network =
-        iwarp ? std::string(driver::kIwarpTransport) : nic.RegionTransport(region.kind, /*network=*/true);
+    const std::string network = iwarp ? driver::IwarpTransport(/*secure=*/settings.tls != "off")
+                                      : nic.RegionTransport(region.kind, /*network=*/true);
     transport_ += ", " + network + " at " + tlib::ToString(*listen);
     LOG_INFO("other hosts are served by {}", network);
   }

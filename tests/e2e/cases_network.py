@@ -22,20 +22,20 @@ from tcp_proxy import TcpProxy
 from volume import WAIT, Skip, check, ended, eventually, free_port, need, run
 
 PORT = 4794
-TRANSPORTS = {None: "softnic (iWARP over TCP)", "roce": "softnic (RoCEv2 over UDP)"}
+TRANSPORTS = {None: "softnic (iWARP over TLS)", "plain": "softnic (iWARP over TCP)", "roce": "softnic (RoCEv2 over UDP)"}
 
 
-def over_roce(case):
-    """The same case with mounts that speak RoCE."""
+def over(wire, case):
+    """The same case with mounts that speak something else: see Site.wire."""
 
     def wrapped(site):
-        site.wire = "roce"
+        site.wire = wire
         try:
             case(site)
         finally:
             site.wire = None
 
-    wrapped.__doc__ = f"Over RoCE: {case.__doc__}"
+    wrapped.__doc__ = f"Over {TRANSPORTS[wire]}: {case.__doc__}"
     return wrapped
 
 
@@ -149,7 +149,8 @@ class Hosts:
         run(*self.client, "ip", "link", "set", "veth0", state)
 
     def serve(self, site, volume):
-        run(*self.server, site.termfs, "serve", volume.path, "--listen", self.place())
+        run(*self.server, site.termfs, "serve", volume.path, "--listen", self.place(),
+            *(["--tls", "off"] if site.wire == "plain" else []))
         volume.server = site.find_process("serve", volume.path)
         volume.address = [self.place(), "--secret", os.path.join(volume.path, "secret")]
 
@@ -320,6 +321,16 @@ def case_network_wires(site):
     port = free_port(socket.AF_INET6, "::1")
     place = [f"[::1]:{port}", "--secret", os.path.join(volume.path, "secret")]
     check("rdma-wire" in failure(site, 2, "serve", volume.path, "--listen", place[0], "--rdma-wire", "tcp"), "no such wire")
+    check("tls" in failure(site, 2, "serve", volume.path, "--listen", place[0], "--tls", "maybe"), "no such setting")
+    for flags, wanted, spoken in (((), "plain", None), (("--tls", "off"), None, None), (("--tls", "off"), "plain", "plain")):
+        volume.serve("--listen", place[0], *flags)
+        volume.address, site.wire = place, wanted
+        m = volume.mount()
+        check(m.describe()["transport"] == TRANSPORTS[spoken], f"{flags}, {wanted}: TLS is left out where both ends ask for it")
+        check(TRANSPORTS[spoken] in run(site.termfs, "status", volume.path), "status names it")
+        volume.umount(m)
+        site.wire = None
+        volume.stop()
     for served, wanted, spoken in (("roce", None, "roce"), ("roce", "iwarp", None), ("iwarp", None, None), ("iwarp", "roce", None)):
         volume.serve("--listen", place[0], "--rdma-wire", served)
         volume.address, site.wire = place, wanted
@@ -598,7 +609,7 @@ def capture_roce(site):
         os.unlink(capture)
 
 
-def case_network_capture(site):
+def capture_iwarp(site):
     """What a mount and its server send is iWARP: a dissector knows every unit, and every CRC is right."""
     need("tshark")
     check_iwarp(os.path.join(os.path.dirname(__file__), "../../docs/results/iwarp_capture.pcap"), 1)
@@ -640,10 +651,58 @@ def check_iwarp(capture, least):
     check(len(checks) >= 4 * least and not bad, f"{len(checks)} CRCs, wrong: {bad[:3]}")
 
 
-case_network_mount_roce = over_roce(case_network_mount)
-case_network_validated_roce = over_roce(case_network_validated)
-case_network_and_here_roce = over_roce(case_network_and_here)
-case_network_cut_link_roce = over_roce(case_network_cut_link)
-case_network_server_restarts_roce = over_roce(case_network_server_restarts)
-case_network_killed_mount_roce = over_roce(case_network_killed_mount)
-case_network_capture_roce = over_roce(capture_roce)
+def capture_in_tls(site):
+    """What a mount and its server send by default tells a listener neither data nor names; a dissector sees TLS 1.3."""
+    need("tshark")
+    volume = site.volume("64M", 0.25)
+    volume.stop()
+    words = b"words of a file that nobody else is to read " * 2000
+    with two_hosts(site) as hosts:
+        capture = os.path.join(site.scratch, "capture")
+        tshark = site.start(*hosts.server, "tshark", "-q", "-i", "veth0", "-F", "pcap", "-B", "64", "-w", capture)
+        eventually(lambda: os.path.exists(capture) and os.path.getsize(capture) >= 24, "tshark captures")
+        hosts.serve(site, volume)
+        m = volume.mount(at=hosts.client)
+        with open(m / "a_name_that_is_secret", "wb") as file:
+            file.write(words)
+            os.fsync(file.fileno())
+        descriptor = os.open(m / "a_name_that_is_secret", os.O_RDONLY | os.O_DIRECT)
+        check(os.pread(descriptor, 4096, 4096) == words[4096:8192], "what was written")
+        os.close(descriptor)
+        volume.umount(m)
+        time.sleep(1)
+        tshark.send_signal(signal.SIGINT)
+        check(tshark.wait(timeout=60) == 0, "tshark ends")
+    with open(capture, "rb") as file:
+        captured = file.read()
+    check(len(captured) > len(words), f"{len(captured)} bytes were captured")
+    for seen in (words[:40], b"a_name_that_is_secret", b"iWAR", b"MPA ID"):
+        check(seen not in captured, f"{seen} can be read on the way")
+
+    def fields(shown, field):
+        return run("tshark", "-d", f"tcp.port=={PORT},tls", "-r", capture, "-Y", shown, "-T", "fields", "-e", field).split()
+
+    check(len(fields("tls.handshake.type==1", "frame.number")) >= 3, "handshakes of the control channel and of queue pairs")
+    versions = fields("tls.handshake.type==2", "tls.handshake.extensions.supported_version")
+    check(versions and set(versions) == {"0x0304"}, f"versions: {versions}")
+    check(set(fields("tls.handshake.type==2", "tls.handshake.ciphersuite")) == {"0x1301"}, "AES-128-GCM")
+    check(not fields("udp.port==4791", "frame.number"), "no RoCE")
+    check(not fields("_ws.malformed", "frame.number"), "no malformed packet")
+    os.unlink(capture)
+
+
+case_network_mount_plain = over("plain", case_network_mount)
+case_network_validated_plain = over("plain", case_network_validated)
+case_network_and_here_plain = over("plain", case_network_and_here)
+case_network_cut_link_plain = over("plain", case_network_cut_link)
+case_network_server_restarts_plain = over("plain", case_network_server_restarts)
+case_network_killed_mount_plain = over("plain", case_network_killed_mount)
+case_network_capture = over("plain", capture_iwarp)
+case_network_mount_roce = over("roce", case_network_mount)
+case_network_validated_roce = over("roce", case_network_validated)
+case_network_and_here_roce = over("roce", case_network_and_here)
+case_network_cut_link_roce = over("roce", case_network_cut_link)
+case_network_server_restarts_roce = over("roce", case_network_server_restarts)
+case_network_killed_mount_roce = over("roce", case_network_killed_mount)
+case_network_capture_roce = over("roce", capture_roce)
+case_network_capture_tls = capture_in_tls

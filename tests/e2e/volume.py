@@ -164,6 +164,8 @@ class Volume:
         """`at`: words before the command."""
         if self.site.network is not None and "--listen" not in flags:
             flags = (*flags, "--listen", self.listen_at(self.site.network))
+        if self.site.wire == "plain" and "--listen" in flags:
+            flags = (*flags, "--tls", "off")
         run(*at, self.site.termfs, "serve", self.path, *flags)
         self.server = self.site.find_process("serve", self.path)
         return self
@@ -222,7 +224,7 @@ class Volume:
         if not any("fuse=" in option for option in options):
             options.append(f"fuse={self.site.fuse}")
         if len(self.address) > 1:  # with a secret: over a network
-            options += [f"rdma-wire={self.site.wire}"] if self.site.wire else []
+            options += ["tls=off"] if self.site.wire == "plain" else [f"rdma-wire={self.site.wire}"] if self.site.wire else []
         run(*kwargs.pop("at", ()), self.site.termfs, "mount", *self.address, path, "-o", ",".join(options), **kwargs)
         return self.mounted(path)
 
@@ -345,7 +347,7 @@ class Site:
         self.stores_rounds, self.stores_calls = None, None
         self.told_files = None
         self.network = None  # an address of this host at which volumes are served and mounted; None: not over a network
-        self.wire = None  # of mounts over a network: iwarp, roce, or what they choose
+        self.wire = None  # of mounts over a network: iwarp, roce, plain (iWARP outside of TLS), or what they choose
         self.fuse = fuse  # what mounts get their requests over: io_uring or device
         self.volumes = []
         self.number = 0

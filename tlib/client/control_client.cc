@@ -8,7 +8,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "tlib/rpc/messages.h"
+#include "base/stream_socket.h"
+#include "tlib/rpc/secret.h"
 #include "tlib/rpc/tcp_socket.h"
 
 namespace termfs::tlib::client {
@@ -31,39 +32,29 @@ Result<std::unique_ptr<ControlClient>> ControlClient::Connect(const ServerAddres
 }
 
 Result<std::unique_ptr<ControlClient>> ControlClient::ConnectTo(const HostPort& host, const std::string& secret_file) {
-  ASSIGN_OR_RETURN(const Secret secret, LoadSecret(secret_file));
+  ASSIGN_OR_RETURN(auto tls_context, ClientTls(secret_file));
   const auto deadline = std::chrono::steady_clock::now() + kConnectTimeout;
   ASSIGN_OR_RETURN(UniqueFd socket_fd, ConnectTcp(host, deadline));
   std::unique_ptr<ControlClient> client(new ControlClient(std::move(socket_fd), /*tcp=*/true));
-  if (Status proved = client->Prove(secret, deadline); !proved.ok()) {
-    return std::move(proved).WithContext("the server at " + ToString(host));
+  client->tls_context_ = std::move(tls_context);
+  if (Status secured = client->Secure(deadline); !secured.ok()) {
+    return std::move(secured).WithContext("the server at " + ToString(host));
   }
   return client;
 }
 
-Status ControlClient::Prove(const Secret& secret, TimePoint deadline) {
-  ASSIGN_OR_RETURN(SealedChannel seal, SealedChannel::Create(SealedChannel::End::kClient, secret, kControlVersion));
-  RETURN_IF_ERROR(SendFrame(socket_.get(), seal.Greeting(), {}, deadline));
-  ASSIGN_OR_RETURN(const Frame greeting, reader_.Wait(socket_.get(), deadline));
-  RETURN_IF_ERROR(seal.TakeGreeting(greeting.bytes));
-  ASSIGN_OR_RETURN(const std::vector<std::byte> proof, seal.Proof());
-  RETURN_IF_ERROR(SendFrame(socket_.get(), proof, {}, deadline));
-  const auto answer = reader_.Wait(socket_.get(), deadline);
-  if (answer.status().code() == ENOTCONN) {
-    return Status::Error(EACCES, "hung up on the proof; is this the volume's secret?");
+Status ControlClient::Secure(TimePoint deadline) {
+  ASSIGN_OR_RETURN(tls_, TlsSession::Connect(*tls_context_, kControlProtocol));
+  const auto shaken = ShakeHands(socket_.get(), *tls_, deadline);
+  if (shaken.status().code() == EACCES) {
+    return Status::Error(EACCES, "is this the volume's secret? " + std::string(shaken.status().message()));
   }
-  RETURN_IF_ERROR(answer.status());
-  RETURN_IF_ERROR(seal.TakeProof(answer->bytes));
-  seal_ = seal;
-  return Status::Ok();
+  RETURN_IF_ERROR(shaken.status());
+  return reader_.Secure(*tls_, shaken.value());
 }
 
 Status ControlClient::Send(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds, TimePoint deadline) {
-  std::vector<std::byte> bytes = EncodeControl(message);
-  if (seal_.has_value()) {
-    ASSIGN_OR_RETURN(bytes, seal_->Seal(bytes));
-  }
-  return SendFrame(socket_.get(), bytes, fds, deadline);
+  return SendFrame(socket_.get(), EncodeControl(message), fds, deadline, tls_.get());
 }
 
 Result<Frame> ControlClient::Receive(const Wait& wait) {
@@ -74,12 +65,7 @@ Result<Frame> ControlClient::Receive(const Wait& wait) {
     }
     received = reader_.Wait(socket_.get(), wait.next_look());
   }
-  ASSIGN_OR_RETURN(Frame frame, std::move(received));
-  if (seal_.has_value()) {
-    ASSIGN_OR_RETURN(const auto message, seal_->Open(frame.bytes));
-    frame.bytes.resize(message.size());
-  }
-  return frame;
+  return received;
 }
 
 Result<std::unique_ptr<ControlClient>> ControlClient::ConnectHere(const std::string& directory) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ControlClient: the client's end of the control channel, over a Unix socket or, sealed, over TCP. Requests go out one
-// at a time and are answered in order.
+// ControlClient: the client's end of the control channel, over a Unix socket or, inside TLS, over TCP. Requests go out
+// one at a time and are answered in order.
 //
 // Thread-safety: any thread; callers take turns.
 // Errors:        ENOENT, ECONNREFUSED, EHOSTUNREACH: no server there; EACCES: it does not admit us, or the secret is
@@ -20,10 +20,10 @@
 #include "base/interruption.h"
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/tls.h"
 #include "base/unique_fd.h"
 #include "tlib/rpc/control_generated.h"
 #include "tlib/rpc/control_message.h"
-#include "tlib/rpc/sealed_channel.h"
 #include "tlib/rpc/server_address.h"
 
 namespace termfs::tlib::client {
@@ -71,6 +71,8 @@ class ControlClient {
     return std::move(*reply);
   }
 
+  // Over TCP, of all connections to this server; else null.
+  const std::shared_ptr<const TlsContext>& tls_context() const { return tls_context_; }
   // For poll(): hangs up when the server is gone. Nothing else may be done to it.
   int fd() const { return socket_.get(); }
   // Hangs up: whoever waits for an answer gets ENOTCONN.
@@ -80,7 +82,8 @@ class ControlClient {
   ControlClient(UniqueFd socket, bool tcp) : socket_(std::move(socket)), tcp_(tcp) {}
   static Result<std::unique_ptr<ControlClient>> ConnectHere(const std::string& directory);
   static Result<std::unique_ptr<ControlClient>> ConnectTo(const HostPort& host, const std::string& secret_file);
-  Status Prove(const Secret& secret, TimePoint deadline);
+  // The handshake over TCP.
+  Status Secure(TimePoint deadline);
   // Of the caller whose turn it is.
   Status Send(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds, TimePoint deadline);
   Result<Frame> Receive(const Wait& wait);
@@ -96,10 +99,11 @@ class ControlClient {
   bool busy_ GUARDED_BY(mutex_) = false;
 
   // Of the caller whose turn it is.
-  FrameReader reader_;
-  std::optional<SealedChannel> seal_;  // over TCP
-  uint32_t unanswered_ = 0;            // answers to calls that timed out, still to come
-  bool broken_ = false;                // a request was sent in part only
+  FrameReader reader_;                             // which refers to tls_
+  std::shared_ptr<const TlsContext> tls_context_;  // over TCP, as the next
+  std::unique_ptr<TlsSession> tls_;
+  uint32_t unanswered_ = 0;  // answers to calls that timed out, still to come
+  bool broken_ = false;      // a request was sent in part only
 };
 
 }  // namespace termfs::tlib::client

@@ -4,12 +4,17 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
 
 namespace termfs::tlib::client {
 namespace {
+
+// A port that ends waits so long for the replies that it is owed: without them the session would end with it.
+constexpr std::chrono::milliseconds kLastReplies{1000};
+constexpr std::chrono::microseconds kLookAtLastReplies{200};
 
 constexpr uint64_t kSendId = 2;
 constexpr uint32_t kSignalEvery = 16;  // SENDs: a queue pair learns from a signaled one that those before it are done
@@ -30,13 +35,23 @@ Result<std::unique_ptr<RpcPort>> RpcPort::Open(std::shared_ptr<SessionCore> core
   return port;
 }
 
-RpcPort::~RpcPort() {
-  if (std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.late != nullptr; })) {
-    PollReplies();  // who did not come back to ask may have been answered
+bool RpcPort::OwesReply() {
+  const auto owed = [](const Slot& slot) { return slot.state == State::kWaiting || slot.state == State::kAbandoned; };
+  if (std::none_of(slots_.begin(), slots_.end(), owed)) {
+    return false;
   }
-  const bool owed = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
-    return slot.state == State::kWaiting || slot.state == State::kAbandoned;
-  });
+  PollReplies();  // who did not come back to ask may have been answered
+  return std::any_of(slots_.begin(), slots_.end(), owed);
+}
+
+RpcPort::~RpcPort() {
+  const auto deadline = std::chrono::steady_clock::now() + kLastReplies;
+  bool owed = OwesReply();
+  while (owed && core_->over_network() && !broken_ && !core_->patterns().lost() &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kLookAtLastReplies);
+    owed = OwesReply();
+  }
   if (owed && core_->over_network()) {
     // The server does not know whether the reply was taken, and it may have granted a lease.
     core_->MarkLost(Status::Error(ENOTCONN, "a call was given up, and its queue pair ended before the reply came"));

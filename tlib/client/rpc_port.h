@@ -94,6 +94,8 @@ class RpcPort {
   bool broken() const { return broken_; }
   Status why_broken() const { return why_; }
   // Nothing can be sent on it any more, and the session counts as lost. Returns why, as ENOTCONN.
+  // Looks once more for replies.
+  bool OwesReply();
   Status Break(const Status& why);
 
  private:

@@ -56,6 +56,7 @@ struct SessionOptions {
   uint64_t client = 0;                 // the same in all sessions of one client, so that the server knows it again
   std::chrono::seconds reconnect{60};  // with `client`: for so long the server is asked to expect it back
   std::optional<Wire> wire{};          // of its queue pairs, over a network; none: the server chooses
+  bool plain_data = false;             // those of iWARP outside of TLS, where the server allows it
 };
 
 // What the server asks of the client (revocations, notifications). Called on the session's callback thread, one at a

@@ -59,6 +59,7 @@ Status SessionCore::SayHello() {
   hello.program = options_.program;
   hello.bitmap = static_cast<uint8_t>(options_.bitmap);
   hello.client = options_.client;
+  hello.plain_data = options_.plain_data;
   hello.reconnect_seconds = static_cast<uint32_t>(options_.reconnect.count());
   for (const driver::Wire wire : {driver::Wire::kRoce, driver::Wire::kIwarp}) {
     hello.wires |= options_.wire.value_or(wire) == wire && nic_.Speaks(wire) ? driver::BitOf(wire) : uint8_t{0};
@@ -76,6 +77,10 @@ Status SessionCore::SayHello() {
       return Status::Error(EPROTO, "the server chose a wire that this program did not offer");
     }
     path_->wire = static_cast<driver::Wire>(welcome.wire);
+    if (!welcome.secure && path_->wire == driver::Wire::kIwarp && !options_.plain_data) {
+      return Status::Error(EPROTO, "the server would leave TLS out of the data path, which was not asked for");
+    }
+    path_->tls = welcome.secure ? control_->tls_context() : nullptr;
   }
   RETURN_IF_ERROR(Learn(welcome));
   if (over_network() && region_.kind == driver::RegionKind::kOdp) {
@@ -97,7 +102,7 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
   id_ = welcome.session;
   epoch_ = welcome.epoch;
   transport_ = !over_network()                       ? welcome.transport
-               : path_->wire == driver::Wire::kIwarp ? std::string(driver::kIwarpTransport)
+               : path_->wire == driver::Wire::kIwarp ? driver::IwarpTransport(path_->tls != nullptr)
                                                      : nic_.transport(/*network=*/true);
   volume_ = welcome.volume;
   region_ = {.kind = static_cast<driver::RegionKind>(info.kind),

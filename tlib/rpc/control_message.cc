@@ -6,8 +6,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
+#include "base/stream_socket.h"
 #include "tlib/rpc/control_generated.h"
 
 namespace termfs::tlib {
@@ -17,24 +19,6 @@ using std::chrono::steady_clock;
 
 constexpr size_t kPrefix = sizeof(uint32_t);
 constexpr size_t kReceiveBytes = 16 << 10;
-
-// Waits for `events`. ETIMEDOUT at the deadline.
-Status WaitFor(int socket, short events, steady_clock::time_point deadline) {
-  while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now()).count();
-    if (left <= 0) {
-      return Status::Error(ETIMEDOUT, "the control channel's peer does not answer");
-    }
-    pollfd waited{.fd = socket, .events = events, .revents = 0};
-    const int ready = poll(&waited, 1, static_cast<int>(std::min<int64_t>(left, 60'000)));
-    if (ready > 0) {
-      return Status::Ok();
-    }
-    if (ready < 0 && errno != EINTR) {
-      return ErrnoStatus("wait for the control channel");
-    }
-  }
-}
 
 Status Disconnected() { return Status::Error(ENOTCONN, "the control channel was closed"); }
 
@@ -119,7 +103,7 @@ Status DecodeControl(std::span<const std::byte> bytes, wire::ControlMessageT& me
 }
 
 Status SendFrame(int socket, std::span<const std::byte> bytes, std::span<const UniqueFd> fds,
-                 steady_clock::time_point deadline) {
+                 steady_clock::time_point deadline, TlsSession* tls) {
   if (bytes.size() > kMaxControlMessage || fds.size() > kMaxControlFds) {
     return Status::Error(EMSGSIZE, "control message too long");
   }
@@ -127,6 +111,12 @@ Status SendFrame(int socket, std::span<const std::byte> bytes, std::span<const U
   std::vector<std::byte> framed(kPrefix + bytes.size());
   std::memcpy(framed.data(), &length, kPrefix);
   std::copy(bytes.begin(), bytes.end(), framed.begin() + kPrefix);
+  if (tls != nullptr) {
+    std::vector<std::byte> sealed(TlsSession::SealedBytes(framed.size()));
+    ASSIGN_OR_RETURN(const size_t length_of_sealed, tls->Seal(framed, sealed));
+    sealed.resize(length_of_sealed);
+    framed = std::move(sealed);
+  }
   std::span<const std::byte> left = framed;
   while (!left.empty()) {
     ASSIGN_OR_RETURN(const size_t sent, SendSome(socket, left, fds));
@@ -140,7 +130,35 @@ Status SendFrame(int socket, std::span<const std::byte> bytes, std::span<const U
   return Status::Ok();
 }
 
+Status FrameReader::Secure(TlsSession& tls, std::span<const std::byte> early) {
+  tls_ = &tls;
+  std::array<std::byte, TlsSession::OpenedBytes(kReceiveBytes)> message;
+  while (!early.empty()) {
+    const auto some = early.first(std::min(early.size(), kReceiveBytes));
+    const Result<size_t> opened = tls_->Open(some, message);
+    if (!opened.ok()) {
+      return opened.status().code() == ECONNRESET ? Disconnected() : opened.status();
+    }
+    buffered_.insert(buffered_.end(), message.begin(), message.begin() + static_cast<ptrdiff_t>(opened.value()));
+    early = early.subspan(some.size());
+  }
+  return Status::Ok();
+}
+
+Result<bool> FrameReader::ReceiveSealed(int socket) {
+  std::array<std::byte, kReceiveBytes> sealed;
+  const Result<size_t> got = ReceiveSome(socket, sealed);
+  if (!got.ok()) {
+    return got.status().code() == ECONNRESET ? Disconnected() : got.status();
+  }
+  RETURN_IF_ERROR(Secure(*tls_, std::span(sealed).first(got.value())));
+  return got.value() != 0;
+}
+
 Result<bool> FrameReader::Receive(int socket) {
+  if (tls_ != nullptr) {
+    return ReceiveSealed(socket);
+  }
   const size_t before = buffered_.size();
   buffered_.resize(before + kReceiveBytes);
   iovec vector{.iov_base = buffered_.data() + before, .iov_len = kReceiveBytes};
@@ -178,7 +196,7 @@ Result<std::optional<Frame>> FrameReader::Take() {
   }
   uint32_t length = 0;
   std::memcpy(&length, buffered_.data(), kPrefix);
-  if (length > longest_) {
+  if (length > kMaxControlMessage) {
     return Status::Error(EPROTO, "control message too long");
   }
   if (buffered_.size() < kPrefix + length) {

@@ -19,7 +19,7 @@
 
 namespace termfs::tlib {
 
-inline constexpr uint32_t kControlVersion = 13;
+inline constexpr uint32_t kControlVersion = 14;
 
 // Over a network a client pings once in kPingPeriod, and takes its session for lost when kServerSilence has passed
 // since it sent the last ping that was answered. The server takes it for lost after twice that time since the last ping

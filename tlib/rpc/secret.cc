@@ -5,16 +5,35 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
+#include <string_view>
 
 #include "base/random.h"
 #include "base/unique_fd.h"
+#include "driver/nic.h"
 
 namespace termfs::tlib {
 namespace {
 
-constexpr size_t kDigits = 2 * std::tuple_size_v<Secret>;
+// Wiped where it ends.
+template <typename Bytes>
+struct Wiped {
+  Bytes bytes{};
+  Wiped() = default;
+  Wiped(const Wiped&) = delete;
+  Wiped& operator=(const Wiped&) = delete;
+  ~Wiped() { explicit_bzero(bytes.data(), bytes.size()); }
+};
+
+constexpr size_t kSecretBytes = 32;
+constexpr size_t kDigits = 2 * kSecretBytes;
+using Secret = Wiped<std::array<std::byte, kSecretBytes>>;
+using Line = Wiped<std::array<char, kDigits + 2>>;
+
+constexpr std::string_view kPurpose = "a client and server 0";
 
 Status CheckFile(int fd, const std::string& path) {
   struct stat st {};
@@ -33,31 +52,28 @@ Status CheckFile(int fd, const std::string& path) {
   return Status::Ok();
 }
 
-Result<Secret> Parse(const std::string& text, const std::string& path) {
-  Secret secret{};
+Status Parse(std::string_view text, const std::string& path, Secret& secret) {
   bool good = text.size() == kDigits || (text.size() == kDigits + 1 && text.back() == '\n');
-  for (size_t i = 0; good && i < secret.size(); i++) {
+  for (size_t i = 0; good && i < kSecretBytes; i++) {
     uint8_t byte = 0;
     const char* const begin = text.data() + 2 * i;
     const auto [end, error] = std::from_chars(begin, begin + 2, byte, 16);
     good = error == std::errc() && end == begin + 2;
-    secret[i] = std::byte{byte};
+    secret.bytes[i] = std::byte{byte};
   }
-  return good ? Result<Secret>(secret)
-              : Status::Error(EINVAL, path + " holds no secret: one line of 64 hexadecimal digits");
+  return good ? Status::Ok() : Status::Error(EINVAL, path + " holds no secret: one line of 64 hexadecimal digits");
 }
 
 Status WriteNew(const UniqueFd& fd, const std::string& path) {
-  Secret secret{};
-  RETURN_IF_ERROR(SecureRandom(secret.data(), secret.size()));
-  std::string text;
-  for (const std::byte byte : secret) {
-    char digits[3];
-    std::snprintf(digits, sizeof(digits), "%02x", static_cast<unsigned>(byte));
-    text += digits;
+  Secret secret;
+  RETURN_IF_ERROR(SecureRandom(secret.bytes.data(), kSecretBytes));
+  Line line;
+  for (size_t i = 0; i < kSecretBytes; i++) {
+    std::snprintf(&line.bytes[2 * i], 3, "%02x", static_cast<unsigned>(secret.bytes[i]));
   }
-  text += '\n';
-  if (write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || fsync(fd.get()) != 0) {
+  line.bytes[kDigits] = '\n';
+  constexpr ssize_t kLength = kDigits + 1;
+  if (write(fd.get(), line.bytes.data(), kLength) != kLength || fsync(fd.get()) != 0) {
     return ErrnoStatus("write " + path);
   }
   return Status::Ok();
@@ -65,25 +81,37 @@ Status WriteNew(const UniqueFd& fd, const std::string& path) {
 
 }  // namespace
 
-Result<Secret> LoadSecret(const std::string& path) {
+Result<TlsKey> LoadKey(const std::string& path) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) {
     return ErrnoStatus("open the secret " + path);
   }
   RETURN_IF_ERROR(CheckFile(fd.get(), path));
-  std::string text(kDigits + 2, '\0');
-  const ssize_t got = read(fd.get(), text.data(), text.size());
+  Line line;
+  const ssize_t got = read(fd.get(), line.bytes.data(), line.bytes.size());
   if (got < 0) {
     return ErrnoStatus("read the secret " + path);
   }
-  text.resize(static_cast<size_t>(got));
-  return Parse(text, path);
+  Secret secret;
+  RETURN_IF_ERROR(Parse({line.bytes.data(), static_cast<size_t>(got)}, path, secret));
+  return DeriveTlsKey(secret.bytes, kPurpose);
+}
+
+Result<std::shared_ptr<const TlsContext>> ClientTls(const std::string& secret_file) {
+  ASSIGN_OR_RETURN(const TlsKey key, LoadKey(secret_file));
+  return TlsContext::ForClient(key);
+}
+
+Result<std::shared_ptr<const TlsContext>> ServerTls(const std::string& secret_file) {
+  ASSIGN_OR_RETURN(const TlsKey key, LoadKey(secret_file));
+  constexpr std::string_view kProtocols[] = {kControlProtocol, driver::kDataProtocol};
+  return TlsContext::ForServer({&key, 1}, kProtocols);
 }
 
 // Complete before it has its name: a start that is cut short leaves no half of a secret.
-Result<Secret> LoadOrMakeSecret(const std::string& path) {
+Status MakeSecret(const std::string& path) {
   if (access(path.c_str(), F_OK) == 0) {
-    return LoadSecret(path);
+    return Status::Ok();
   }
   const std::string beside = path + ".new";
   unlink(beside.c_str());
@@ -103,9 +131,8 @@ Result<Secret> LoadOrMakeSecret(const std::string& path) {
   }
   if (!made.ok()) {
     unlink(beside.c_str());
-    return made;
   }
-  return LoadSecret(path);
+  return made;
 }
 
 }  // namespace termfs::tlib

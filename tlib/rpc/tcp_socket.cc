@@ -11,6 +11,8 @@
 #include <cstring>
 #include <memory>
 
+#include "base/stream_socket.h"
+
 namespace termfs::tlib {
 namespace {
 
@@ -52,24 +54,12 @@ Status SetOption(int socket, int level, int name, int value) {
 }
 
 Status AwaitConnection(int fd, steady_clock::time_point deadline) {
-  while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now()).count();
-    if (left <= 0) {
-      return Status::Error(ETIMEDOUT, "it does not answer");
-    }
-    pollfd waited{.fd = fd, .events = POLLOUT, .revents = 0};
-    const int ready = poll(&waited, 1, static_cast<int>(std::min<int64_t>(left, 60'000)));
-    if (ready < 0 && errno != EINTR) {
-      return ErrnoStatus("wait for a connection");
-    }
-    if (ready > 0) {
-      int error = 0;
-      socklen_t length = sizeof(error);
-      getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-      errno = error;
-      return error == 0 ? Status::Ok() : ErrnoStatus("connect");
-    }
-  }
+  RETURN_IF_ERROR(WaitFor(fd, POLLOUT, deadline));
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  errno = error;
+  return error == 0 ? Status::Ok() : ErrnoStatus("connect");
 }
 
 HostPort PlaceOf(const sockaddr_storage& address, socklen_t length) {
@@ -104,7 +94,9 @@ Result<driver::NetworkPath> NetworkPathOf(int socket) {
       getpeername(socket, reinterpret_cast<sockaddr*>(&remote), &remote_length) != 0) {
     return ErrnoStatus("ask for the addresses of a connection");
   }
-  driver::NetworkPath path{.local = GidOf(local), .remote = GidOf(remote)};
+  driver::NetworkPath path;
+  path.local = GidOf(local);
+  path.remote = GidOf(remote);
   path.remote_port = ntohs(remote.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(remote).sin6_port
                                                         : reinterpret_cast<const sockaddr_in&>(remote).sin_port);
   if (local.ss_family == AF_INET6) {

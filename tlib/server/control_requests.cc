@@ -52,62 +52,22 @@ void ControlServer::Reply(const PeerPtr& peer, Body body, const std::vector<Uniq
 // One thread at a time: the loop's, or while the peer is busy the one that carries out its request.
 Status ControlServer::Send(Peer& peer, const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds,
                            steady_clock::time_point deadline) {
-  std::vector<std::byte> bytes = EncodeControl(message);
-  if (peer.seal.has_value()) {
-    ASSIGN_OR_RETURN(bytes, peer.seal->Seal(bytes));
-  }
-  return SendFrame(peer.socket.get(), bytes, fds, deadline);
+  return SendFrame(peer.socket.get(), EncodeControl(message), fds, deadline, peer.tls.get());
 }
 
 void ControlServer::ReplyError(const PeerPtr& peer, const Status& error) { Reply(peer, ToWire(error)); }
 
 void ControlServer::Refuse(const PeerPtr& peer, const Status& error) {
   LogRefusal(*peer, error);
-  if (!peer->seal.has_value() || peer->seal->open()) {
+  if (!peer->stranger()) {
     ReplyError(peer, error);
   }
   Drop(peer, error);
 }
 
-// Greeting and proof of a client over TCP. Who has not proved itself is told no more than our version.
-void ControlServer::ShakeHands(const PeerPtr& peer, std::span<const std::byte> bytes) {
-  SealedChannel& seal = *peer->seal;
-  const auto send = [&peer](const std::vector<std::byte>& answer) {
-    return SendFrame(peer->socket.get(), answer, {}, steady_clock::now());
-  };
-  Status status;
-  if (!seal.greeted()) {
-    status = send(seal.Greeting());  // before a look at theirs: a client of another version has to learn ours
-    status = status.ok() ? seal.TakeGreeting(bytes) : status;
-  } else {
-    status = seal.TakeProof(bytes);
-    if (status.ok()) {
-      peer->reader.set_longest(kMaxControlMessage);
-      const auto proof = seal.Proof();
-      status = proof.ok() ? send(*proof) : proof.status();
-    }
-  }
-  if (!status.ok()) {
-    Refuse(peer, status);
-  }
-}
-
 void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
-  std::span<const std::byte> bytes = frame.bytes;
-  if (peer->seal.has_value()) {
-    if (!peer->seal->open()) {
-      ShakeHands(peer, bytes);
-      return;
-    }
-    const auto opened = peer->seal->Open(bytes);
-    if (!opened.ok()) {
-      Refuse(peer, opened.status());
-      return;
-    }
-    bytes = *opened;
-  }
   wire::ControlMessageT message;
-  if (Status decoded = DecodeControl(bytes, message); !decoded.ok()) {
+  if (Status decoded = DecodeControl(frame.bytes, message); !decoded.ok()) {
     Refuse(peer, decoded);
     return;
   }
@@ -147,6 +107,8 @@ Status ControlServer::ChooseWire(const PeerPtr& peer, const wire::HelloT& hello)
     if ((hello.wires & driver::BitOf(wire)) != 0 && options_.speaks(wire)) {
       peer->path->wire = wire;
       peer->path->adopts = true;
+      const bool plain = wire == driver::Wire::kRoce || (hello.plain_data && options_.plain_data);
+      peer->path->tls = plain ? nullptr : options_.tls;
       return Status::Ok();
     }
   }
@@ -178,10 +140,10 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
   const bool iwarp = peer->path.has_value() && peer->path->wire == driver::Wire::kIwarp;
   SessionInfo info{.id = {},
                    .program = Printable(hello.program.substr(0, kMaxProgramName)),
-                   .transport = iwarp                    ? std::string(driver::kIwarpTransport)
-                                : peer->seal.has_value() ? options_.network_transport
-                                                         : options_.transport,
-                   .from = peer->seal.has_value() ? peer->from : "",
+                   .transport = iwarp            ? driver::IwarpTransport(peer->path->tls != nullptr)
+                                : peer->remote() ? options_.network_transport
+                                                 : options_.transport,
+                   .from = peer->remote() ? peer->from : "",
                    .uid = peer->uid,
                    .pid = peer->pid,
                    .bitmap = hello.bitmap,
@@ -209,6 +171,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
       welcome.transport = peer->session->transport;
       welcome.volume = options_.volume;
       welcome.wire = static_cast<uint8_t>(peer->path.has_value() ? peer->path->wire : driver::Wire::kRoce);
+      welcome.secure = peer->path.has_value() && peer->path->tls != nullptr;
       welcome.region = std::make_unique<wire::RegionInfoT>(options_.region_info(peer->path.has_value()));
       Reply(peer, std::move(welcome));
       SetBusy(peer, false);

@@ -12,11 +12,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <future>
 #include <utility>
 
 #include "base/log.h"
+#include "base/stream_socket.h"
 #include "tlib/rpc/messages.h"
 #include "tlib/rpc/tcp_socket.h"
 #include "tlib/server/descriptors.h"
@@ -28,7 +30,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr size_t kMaxPeersOfProcess = 256;
-constexpr size_t kMaxStrangers = 64;
+constexpr size_t kMaxStrangers = 512;  // so many mounts come at once when a server is there again
 constexpr size_t kMoreForAdministrators = 16;
 // Of a mount with a few lanes in use, each of which has two queue pairs of three descriptors.
 constexpr uint32_t kDescriptorsOfSession = 64;
@@ -156,7 +158,7 @@ bool ControlServer::Accept(int listener, bool tcp) {
 void ControlServer::LogRefusal(const Peer& peer, const Status& why) {
   constexpr seconds kPeriod{1};
   const auto now = steady_clock::now();
-  const bool stranger = !peer.host.empty() && !(peer.seal.has_value() && peer.seal->open());
+  const bool stranger = peer.stranger();
   if (stranger && now - refusal_logged_ < kPeriod) {
     refusals_++;
     return;
@@ -184,10 +186,7 @@ Status ControlServer::Identify(const PeerPtr& peer, bool tcp) {
     peer->from = ToString(place);
     peer->uid = options_.allowed_uid;
     ASSIGN_OR_RETURN(peer->path, NetworkPathOf(peer->socket.get()));
-    peer->reader.set_longest(kLongestOfHandshake);
-    RETURN_IF_ERROR(SetTcpOptions(peer->socket.get()));
-    ASSIGN_OR_RETURN(peer->seal, SealedChannel::Create(SealedChannel::End::kServer, *options_.secret, kControlVersion));
-    return Status::Ok();
+    return SetTcpOptions(peer->socket.get());
   }
   ucred credentials{};
   socklen_t length = sizeof(credentials);
@@ -237,7 +236,7 @@ Status ControlServer::CheckRoomFor(const wire::HelloT& hello) const {
 Status ControlServer::Admit(const PeerPtr& peer) {
   MakeRoomFor(peer);
   const int fd = peer->socket.get();
-  if (!peer->seal.has_value()) {
+  if (!peer->remote()) {
     RETURN_IF_ERROR(EnlargeSendBuffer(fd));
     peer->is_control = true;
   }
@@ -256,24 +255,73 @@ void ControlServer::OnEvents(const PeerPtr& peer, uint32_t events) {
   }
 }
 
-// The handshake of a control channel begins with a length of at most kLongestOfHandshake; that of iWARP with 'M'.
 bool ControlServer::IsControl(const PeerPtr& peer) {
-  static_assert(kLongestOfHandshake < 'M');
-  const int fd = peer->socket.get();
-  char first = 0;
-  if (peer->is_control || recv(fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1) {
-    return true;  // or nothing has come
-  }
-  peer->is_control = first != 'M';
   if (peer->is_control) {
-    [[maybe_unused]] const Status enlarged = EnlargeSendBuffer(fd);  // else a long answer may find no room
     return true;
   }
+  if (peer->tls == nullptr) {
+    char first = 0;
+    if (recv(peer->socket.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && first == 'M') {
+      GiveAway(peer, {});
+      return false;
+    }
+    auto tls = TlsSession::Accept(*options_.tls);
+    if (!tls.ok()) {
+      Refuse(peer, tls.status());
+      return false;
+    }
+    peer->tls = std::move(tls).value();
+  }
+  std::vector<std::byte> early;
+  if (!ShakeHands(peer, early)) {
+    return false;
+  }
+  if (peer->tls->protocol() == driver::kDataProtocol) {
+    GiveAway(peer, std::move(early));
+    return false;
+  }
+  peer->is_control = true;
+  [[maybe_unused]] const Status enlarged =
+      EnlargeSendBuffer(peer->socket.get());  // else a long answer may find no room
+  if (const Status secured = peer->reader.Secure(*peer->tls, early); !secured.ok()) {
+    Refuse(peer, secured);
+    return false;
+  }
+  return true;
+}
+
+// What is sent here is shorter than any socket's buffer.
+bool ControlServer::ShakeHands(const PeerPtr& peer, std::vector<std::byte>& early) {
+  const int fd = peer->socket.get();
+  std::array<std::byte, 4096> some;
+  for (;;) {
+    const Result<size_t> got = ReceiveSome(fd, some);
+    if (!got.ok()) {
+      Drop(peer, got.status());
+      return false;
+    }
+    if (got.value() == 0) {
+      return false;
+    }
+    std::span<const std::byte> received = std::span(some).first(got.value());
+    Status status = peer->tls->Handshake(received);
+    const Status sent = SendAll(fd, peer->tls->TakeOutput(), steady_clock::now());
+    if (status = status.ok() ? sent : status; !status.ok()) {
+      Refuse(peer, status);
+      return false;
+    }
+    if (peer->tls->established()) {
+      early.assign(received.begin(), received.end());
+      return true;
+    }
+  }
+}
+
+void ControlServer::GiveAway(const PeerPtr& peer, std::vector<std::byte> early) {
   peer->dropped = true;
-  loop_->Remove(fd);
-  peers_.erase(fd);
-  options_.adopt(std::move(peer->socket));
-  return false;
+  loop_->Remove(peer->socket.get());
+  peers_.erase(peer->socket.get());
+  options_.adopt({.socket = std::move(peer->socket), .tls = std::move(peer->tls), .early = std::move(early)});
 }
 
 void ControlServer::TakeFrames(const PeerPtr& peer) {
@@ -327,7 +375,7 @@ void ControlServer::Drop(const PeerPtr& peer, const Status& why) {
   if (std::exchange(peer->dropped, true)) {
     return;
   }
-  if (peer->end.how == SessionEnd::How::kLost && peer->seal.has_value() && HasHungUp(peer->socket.get())) {
+  if (peer->end.how == SessionEnd::How::kLost && peer->remote() && HasHungUp(peer->socket.get())) {
     peer->end.how = SessionEnd::How::kDied;
   }
   loop_->Remove(peer->socket.get());

@@ -6,6 +6,9 @@
 //   accepted --Hello--> SessionOpened (service) --> Welcome --> requests, one at a time --> hang-up or Expel
 //     --> connections closed, requests ended --> SessionClosed (service) --> removed
 //
+// Over TCP the first byte says what comes: 'M' is a stream of the data path outside of TLS; anything else is TLS, and
+// what is spoken inside (ALPN) a control channel or such a stream. Handshakes are the loop's, and take it 0.2 ms each.
+//
 // What clients can make it spend is bounded: ControlOptions::max_sessions, and some more of who does not come back, so
 // that an administrator gets in; kMaxPeersOfProcess of one process; kMaxStrangers that have not said Hello (the oldest
 // makes room); kPatience for a Hello or the rest of a message that has begun. A session needs kDescriptorsOfSession
@@ -34,7 +37,6 @@
 #include "base/unique_fd.h"
 #include "tlib/rpc/control_generated.h"
 #include "tlib/rpc/control_message.h"
-#include "tlib/rpc/sealed_channel.h"
 #include "tlib/rpc/server_address.h"
 #include "tlib/server/blocking_pool.h"
 #include "tlib/server/server.h"
@@ -42,7 +44,7 @@
 
 namespace termfs::tlib::server {
 
-// Over TCP a client proves to know the volume's secret before anything else, and then counts as the volume's owner.
+// Over TCP a client proves to know the volume's key before anything else, and then counts as the volume's owner.
 struct ControlOptions {
   std::string directory;  // `socket` in it; one that is left over is replaced
   uint32_t allowed_uid = 0;
@@ -51,11 +53,12 @@ struct ControlOptions {
   std::string transport;
   std::string network_transport;  // of clients over TCP
   std::string volume;
-  std::optional<HostPort> listen;                              // on TCP, too
-  std::optional<Secret> secret;                                // with `listen`
+  std::optional<HostPort> listen;         // on TCP, too
+  std::shared_ptr<const TlsContext> tls;  // with `listen`
+  bool plain_data = false;  // clients that ask for it have their connections of the data path outside of TLS
   std::function<wire::RegionInfoT(bool network)> region_info;  // for such a peer; any thread
   std::function<bool(driver::Wire)> speaks;                    // as Nic::Speaks
-  std::function<void(UniqueFd)> adopt;                         // as Nic::Adopt
+  std::function<void(driver::AcceptedConnection)> adopt;       // as Nic::Adopt
 };
 
 class ControlServer {
@@ -81,8 +84,10 @@ class ControlServer {
     UniqueFd socket;
     std::string from;  // for people: its process, or its host and port
     std::string host;  // over TCP only, as the next
-    std::optional<SealedChannel> seal;
+    std::unique_ptr<TlsSession> tls;
     std::optional<driver::NetworkPath> path;
+    bool remote() const { return path.has_value(); }
+    bool stranger() const { return remote() && (tls == nullptr || !tls->established()); }
     uint32_t uid = 0;
     uint32_t pid = 0;
     std::chrono::steady_clock::time_point since;  // accepted, or the first bytes of a message came
@@ -117,7 +122,6 @@ class ControlServer {
   void OnEvents(const PeerPtr& peer, uint32_t events);
   void TakeFrames(const PeerPtr& peer);
   void Handle(const PeerPtr& peer, Frame frame);
-  void ShakeHands(const PeerPtr& peer, std::span<const std::byte> bytes);
   static Status Send(Peer& peer, const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds,
                      std::chrono::steady_clock::time_point deadline);
   void HandleHello(const PeerPtr& peer, const wire::HelloT& hello);
@@ -132,8 +136,11 @@ class ControlServer {
   void Refuse(const PeerPtr& peer, const Status& error);
   Status ChooseWire(const PeerPtr& peer, const wire::HelloT& hello) const;
   void HandleGoodbye(const PeerPtr& peer);
-  // Whether it is a control channel, by its first byte; a stream of the data path is given away.
+  // Whether it is a control channel; a stream of the data path is given away.
   bool IsControl(const PeerPtr& peer);
+  // True: the handshake is done, now.
+  bool ShakeHands(const PeerPtr& peer, std::vector<std::byte>& early);
+  void GiveAway(const PeerPtr& peer, std::vector<std::byte> early);
   // Calls it on the loop's thread, if the client is still there.
   void ForPeerOf(SessionId session, std::function<void(const PeerPtr&)> then);
   void Drop(const PeerPtr& peer, const Status& why);

@@ -181,11 +181,12 @@ class ServerImpl final : public Server {
                           .network_transport = nic.RegionTransport(options.region.kind, /*network=*/true),
                           .volume = options.region.volume,
                           .listen = options.listen,
-                          .secret = options.secret,
+                          .tls = options.tls,
+                          .plain_data = options.plain_data,
                           .region_info = [this](bool network) { return DescribeRegion(network); },
                           .speaks = [&nic, only = options.wire](
                                         driver::Wire wire) { return nic.Speaks(wire) && only.value_or(wire) == wire; },
-                          .adopt = [&nic](UniqueFd socket) { nic.Adopt(std::move(socket)); }},
+                          .adopt = [&nic](driver::AcceptedConnection connection) { nic.Adopt(std::move(connection)); }},
                          *sessions_, service));
     listening_.store(true);
     return Status::Ok();

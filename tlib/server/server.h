@@ -179,13 +179,14 @@ struct ServerOptions {
   RegionOptions region;
   std::string socket_directory;  // the volume's directory; the control socket is `socket` in it
   uint32_t workers = 1;
-  uint32_t blocking_threads = 4;     // for RunBlocking, beside one for each CPU
-  uint32_t max_sessions = 4096;      // clients at a time; administrators get in all the same
-  uint64_t epoch = 1;                // of this start
-  uint32_t allowed_uid = 0;          // besides root: who may connect
-  std::optional<HostPort> listen{};  // on TCP, too; for who knows the secret
-  std::optional<Secret> secret{};
-  std::optional<driver::Wire> wire{};  // no other one over a network; none: each that the RNIC speaks
+  uint32_t blocking_threads = 4;            // for RunBlocking, beside one for each CPU
+  uint32_t max_sessions = 4096;             // clients at a time; administrators get in all the same
+  uint64_t epoch = 1;                       // of this start
+  uint32_t allowed_uid = 0;                 // besides root: who may connect
+  std::optional<HostPort> listen{};         // on TCP, too; for who knows the volume's secret
+  std::shared_ptr<const TlsContext> tls{};  // ServerTls, with `listen`
+  bool plain_data = false;                  // clients that ask for it have the data path outside of TLS
+  std::optional<driver::Wire> wire{};       // no other one over a network; none: each that the RNIC speaks
   // What is to be done before clients can connect, and before the memory of this server outlives it: an error ends the
   // start, and nothing is flushed. May be null.
   std::function<Status(Server&)> prepare{};

@@ -23,6 +23,7 @@ struct NetworkCounters {
   std::atomic<uint64_t> refusals{0};           // requests for which connections were ended
   std::atomic<uint64_t> stream_bytes_sent{0};  // over TCP, headers of iWARP included
   std::atomic<uint64_t> stream_bytes_received{0};
+  std::atomic<uint64_t> tls_key_updates{0};  // of what is sent
   FailureLog refusal_log;
 };
 

@@ -8,13 +8,16 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/check.h"
+#include "base/log.h"
 #include "driver/softnic/network/streams.h"
 
 namespace termfs::driver::softnic {
 namespace {
 
 constexpr size_t kInputBytes = 256 << 10;
-constexpr int kInputsInTurn = 16;  // before others have their turn; what is readable calls again
+constexpr size_t kSealedInputBytes = 64 << 10;  // which is opened to another place: both stay in the caches
+constexpr int kInputsInTurn = 16;               // before others have their turn; what is readable calls again
 constexpr size_t kKeptBytes = 4 << 10;
 
 // Large: one for each thread that receives, and one for each that sends.
@@ -29,6 +32,20 @@ std::span<std::byte> OutputOfThisThread() {
   return {buffer.get(), StreamEnd::kOutputBytes};
 }
 
+// Of streams inside TLS: what was received, and what is to be sent.
+std::span<std::byte> SealedInputOfThisThread() {
+  thread_local const auto buffer = std::make_unique_for_overwrite<std::byte[]>(kSealedInputBytes);
+  return {buffer.get(), kSealedInputBytes};
+}
+
+std::span<std::byte> SealedOutputOfThisThread() {
+  constexpr size_t kBytes = TlsSession::SealedBytes(StreamEnd::kOutputBytes);
+  thread_local const auto buffer = std::make_unique_for_overwrite<std::byte[]>(kBytes);
+  return {buffer.get(), kBytes};
+}
+
+static_assert(TlsSession::OpenedBytes(kSealedInputBytes) <= kInputBytes);
+
 }  // namespace
 
 StreamEnd::StreamEnd(Streams& streams, NetworkCounters& counters, ExportedMemory memory,
@@ -39,11 +56,12 @@ StreamEnd::StreamEnd(Streams& streams, NetworkCounters& counters, ExportedMemory
       counters_(counters),
       number_(options.queue_pair),
       receive_patience_(receive_patience),
+      secure_(!options.with_crc),
       completions_(owner, std::move(sends), std::move(receives), shares_receives),
       memory_(std::move(memory)),
       stream_(options, memory_, completions_) {}
 
-Status StreamEnd::Start(UniqueFd socket, std::span<const std::byte> early) {
+Status StreamEnd::Start(UniqueFd socket, std::unique_ptr<TlsSession> tls, std::span<const std::byte> early) {
   {
     MutexLock lock(mutex_);
     if (started_.load(std::memory_order_relaxed)) {
@@ -52,7 +70,9 @@ Status StreamEnd::Start(UniqueFd socket, std::span<const std::byte> early) {
     if (stream_.failed()) {
       return Status::Error(EPIPE, "start a stream that is closed");
     }
+    TERMFS_CHECK(secure_ == (tls != nullptr));
     socket_ = std::move(socket);
+    tls_ = std::move(tls);
     partial_.assign(early.begin(), early.end());
     started_.store(true, std::memory_order_release);
   }
@@ -134,10 +154,8 @@ void StreamEnd::Receive() {
   if (waits_for_receive_.load(std::memory_order_relaxed) && !TakeWaiting()) {
     return;
   }
-  const std::span<std::byte> input = InputOfThisThread();
   for (int turn = 0; turn < kInputsInTurn; turn++) {
-    std::copy(partial_.begin(), partial_.end(), input.begin());
-    const auto room = input.subspan(partial_.size());
+    const auto room = secure_ ? SealedInputOfThisThread() : InputOfThisThread().subspan(partial_.size());
     const ssize_t got = recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) {
       continue;
@@ -145,13 +163,11 @@ void StreamEnd::Receive() {
     if (got < 0 && errno == EAGAIN) {
       return;
     }
-    if (got <= 0) {
+    if (got <= 0 || !TakeReceived(room.first(static_cast<size_t>(got)))) {
       Lost();
       return;
     }
     Count(counters_.stream_bytes_received, static_cast<uint64_t>(got));
-    const auto rest = Take(input.first(partial_.size() + static_cast<size_t>(got)));
-    partial_.assign(rest.begin(), rest.end());
     if (waits_for_receive_.load(std::memory_order_relaxed)) {
       if (!polled_) {
         streams_.IgnoreInput(*this);
@@ -164,8 +180,38 @@ void StreamEnd::Receive() {
   }
 }
 
+bool StreamEnd::TakeReceived(std::span<const std::byte> bytes) {
+  if (secure_) {
+    return TakeSealed(bytes);
+  }
+  const std::span<std::byte> input = InputOfThisThread();  // in which the bytes are
+  std::copy(partial_.begin(), partial_.end(), input.begin());
+  const auto rest = Take(input.first(partial_.size() + bytes.size()));
+  partial_.assign(rest.begin(), rest.end());
+  return true;
+}
+
+bool StreamEnd::TakeSealed(std::span<const std::byte> sealed) {
+  const std::span<std::byte> input = InputOfThisThread();
+  MutexLock lock(mutex_);
+  const Result<size_t> opened = tls_->Open(sealed, input.subspan(partial_.size()));
+  if (!opened.ok()) {
+    Count(counters_.malformed);
+    LOG_DEBUG("a connection of the data path: {}", opened.status().ToString());
+    return false;
+  }
+  std::copy(partial_.begin(), partial_.end(), input.begin());
+  const auto rest = TakeLocked(input.first(partial_.size() + opened.value()));
+  partial_.assign(rest.begin(), rest.end());
+  return true;
+}
+
 std::span<const std::byte> StreamEnd::Take(std::span<const std::byte> bytes) {
   MutexLock lock(mutex_);
+  return TakeLocked(bytes);
+}
+
+std::span<const std::byte> StreamEnd::TakeLocked(std::span<const std::byte> bytes) {
   const size_t taken = stream_.Take(bytes);
   waits_for_receive_.store(stream_.waits_for_receive(), std::memory_order_relaxed);
   awaited_ = false;  // what has come is progress
@@ -269,11 +315,35 @@ void StreamEnd::Send() {
   }
   while (!lost_ && stream_.has_output()) {
     const auto output = OutputOfThisThread();
-    const auto filled = output.first(stream_.Fill(output));
-    if (!SendBytes(filled)) {
+    if (!SendFilled(output.first(stream_.Fill(output)))) {
       return;
     }
   }
+}
+
+bool StreamEnd::SendFilled(std::span<const std::byte> filled) {
+  if (tls_ == nullptr) {
+    return SendBytes(filled);
+  }
+  const auto output = SealedOutputOfThisThread();
+  const uint64_t updates = tls_->key_updates();
+  const Result<size_t> sealed = tls_->Seal(filled, output);
+  if (tls_->key_updates() != updates) {
+    Count(counters_.tls_key_updates);
+  }
+  if (!sealed.ok()) {
+    LOG_WARNING("a connection of the data path: {}", sealed.status().ToString());
+    GiveUpSending();
+    return false;
+  }
+  return SendBytes(output.first(sealed.value()));
+}
+
+void StreamEnd::GiveUpSending() {
+  lost_ = true;
+  unsent_.clear();
+  unsent_from_ = 0;
+  stream_.Fail(WcStatus::kRetryExcErr);
 }
 
 // False: the socket is full, and what it has not taken is kept; or the connection is lost.
@@ -291,10 +361,7 @@ bool StreamEnd::SendBytes(std::span<const std::byte> bytes) {
     if (sent < 0 && errno == EAGAIN) {
       break;
     }
-    lost_ = true;
-    unsent_.clear();
-    unsent_from_ = 0;
-    stream_.Fail(WcStatus::kRetryExcErr);
+    GiveUpSending();
     return false;
   }
   if (bytes.empty()) {

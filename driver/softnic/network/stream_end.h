@@ -10,6 +10,9 @@
 // (QueuePairOptions::rnr_timeout); meanwhile the stream is not read, and TCP holds the peer back. So a burst of
 // messages ends no connection.
 //
+// Inside TLS what arrives is opened, and what is sent is sealed, with the end's lock held: a session of TLS is one
+// thread's at a time.
+//
 // Receiving never waits for sending: what arrives is taken as long as there is something, READ requests are noted, and
 // answered when the socket has room. Memory: while the socket is full, up to kOutputBytes that it has not taken; while
 // a frame has come in part, that part.
@@ -26,6 +29,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/tls.h"
 #include "base/unique_fd.h"
 #include "driver/iwarp/stream.h"
 #include "driver/softnic/network/counters.h"
@@ -50,9 +54,11 @@ class StreamEnd final : public WireEnd, public PortReceiver {
             std::chrono::milliseconds receive_patience, QueuePairCounts* owner, std::shared_ptr<CompletionInlet> sends,
             std::shared_ptr<CompletionInlet> receives, bool shares_receives);
 
-  // The connection has been set up; `early`: bytes of the stream that came behind the set-up. EISCONN: it had one;
-  // EPIPE: it is closed.
-  Status Start(UniqueFd socket, std::span<const std::byte> early) EXCLUDES(mutex_);
+  // The connection has been set up; `early`: bytes of the stream that came behind the set-up, opened. EISCONN: it had
+  // one; EPIPE: it is closed.
+  Status Start(UniqueFd socket, std::unique_ptr<TlsSession> tls, std::span<const std::byte> early) EXCLUDES(mutex_);
+  // Whether its connection has to be inside TLS.
+  bool secure() const { return secure_; }
   // From now on what arrives is taken.
   void Enable() EXCLUDES(mutex_);
   bool started() const { return started_.load(std::memory_order_acquire); }
@@ -81,10 +87,16 @@ class StreamEnd final : public WireEnd, public PortReceiver {
   void Open() EXCLUDES(mutex_);
   // Returns what it has not taken.
   std::span<const std::byte> Take(std::span<const std::byte> bytes) EXCLUDES(mutex_);
+  std::span<const std::byte> TakeLocked(std::span<const std::byte> bytes) REQUIRES(mutex_);
+  // What was received behind `partial_`: keeps there what the stream has not taken. False: no record of the session's.
+  bool TakeReceived(std::span<const std::byte> bytes) EXCLUDES(mutex_);
+  bool TakeSealed(std::span<const std::byte> sealed) EXCLUDES(mutex_);
+  bool SendFilled(std::span<const std::byte> filled) REQUIRES(mutex_);
   void Lost() EXCLUDES(mutex_);
   // Ends whatever the end was called for: what may be sent is, sleepers are woken.
   void Finish() REQUIRES(mutex_);
   void Send() REQUIRES(mutex_);
+  void GiveUpSending() REQUIRES(mutex_);
   bool SendBytes(std::span<const std::byte> bytes) REQUIRES(mutex_);
   void NoteDeadline() REQUIRES(mutex_);
   // What waited for a receive. False: it still does.
@@ -94,6 +106,7 @@ class StreamEnd final : public WireEnd, public PortReceiver {
   NetworkCounters& counters_;
   const uint32_t number_;
   const std::chrono::milliseconds receive_patience_;
+  const bool secure_;
   CompletionPath completions_;
   bool polled_ = false;
   std::atomic<bool> started_{false};
@@ -106,6 +119,7 @@ class StreamEnd final : public WireEnd, public PortReceiver {
   std::vector<std::byte> partial_;
 
   Mutex mutex_;
+  std::unique_ptr<TlsSession> tls_ GUARDED_BY(mutex_);
   ExportedMemory memory_ GUARDED_BY(mutex_);
   iwarp::Stream stream_ GUARDED_BY(mutex_);
   std::vector<std::byte> unsent_ GUARDED_BY(mutex_);

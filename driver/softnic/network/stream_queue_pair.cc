@@ -59,6 +59,7 @@ Status StreamQueuePair::Init(const std::shared_ptr<Registry>& registry, uint32_t
   iwarp::StreamOptions stream;
   stream.queue_pair = number;
   stream.dials = options_.network->dials;
+  stream.with_crc = options_.network->tls == nullptr;
   stream.receives = shared_;
   stream.waits_for_receives = true;
   stream_ = std::make_shared<StreamEnd>(network_->streams(), network_->counters(), ExportedMemory(registry, domain),
@@ -76,8 +77,12 @@ Result<Endpoint> StreamQueuePair::LocalEndpoint() {
   StreamEndpoint endpoint;
   if (!path.dials) {
     if (!path.adopts) {
+      if (path.tls != nullptr) {
+        return Status::Error(ENOTSUP, "TLS on a port that the RNIC listens on itself: handshakes take it too long");
+      }
       ASSIGN_OR_RETURN(endpoint.port, network_->streams().Listen(path.local, path.interface));
     }
+    endpoint.port = path.adopts ? path.local_port : endpoint.port;
     ASSIGN_OR_RETURN(endpoint.token, network_->streams().Expect(stream_));
   }
   return Encode(endpoint);

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/stream_socket.h"
 #include "driver/iwarp/setup.h"
 #include "driver/softnic/network/flow.h"
 #include "driver/softnic/network/stream_end.h"
@@ -65,59 +66,33 @@ Result<UniqueFd> NewEpoll() {
   return made;
 }
 
-// ETIMEDOUT: not before `deadline`.
-Status WaitFor(int socket, short events, steady_clock::time_point deadline) {
-  for (;;) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
-    pollfd waiting{socket, events, 0};
-    const int ready = poll(&waiting, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
-    if (ready > 0) {
-      return Status::Ok();
-    }
-    if (ready == 0) {
-      return Status::Error(ETIMEDOUT, "set up a connection of the data path");
-    }
-    if (errno != EINTR) {
-      return ErrnoStatus("poll");
-    }
+// The bytes as they are where there is no TLS. False: they are none of its session.
+bool Open(TlsSession* tls, std::span<const std::byte> received, std::vector<std::byte>& to) {
+  const size_t before = to.size();
+  if (tls == nullptr) {
+    to.insert(to.end(), received.begin(), received.end());
+    return true;
   }
+  to.resize(before + TlsSession::OpenedBytes(received.size()));
+  const Result<size_t> opened = tls->Open(received, std::span(to).subspan(before));
+  to.resize(before + (opened.ok() ? opened.value() : 0));
+  return opened.ok();
 }
 
-Status SendAll(int socket, std::span<const std::byte> bytes, steady_clock::time_point deadline) {
-  while (!bytes.empty()) {
-    const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent >= 0) {
-      bytes = bytes.subspan(static_cast<size_t>(sent));
-    } else if (errno == EAGAIN) {
-      RETURN_IF_ERROR(WaitFor(socket, POLLOUT, deadline));
-    } else if (errno != EINTR) {
-      return ErrnoStatus("set up a connection of the data path");
-    }
+// Empty: that cannot be done.
+std::vector<std::byte> Sealed(TlsSession* tls, std::vector<std::byte> bytes) {
+  if (tls == nullptr) {
+    return bytes;
   }
-  return Status::Ok();
+  std::vector<std::byte> sealed(TlsSession::SealedBytes(bytes.size()));
+  const Result<size_t> length = tls->Seal(bytes, sealed);
+  sealed.resize(length.ok() ? length.value() : 0);
+  return sealed;
 }
 
-// As much as there is; 0: nothing now. ECONNRESET: the peer has closed it.
-Result<size_t> ReceiveSome(int socket, std::span<std::byte> to) {
-  for (;;) {
-    const ssize_t got = recv(socket, to.data(), to.size(), MSG_DONTWAIT);
-    if (got > 0) {
-      return static_cast<size_t>(got);
-    }
-    if (got == 0) {
-      return Status::Error(ECONNRESET, "the peer closed a connection of the data path that was being set up");
-    }
-    if (errno == EAGAIN) {
-      return size_t{0};
-    }
-    if (errno != EINTR) {
-      return ErrnoStatus("set up a connection of the data path");
-    }
-  }
-}
-
-iwarp::MpaSetUp RequestWith(const StreamToken& token) {
+iwarp::MpaSetUp RequestWith(const StreamToken& token, bool with_crc) {
   iwarp::MpaSetUp request;
+  request.with_crc = with_crc;
   request.reads_in = iwarp::kMaxReads;
   request.reads_out = iwarp::kMaxReads;
   request.private_data.assign(token.begin(), token.end());
@@ -242,18 +217,31 @@ Status Streams::Dial(const NetworkPath& path, uint16_t port, const StreamToken& 
       return Status::Error(error != 0 ? error : errno, what);
     }
   }
-  const iwarp::MpaSetUp request = RequestWith(token);
-  RETURN_IF_ERROR(SendAll(socket.get(), Encode(iwarp::SetUpFrame::kRequest, request), deadline));
-  std::vector<std::byte> bytes(iwarp::kMostSetUpBytes);
-  size_t have = 0;
+  std::unique_ptr<TlsSession> tls;
+  if (path.tls != nullptr) {
+    ASSIGN_OR_RETURN(tls, TlsSession::Connect(*path.tls, kDataProtocol));
+    ASSIGN_OR_RETURN(const auto early, ShakeHands(socket.get(), *tls, deadline));
+    if (!early.empty()) {
+      return Status::Error(EPROTO, "the peer answers before it is asked");
+    }
+  }
+  const iwarp::MpaSetUp request = RequestWith(token, /*with_crc=*/tls == nullptr);
+  RETURN_IF_ERROR(SendAll(socket.get(), Sealed(tls.get(), Encode(iwarp::SetUpFrame::kRequest, request)), deadline));
+  std::array<std::byte, iwarp::kMostSetUpBytes> some;
+  std::vector<std::byte> bytes;
   for (;;) {
     RETURN_IF_ERROR(WaitFor(socket.get(), POLLIN, deadline));
-    ASSIGN_OR_RETURN(const size_t got, ReceiveSome(socket.get(), std::span(bytes).subspan(have)));
-    have += got;
-    ASSIGN_OR_RETURN(const auto reply, iwarp::DecodeSetUp(iwarp::SetUpFrame::kReply, std::span(bytes).first(have)));
+    ASSIGN_OR_RETURN(const size_t got, ReceiveSome(socket.get(), some));
+    if (!Open(tls.get(), std::span(some).first(got), bytes)) {
+      return Status::Error(EPROTO, "the peer's answer to the set-up of a connection is not one of its TLS session");
+    }
+    ASSIGN_OR_RETURN(const auto reply, iwarp::DecodeSetUp(iwarp::SetUpFrame::kReply, bytes));
     if (reply) {
       RETURN_IF_ERROR(iwarp::Check(request, reply->set_up));
-      return end.Start(std::move(socket), std::span(bytes).first(have).subspan(reply->bytes));
+      if (reply->set_up.with_crc != request.with_crc) {
+        return Status::Error(EPROTO, "the peer wants a CRC inside of TLS, or none outside");
+      }
+      return end.Start(std::move(socket), std::move(tls), std::span(bytes).subspan(reply->bytes));
     }
   }
 }
@@ -267,12 +255,13 @@ void Streams::OnConnection(int listener) {
     if (!socket.valid()) {
       return;
     }
-    BeginGreeting(std::move(socket));
+    BeginGreeting({.socket = std::move(socket)});
   }
 }
 
-void Streams::BeginGreeting(UniqueFd socket) {
-  if (closing_ || !SetOptions(socket.get(), socket_bytes_).ok()) {
+void Streams::BeginGreeting(AcceptedConnection connection) {
+  const int fd = connection.socket.get();
+  if (closing_ || !SetOptions(fd, socket_bytes_).ok()) {
     Count(counters_.no_connection);
     return;
   }
@@ -288,15 +277,23 @@ void Streams::BeginGreeting(UniqueFd socket) {
     rnic_->Post([socket = std::make_shared<UniqueFd>(std::move(oldest->second.socket))] {});
     greetings_.erase(oldest);
   }
-  const int fd = socket.get();
-  greetings_[fd] = {.socket = std::move(socket), .bytes = {}, .deadline = steady_clock::now() + kGreeting};
+  Greeting& greeting = greetings_[fd];
+  greeting = {.socket = std::move(connection.socket),
+              .tls = std::move(connection.tls),
+              .bytes = {},
+              .deadline = steady_clock::now() + kGreeting};
   greetings_count_.store(greetings_.size(), std::memory_order_seq_cst);
   rnic_->Watch(fd, [this, fd] { OnGreeting(fd); });
   KeepTime();
+  // What came behind the handshake no descriptor announces.
+  if (!connection.early.empty() &&
+      !(Open(greeting.tls.get(), connection.early, greeting.bytes) && TakeGreeting(greeting))) {
+    EndGreeting(fd);
+  }
 }
 
 // Where no stream is expected there is no timer either that would end it.
-void Streams::Adopt(UniqueFd socket) {
+void Streams::Adopt(AcceptedConnection connection) {
   {
     MutexLock lock(mutex_);
     if (expected_.empty()) {
@@ -304,7 +301,7 @@ void Streams::Adopt(UniqueFd socket) {
       return;
     }
   }
-  auto shared = std::make_shared<UniqueFd>(std::move(socket));  // a std::function can be copied
+  auto shared = std::make_shared<AcceptedConnection>(std::move(connection));  // a std::function can be copied
   rnic_->Post([this, shared] { BeginGreeting(std::move(*shared)); });
 }
 
@@ -321,7 +318,14 @@ bool Streams::ReadGreeting(Greeting& greeting) {
   if (!got.ok()) {
     return false;
   }
-  greeting.bytes.insert(greeting.bytes.end(), some.begin(), some.begin() + static_cast<ptrdiff_t>(got.value()));
+  if (!Open(greeting.tls.get(), std::span(some).first(got.value()), greeting.bytes)) {
+    Count(counters_.malformed);
+    return false;
+  }
+  return TakeGreeting(greeting);
+}
+
+bool Streams::TakeGreeting(Greeting& greeting) {
   const auto request = iwarp::DecodeSetUp(iwarp::SetUpFrame::kRequest, greeting.bytes);
   StreamToken token;
   if (!request.ok() || (request.value() && request.value()->set_up.private_data.size() != token.size())) {
@@ -333,8 +337,9 @@ bool Streams::ReadGreeting(Greeting& greeting) {
   }
   const iwarp::MpaSetUp& set_up = request.value()->set_up;
   std::copy(set_up.private_data.begin(), set_up.private_data.end(), token.begin());
-  const Result<iwarp::MpaSetUp> reply = iwarp::Accept(set_up, iwarp::kMaxReads, /*wants_crc=*/true);
-  if (!reply.ok()) {
+  const bool secure = greeting.tls != nullptr;
+  const Result<iwarp::MpaSetUp> reply = iwarp::Accept(set_up, iwarp::kMaxReads, /*wants_crc=*/!secure);
+  if (!reply.ok() || reply->with_crc == secure) {
     Count(counters_.malformed);
     return false;
   }
@@ -343,13 +348,14 @@ bool Streams::ReadGreeting(Greeting& greeting) {
     MutexLock lock(mutex_);
     if (const auto expected = expected_.find(token); expected != expected_.end()) {
       const auto known = ends_.find(expected->second);
-      end = known != ends_.end() ? known->second : nullptr;
+      end = known != ends_.end() && known->second->secure() == secure ? known->second : nullptr;
       expected_.erase(expected);
     }
   }
-  const auto frame = Encode(iwarp::SetUpFrame::kReply, reply.value());
-  if (end == nullptr || send(greeting.socket.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
-                            static_cast<ssize_t>(frame.size())) {
+  const auto frame = Sealed(greeting.tls.get(), Encode(iwarp::SetUpFrame::kReply, reply.value()));
+  if (end == nullptr || frame.empty() ||
+      send(greeting.socket.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+          static_cast<ssize_t>(frame.size())) {
     Count(counters_.no_connection);
     return false;
   }
@@ -363,9 +369,10 @@ bool Streams::ReadGreeting(Greeting& greeting) {
       return;  // it was the oldest, and there were too many
     }
     UniqueFd socket = std::move(found->second.socket);
+    std::unique_ptr<TlsSession> tls = std::move(found->second.tls);
     greetings_.erase(found);
     greetings_count_.store(greetings_.size(), std::memory_order_seq_cst);
-    if (const Status started = end->Start(std::move(socket), early); !started.ok()) {
+    if (const Status started = end->Start(std::move(socket), std::move(tls), early); !started.ok()) {
       LOG_DEBUG("a connection of the data path: {}", started.ToString());
     }
   });

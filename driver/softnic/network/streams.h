@@ -52,7 +52,7 @@ class Streams {
   // The port on which connections to a local address are accepted, from now on.
   Result<uint16_t> Listen(const Gid& local, uint32_t interface) EXCLUDES(mutex_);
   // A connection that was accepted elsewhere.
-  void Adopt(UniqueFd socket) EXCLUDES(mutex_);
+  void Adopt(AcceptedConnection connection) EXCLUDES(mutex_);
   Status Add(const std::shared_ptr<StreamEnd>& end) EXCLUDES(mutex_);
   // A connection for it may come.
   Result<StreamToken> Expect(const std::shared_ptr<StreamEnd>& end) EXCLUDES(mutex_);
@@ -80,7 +80,8 @@ class Streams {
  private:
   struct Greeting {
     UniqueFd socket;
-    std::vector<std::byte> bytes;
+    std::unique_ptr<TlsSession> tls;  // null: none
+    std::vector<std::byte> bytes;     // opened
     std::chrono::steady_clock::time_point deadline;
   };
 
@@ -90,10 +91,11 @@ class Streams {
   void OnRoom();
   void OnRetry();
   void OnConnection(int listener);
-  void BeginGreeting(UniqueFd socket);
+  void BeginGreeting(AcceptedConnection connection);
   void OnGreeting(int socket);
-  // False: it is not a greeting any more.
+  // False: it is not a greeting any more, as of the next.
   bool ReadGreeting(Greeting& greeting);
+  bool TakeGreeting(Greeting& greeting);
   void EndGreeting(int socket);
 
   const std::shared_ptr<RnicThread> rnic_;

@@ -2,13 +2,15 @@
 //
 // The control channel over TCP: who knows the volume's secret is served, and nobody else learns or changes anything.
 #include <netinet/in.h>
+#include <poll.h>
 
 #include <fstream>
 #include <functional>
 
+#include "base/stream_socket.h"
 #include "tests/unit/tlib/raw_control.h"
 #include "tlib/client/control_client.h"
-#include "tlib/rpc/sealed_channel.h"
+#include "tlib/rpc/secret.h"
 #include "tlib/rpc/tcp_socket.h"
 
 namespace termfs::tlib {
@@ -33,32 +35,39 @@ uint16_t FreePort() {
 struct ByHand {
   explicit ByHand(const HostPort& place) : socket(ConnectTcp(place, Soon()).value()) {}
 
-  void Send(std::span<const std::byte> bytes) { EXPECT_TRUE(SendFrame(socket.get(), bytes, {}, Soon()).ok()); }
+  void SendBytes(std::span<const std::byte> bytes) { EXPECT_TRUE(SendAll(socket.get(), bytes, Soon()).ok()); }
+  void Send(std::span<const std::byte> bytes) {
+    EXPECT_TRUE(SendFrame(socket.get(), bytes, {}, Soon(), tls.get()).ok());
+  }
   Result<Frame> Receive() { return reader.Wait(socket.get(), Soon()); }
   // All that comes until the server hangs up.
   size_t BytesUntilHungUp() {
     size_t bytes = 0;
     while (true) {
-      const auto frame = Receive();
-      if (!frame.ok()) {
-        EXPECT_EQ(frame.status().code(), ENOTCONN) << frame.status().ToString();
+      std::array<std::byte, 4096> some;
+      EXPECT_TRUE(WaitFor(socket.get(), POLLIN, Soon()).ok());
+      const auto got = ReceiveSome(socket.get(), some);
+      if (!got.ok()) {
+        EXPECT_EQ(got.status().code(), ECONNRESET) << got.status().ToString();
         return bytes;
       }
-      bytes += frame->bytes.size();
+      bytes += got.value();
     }
   }
-  void ShakeHands(const Secret& secret) {
-    seal = SealedChannel::Create(SealedChannel::End::kClient, secret, kControlVersion).value();
-    Send(seal->Greeting());
-    ASSERT_TRUE(seal->TakeGreeting(Receive()->bytes).ok());
-    Send(seal->Proof().value());
-    ASSERT_TRUE(seal->TakeProof(Receive()->bytes).ok());
+  Status ShakeHands(const TlsContext& context, std::string_view protocol = kControlProtocol) {
+    tls = TlsSession::Connect(context, protocol).value();
+    ASSIGN_OR_RETURN(const auto early, termfs::ShakeHands(socket.get(), *tls, Soon()));
+    return reader.Secure(*tls, early);
   }
-  std::vector<std::byte> Sealed(wire::ControlMessageT message) { return seal->Seal(EncodeControl(message)).value(); }
+  std::vector<std::byte> Sealed(std::span<const std::byte> bytes) const {
+    std::vector<std::byte> sealed(TlsSession::SealedBytes(bytes.size()));
+    sealed.resize(tls->Seal(bytes, sealed).value());
+    return sealed;
+  }
 
   UniqueFd socket;
+  std::unique_ptr<TlsSession> tls;
   FrameReader reader;
-  std::optional<SealedChannel> seal;
 };
 
 wire::ControlMessageT HelloMessage() {
@@ -74,11 +83,17 @@ class ControlTcpTest : public HostileTest {
  protected:
   void SetUp() override {
     volume_.options().listen = place_;
-    volume_.options().secret = LoadOrMakeSecret(SecretFile()).value();
+    ASSERT_TRUE(MakeSecret(SecretFile()).ok());
+    volume_.options().tls = ServerTls(SecretFile()).value();
     HostileTest::SetUp();
   }
   std::string SecretFile() { return volume_.path() + "/secret"; }
-  const Secret& OwnSecret() { return *volume_.options().secret; }
+  std::shared_ptr<const TlsContext> OwnKey() { return ClientTls(SecretFile()).value(); }
+  std::shared_ptr<const TlsContext> AnotherKey() {
+    const std::string other = volume_.path() + "/other";
+    EXPECT_TRUE(MakeSecret(other).ok());
+    return ClientTls(other).value();
+  }
   Result<std::unique_ptr<ControlClient>> Connect() { return ControlClient::Connect({place_, SecretFile()}); }
   static Result<wire::WelcomeT> SayHello(ControlClient& control) {
     wire::HelloT hello;
@@ -134,71 +149,81 @@ TEST_F(ControlTcpTest, EndpointThatIsNoneIsRefused) {
 
 TEST_F(ControlTcpTest, AnotherSecretIsRefused) {
   const std::string other = volume_.path() + "/other";
-  ASSERT_TRUE(LoadOrMakeSecret(other).ok());
+  ASSERT_TRUE(MakeSecret(other).ok());
   const int opened = volume_.service().opened;
   EXPECT_EQ(ControlClient::Connect({place_, other}).status().code(), EACCES);
   EXPECT_EQ(ControlClient::Connect({place_, volume_.path() + "/none"}).status().code(), ENOENT);
   EXPECT_EQ(volume_.service().opened, opened);
 }
 
+// Whatever it says, it gets an alert at most, and no session.
 TEST_F(ControlTcpTest, AStrangerLearnsNothing) {
+  constexpr size_t kAlertBytes = 7;
+  const int opened = volume_.service().opened;
   {
     ByHand plain(place_);
     plain.Send(EncodeControl(HelloMessage()));
-    EXPECT_LE(plain.BytesUntilHungUp(), kLongestOfHandshake);
+    EXPECT_LE(plain.BytesUntilHungUp(), kAlertBytes);
   }
   {
     ByHand guesses(place_);
-    const auto seal = SealedChannel::Create(SealedChannel::End::kClient, Secret{}, kControlVersion);
-    guesses.Send(seal->Greeting());
-    guesses.Send(std::vector<std::byte>(kTagBytes));
-    EXPECT_LE(guesses.BytesUntilHungUp(), kLongestOfHandshake);
+    EXPECT_EQ(guesses.ShakeHands(*AnotherKey()).code(), EACCES);
+    EXPECT_EQ(guesses.BytesUntilHungUp(), 0U);
   }
+  {
+    ByHand hostile(place_);
+    std::vector<std::byte> long_record(16 << 10, std::byte{1});  // a handshake of 16 MiB, it says
+    const uint8_t begin[] = {0x16, 3, 3, 0x3f, 0xf0, 1, 0xff, 0xff, 0xf0};
+    std::memcpy(long_record.data(), begin, sizeof(begin));
+    hostile.SendBytes(long_record);
+    EXPECT_LE(hostile.BytesUntilHungUp(), kAlertBytes);
+  }
+  EXPECT_EQ(volume_.service().opened, opened);
 }
 
-// Refused for what it announces, not when patience ends with it: one that came before and says nothing is still there.
-TEST_F(ControlTcpTest, AStrangerGetsNoMemory) {
-  const ByHand silent(place_);
-  ByHand greedy(place_);
-  const uint32_t length = kLongestOfHandshake + 1;
-  ASSERT_EQ(send(greedy.socket.get(), &length, sizeof(length), MSG_NOSIGNAL), ssize_t{sizeof(length)});
-  EXPECT_EQ(greedy.BytesUntilHungUp(), 0U);
-  char byte = 0;
-  EXPECT_EQ(recv(silent.socket.get(), &byte, 1, MSG_DONTWAIT), -1);
-  EXPECT_EQ(errno, EAGAIN);
+TEST_F(ControlTcpTest, WhatIsSpokenInsideTlsIsNamed) {
+  ByHand other(place_);
+  EXPECT_EQ(other.ShakeHands(*OwnKey(), "http/1.1").code(), EPROTO);
+  EXPECT_EQ(other.BytesUntilHungUp(), 0U);
+  ByHand data(place_);  // of the data path, without a token
+  ASSERT_TRUE(data.ShakeHands(*OwnKey(), driver::kDataProtocol).ok());
+  data.Send(EncodeControl(HelloMessage()));
+  EXPECT_EQ(data.BytesUntilHungUp(), 0U);
 }
 
 TEST_F(ControlTcpTest, AnotherVersionLearnsOurs) {
   ByHand control(place_);
-  SealedChannel seal = SealedChannel::Create(SealedChannel::End::kClient, OwnSecret(), kControlVersion + 1).value();
-  control.Send(seal.Greeting());
-  const auto greeting = control.Receive();
-  ASSERT_TRUE(greeting.ok());
-  const Status refused = seal.TakeGreeting(greeting->bytes);
-  EXPECT_NE(refused.message().find("version " + std::to_string(kControlVersion)), std::string_view::npos);
+  ASSERT_TRUE(control.ShakeHands(*OwnKey()).ok());
+  wire::HelloT hello;
+  hello.version = kControlVersion + 1;
+  wire::ControlMessageT message;
+  message.body.Set(std::move(hello));
+  control.Send(EncodeControl(message));
+  const auto answer = control.Receive();
+  ASSERT_TRUE(answer.ok());
+  ASSERT_TRUE(DecodeControl(answer->bytes, message).ok());
+  ASSERT_NE(message.body.AsError(), nullptr);
+  EXPECT_EQ(message.body.AsError()->code, EPROTO);
+  EXPECT_NE(message.body.AsError()->text.find("server version " + std::to_string(kControlVersion)), std::string::npos);
   EXPECT_EQ(control.BytesUntilHungUp(), 0U);
 }
 
 TEST_F(ControlTcpTest, AForgedOrRepeatedMessageEndsTheSession) {
   for (const bool repeated : {false, true}) {
     ByHand control(place_);
-    control.ShakeHands(OwnSecret());
-    auto hello = control.Sealed(HelloMessage());
-    control.Send(hello);
-    EXPECT_TRUE(control.seal->Open(control.Receive()->bytes).ok());
+    ASSERT_TRUE(control.ShakeHands(*OwnKey()).ok());
+    control.Send(EncodeControl(HelloMessage()));
+    ASSERT_TRUE(control.Receive().ok());
     EXPECT_EQ(volume_.server().Sessions().size(), 2U);
+    auto sealed = control.Sealed(EncodeControl(HelloMessage()));
     if (!repeated) {
-      hello = control.Sealed(HelloMessage());
-      hello.back() ^= std::byte{1};
+      sealed.back() ^= std::byte{1};
     }
-    control.Send(hello);
-    const auto answer = control.Receive();
-    ASSERT_TRUE(answer.ok());
-    wire::ControlMessageT message;
-    ASSERT_TRUE(DecodeControl(control.seal->Open(answer->bytes).value(), message).ok());
-    ASSERT_NE(message.body.AsError(), nullptr);
-    EXPECT_EQ(message.body.AsError()->code, EBADMSG);
-    EXPECT_EQ(control.BytesUntilHungUp(), 0U);
+    control.SendBytes(sealed);
+    if (repeated) {
+      control.SendBytes(sealed);
+    }
+    control.BytesUntilHungUp();
     EXPECT_TRUE(Eventually([&] { return volume_.server().Sessions().size() == 1; }));
   }
 }
@@ -225,8 +250,8 @@ TEST_F(ControlTcpTest, WhoDiedAndWhoMayComeBack) {
   EXPECT_EQ(end_of([&] { control.reset(); }), How::kGoodbye);
   for (int i = 0; i < 20; i++) {  // the server reads the end, or hears of it first
     ByHand by_hand(place_);
-    by_hand.ShakeHands(OwnSecret());
-    by_hand.Send(by_hand.Sealed(HelloMessage()));
+    ASSERT_TRUE(by_hand.ShakeHands(*OwnKey()).ok());
+    by_hand.Send(EncodeControl(HelloMessage()));
     ASSERT_TRUE(by_hand.Receive().ok());
     EXPECT_EQ(end_of([&] { by_hand.socket = UniqueFd(); }), How::kDied);
   }
@@ -243,14 +268,14 @@ TEST_F(ControlTcpTest, AServerWithoutTheSecretIsRefused) {
       socket = UniqueFd(accept4(listeners->front().get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       return socket.valid();
     }));
-    FrameReader reader;
-    const auto greeting = reader.Wait(socket.get(), Soon());
-    const auto seal = SealedChannel::Create(SealedChannel::End::kServer, Secret{}, kControlVersion);
-    ASSERT_TRUE(SendFrame(socket.get(), seal->Greeting(), {}, Soon()).ok());
-    const auto proof = reader.Wait(socket.get(), Soon());
-    ASSERT_TRUE(proof.ok());
-    ASSERT_TRUE(SendFrame(socket.get(), proof->bytes, {}, Soon()).ok());  // its own, played back
-    [[maybe_unused]] const auto gone = reader.Wait(socket.get(), Soon());
+    const TlsKey guess = DeriveTlsKey(std::vector<std::byte>(32), "a client and server 0").value();
+    const std::string_view protocols[] = {kControlProtocol};
+    const auto tls = TlsSession::Accept(*TlsContext::ForServer({&guess, 1}, protocols).value()).value();
+    EXPECT_TRUE(WaitFor(socket.get(), POLLIN, Soon()).ok());
+    std::array<std::byte, 4096> some;
+    std::span<const std::byte> received = std::span(some).first(ReceiveSome(socket.get(), some).value());
+    EXPECT_FALSE(tls->Handshake(received).ok());
+    EXPECT_TRUE(SendAll(socket.get(), tls->TakeOutput(), Soon()).ok());
   });
   EXPECT_EQ(ControlClient::Connect({place, SecretFile()}).status().code(), EACCES);
   impostor.join();

@@ -22,6 +22,7 @@
 #include "driver/nic.h"
 #include "driver/softnic/softnic.h"
 #include "driver/verbs/verbs.h"
+#include "tests/fakes/tls_acceptor.h"
 
 namespace termfs::driver {
 
@@ -35,9 +36,11 @@ inline QueuePairOptions Patient() {
   return options;
 }
 
-// How the queue pairs of Sides made from now on are connected: over this address of the loopback interface, by "iwarp"
-// and with both ends "polled" (NetworkPath) where that follows; empty: through shared memory.
+// How the queue pairs of Sides made from now on are connected: over this address of the loopback interface, by "iwarp",
+// inside "tls" and with both ends "polled" (NetworkPath) where that follows; empty: through shared memory.
 inline std::optional<NetworkPath> test_path;
+inline bool test_tls = false;
+inline uint64_t test_records_of_key = TlsContext::kRecordsOfKey;
 inline SoftNicOptions test_nic;
 
 inline Gid GidOf(const std::string& address) {
@@ -78,6 +81,7 @@ inline std::optional<Ends> test_ends;
 inline void SetPath(const std::string& path) {
   test_path.reset();
   test_ends.reset();
+  test_tls = path.find("tls") != std::string::npos;
   if (path.empty()) {
     return;
   }
@@ -107,6 +111,38 @@ inline std::unique_ptr<Nic> MakeNic(size_t end) {
   return verbs ? CreateVerbsNic(device.name).value() : CreateSoftNic(test_nic).value();
 }
 
+// Of one end, of the path that is set.
+inline std::optional<NetworkPath> PathOf(size_t end) {
+  std::optional<NetworkPath> path = test_path;
+  if (path) {
+    path->dials = end == 0;
+  }
+  if (test_tls && end == 0) {
+    path->tls = TlsContext::ForClient(KeyOfTests(), test_records_of_key).value();
+  }
+  return path;
+}
+
+// Of an end that is dialled inside TLS, whose path it completes; else null.
+inline std::unique_ptr<TlsAcceptor> AcceptorFor(Nic& nic, std::optional<NetworkPath>& path) {
+  if (!test_tls || path->dials) {
+    return nullptr;
+  }
+  const bool ipv4 = path->local == GidOf("127.0.0.1");
+  UniqueFd listener(socket(ipv4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_storage address{};
+  address.ss_family = ipv4 ? AF_INET : AF_INET6;
+  socklen_t length = ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  TERMFS_CHECK(bind(listener.get(), any, length) == 0 && listen(listener.get(), 64) == 0 &&
+               getsockname(listener.get(), any, &length) == 0);
+  auto acceptor = std::make_unique<TlsAcceptor>(nic, std::move(listener), test_records_of_key);
+  path->adopts = true;
+  path->local_port = ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);  // where sockaddr_in6 has it
+  path->tls = acceptor->context();
+  return acceptor;
+}
+
 // For tests of what holds on either path.
 class AnyPath : public testing::TestWithParam<const char*> {
  protected:
@@ -121,12 +157,21 @@ inline std::string PathName(const testing::TestParamInfo<const char*>& info) {
     return path.substr(0, to) + "To" + path.substr(to + 4);
   }
   const std::string family = path.starts_with("::1") ? "Ipv6" : "Ipv4";
-  const std::string wire = path.find("iwarp") != std::string::npos ? "Iwarp" : "";
+  const std::string wire = std::string(path.find("iwarp") != std::string::npos ? "Iwarp" : "") +
+                           (path.find("tls") != std::string::npos ? "Tls" : "");
   return path.empty() ? "SharedMemory" : family + wire + (path.ends_with("polled") ? "Polled" : "");
 }
 inline auto EveryPath() {
-  std::vector<const char*> paths = {
-      "", "::1", "127.0.0.1", "::1 polled", "127.0.0.1 polled", "::1 iwarp", "127.0.0.1 iwarp", "::1 iwarp polled"};
+  std::vector<const char*> paths = {"",
+                                    "::1",
+                                    "127.0.0.1",
+                                    "::1 polled",
+                                    "127.0.0.1 polled",
+                                    "::1 iwarp",
+                                    "127.0.0.1 iwarp",
+                                    "::1 iwarp polled",
+                                    "::1 iwarp tls",
+                                    "127.0.0.1 iwarp tls polled"};
   if (DeviceOfTests() != nullptr) {
     paths.insert(paths.end(), {"verbs to verbs", "verbs to softnic", "softnic to verbs"});
   }
@@ -136,10 +181,8 @@ inline auto EveryPath() {
 struct Side {
   explicit Side(QueuePairOptions wanted = Patient(), size_t end = 0) : options(wanted) {
     nic = MakeNic(end);
-    options.network = test_path;
-    if (options.network) {
-      options.network->dials = end == 0;
-    }
+    options.network = PathOf(end);
+    acceptor = AcceptorFor(*nic, options.network);
     domain = nic->CreateProtectionDomain().value();
     queue = nic->CreateCompletionQueue(1024).value();
     memory = nic->AllocateMemory({.bytes = 1 << 20}).value();
@@ -196,6 +239,7 @@ struct Side {
 
   QueuePairOptions options;
   std::unique_ptr<Nic> nic;
+  std::unique_ptr<TlsAcceptor> acceptor;  // of a server inside TLS
   std::unique_ptr<ProtectionDomain> domain;
   std::unique_ptr<CompletionQueue> queue;
   std::unique_ptr<Memory> memory;

@@ -31,6 +31,8 @@ QueuePairOptions Small() {
 struct SharingSide {
   explicit SharingSide(uint32_t receives, uint32_t capacity = 1024) {
     nic = MakeNic(1);
+    path = PathOf(1);
+    acceptor = AcceptorFor(*nic, path);
     domain = nic->CreateProtectionDomain().value();
     queue = nic->CreateCompletionQueue(capacity).value();
     memory = nic->AllocateMemory({.bytes = size_t{receives} * kMessage}).value();
@@ -49,7 +51,7 @@ struct SharingSide {
     QueuePairOptions options = Small();
     options.send_cq = options.recv_cq = queue.get();
     options.shared_receives = shared.get();
-    options.network = test_path;
+    options.network = path;
     return domain->CreateQueuePair(options);
   }
   // The other end of `client`.
@@ -79,6 +81,8 @@ struct SharingSide {
   }
 
   std::unique_ptr<Nic> nic;
+  std::optional<NetworkPath> path;
+  std::unique_ptr<TlsAcceptor> acceptor;
   std::unique_ptr<ProtectionDomain> domain;
   std::unique_ptr<CompletionQueue> queue;
   std::unique_ptr<Memory> memory;

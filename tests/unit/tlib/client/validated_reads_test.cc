@@ -48,7 +48,8 @@ class ValidatedReads : public testing::Test {
   explicit ValidatedReads(double ratio = 0.5) : volume_(Options(ratio)) {
     volume_.nic_options().validated_reads = true;
     volume_.options().listen = place_;
-    volume_.options().secret = LoadOrMakeSecret(SecretFile()).value();
+    EXPECT_TRUE(MakeSecret(SecretFile()).ok());
+    volume_.options().tls = ServerTls(SecretFile()).value();
   }
   static server::RegionOptions Options(double ratio) {
     server::RegionOptions options;
