@@ -55,6 +55,9 @@ std::pmr::synchronized_pool_resource& LibraryMemory() {
   return memory;
 }
 
+// A pool whose pieces are no multiple of their alignment does not keep it.
+size_t WithLength(size_t length) { return (length + kLengthBytes + kLengthBytes - 1) / kLengthBytes * kLengthBytes; }
+
 size_t LengthOf(const void* piece) {
   size_t length = 0;
   std::memcpy(&length, static_cast<const std::byte*>(piece) - kLengthBytes, sizeof(length));
@@ -66,7 +69,7 @@ void* Allocate(size_t length, const char* /*file*/, int /*line*/) {
     return nullptr;
   }
   try {
-    auto* const start = static_cast<std::byte*>(LibraryMemory().allocate(length + kLengthBytes));
+    auto* const start = static_cast<std::byte*>(LibraryMemory().allocate(WithLength(length)));
     std::memcpy(start, &length, sizeof(length));
     return start + kLengthBytes;
   } catch (const std::bad_alloc&) {
@@ -76,7 +79,7 @@ void* Allocate(size_t length, const char* /*file*/, int /*line*/) {
 
 void Free(void* piece, const char* /*file*/, int /*line*/) {
   if (piece != nullptr) {
-    LibraryMemory().deallocate(static_cast<std::byte*>(piece) - kLengthBytes, LengthOf(piece) + kLengthBytes);
+    LibraryMemory().deallocate(static_cast<std::byte*>(piece) - kLengthBytes, WithLength(LengthOf(piece)));
   }
 }
 

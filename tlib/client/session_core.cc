@@ -217,8 +217,8 @@ Result<std::unique_ptr<driver::QueuePair>> SessionCore::OpenQueuePair(wire::Purp
 }
 
 Result<std::unique_ptr<driver::QueuePair>> SessionCore::TryOpenQueuePair(wire::Purpose purpose,
-                                                                         driver::QueuePairOptions options, int cpu,
-                                                                         const ControlClient::Wait& wait) {
+                                                                         const driver::QueuePairOptions& options,
+                                                                         int cpu, const ControlClient::Wait& wait) {
   ASSIGN_OR_RETURN(auto pair, domain_->CreateQueuePair(options));
   ASSIGN_OR_RETURN(driver::Endpoint local, pair->LocalEndpoint());
   wire::OpenQueuePairT request;

@@ -140,8 +140,9 @@ class SessionCore {
   Status Learn(const wire::WelcomeT& welcome);
   Status LearnWay(const wire::RegionInfoT& info);
   Status LearnPatterns(const wire::RegionInfoT& info);
-  Result<std::unique_ptr<driver::QueuePair>> TryOpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
-                                                              int cpu, const ControlClient::Wait& wait);
+  Result<std::unique_ptr<driver::QueuePair>> TryOpenQueuePair(wire::Purpose purpose,
+                                                              const driver::QueuePairOptions& options, int cpu,
+                                                              const ControlClient::Wait& wait);
   Status LearnChunks(wire::RegionInfoT& info);
 
   driver::Nic& nic_;

@@ -199,12 +199,13 @@ TEST_F(ControlTcpTest, AnotherVersionLearnsOurs) {
   wire::ControlMessageT message;
   message.body.Set(std::move(hello));
   control.Send(EncodeControl(message));
-  const auto answer = control.Receive();
-  ASSERT_TRUE(answer.ok());
-  ASSERT_TRUE(DecodeControl(answer->bytes, message).ok());
-  ASSERT_NE(message.body.AsError(), nullptr);
-  EXPECT_EQ(message.body.AsError()->code, EPROTO);
-  EXPECT_NE(message.body.AsError()->text.find("server version " + std::to_string(kControlVersion)), std::string::npos);
+  const auto received = control.Receive();
+  ASSERT_TRUE(received.ok());
+  wire::ControlMessageT answer;
+  ASSERT_TRUE(DecodeControl(received->bytes, answer).ok());
+  ASSERT_NE(answer.body.AsError(), nullptr);
+  EXPECT_EQ(answer.body.AsError()->code, EPROTO);
+  EXPECT_NE(answer.body.AsError()->text.find("server version " + std::to_string(kControlVersion)), std::string::npos);
   EXPECT_EQ(control.BytesUntilHungUp(), 0U);
 }
 
