@@ -51,7 +51,7 @@ std::pmr::synchronized_pool_resource& LibraryMemory() {
   constexpr size_t kLargestOfPool = 32 << 10;  // a buffer of a record has some 17 KiB
   static UndumpedPages& pages = *new UndumpedPages;
   static auto& memory = *new std::pmr::synchronized_pool_resource(
-      {.max_blocks_per_chunk = 16, .largest_required_pool_block = kLargestOfPool}, &pages);
+      {.max_blocks_per_chunk = 128, .largest_required_pool_block = kLargestOfPool}, &pages);
   return memory;
 }
 
@@ -108,7 +108,7 @@ Status LibraryFailed() {
 
 char kSha256[] = "SHA256";  // the library's parameters take no const
 
-Result<std::array<std::byte, 32>> Hkdf(Bytes secret, std::string label) {
+Status Hkdf(Bytes secret, std::string label, std::span<std::byte> key) {
   const std::unique_ptr<EVP_KDF, void (*)(EVP_KDF*)> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr), &EVP_KDF_free);
   const std::unique_ptr<EVP_KDF_CTX, void (*)(EVP_KDF_CTX*)> context(
       kdf != nullptr ? EVP_KDF_CTX_new(kdf.get()) : nullptr, &EVP_KDF_CTX_free);
@@ -116,10 +116,9 @@ Result<std::array<std::byte, 32>> Hkdf(Bytes secret, std::string label) {
       OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, kSha256, 0),
       OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, const_cast<std::byte*>(secret.data()), secret.size()),
       OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, label.data(), label.size()), OSSL_PARAM_construct_end()};
-  std::array<std::byte, 32> key;
   const bool good = context != nullptr && EVP_KDF_derive(context.get(), reinterpret_cast<unsigned char*>(key.data()),
                                                          key.size(), parameters) == 1;
-  return good ? Result<std::array<std::byte, 32>>(key) : LibraryFailed();
+  return good ? Status::Ok() : LibraryFailed();
 }
 
 std::string Hex(Bytes bytes) {
@@ -134,6 +133,7 @@ std::string Hex(Bytes bytes) {
 
 // The library's word for a pre-shared key: a session that could be resumed.
 using LibraryKey = std::unique_ptr<SSL_SESSION, void (*)(SSL_SESSION*)>;
+constexpr long kNever = INT32_MAX;  // NOLINT(google-runtime-int): the library's type
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
 
 Result<LibraryKey> KeyOf(SSL_CTX* context, const TlsKey& key) {
@@ -144,7 +144,8 @@ Result<LibraryKey> KeyOf(SSL_CTX* context, const TlsKey& key) {
                     SSL_SESSION_set1_master_key(made.get(), reinterpret_cast<const unsigned char*>(key.bytes.data()),
                                                 key.bytes.size()) == 1 &&
                     SSL_SESSION_set_cipher(made.get(), cipher) == 1 &&
-                    SSL_SESSION_set_protocol_version(made.get(), TLS1_3_VERSION) == 1;
+                    SSL_SESSION_set_protocol_version(made.get(), TLS1_3_VERSION) == 1 &&
+                    SSL_SESSION_set_timeout(made.get(), kNever) == 1;  // else it is refused after 304 s
   return good ? Result<LibraryKey>(std::move(made)) : LibraryFailed();
 }
 
@@ -154,10 +155,10 @@ TlsKey::~TlsKey() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 
 Result<TlsKey> DeriveTlsKey(Bytes secret, std::string_view purpose) {
   TlsKey key;
-  constexpr size_t kIdentity = 16;  // bytes
-  ASSIGN_OR_RETURN(const auto identity, Hkdf(secret, "termfs TLS key: which one"));
-  ASSIGN_OR_RETURN(key.bytes, Hkdf(secret, "termfs TLS key: " + std::string(purpose)));
-  key.identity = Hex(std::span(identity).first(kIdentity));
+  std::array<std::byte, 16> identity;
+  RETURN_IF_ERROR(Hkdf(secret, "termfs TLS key: which one", identity));
+  RETURN_IF_ERROR(Hkdf(secret, "termfs TLS key: " + std::string(purpose), key.bytes));
+  key.identity = Hex(identity);
   return key;
 }
 
@@ -407,6 +408,7 @@ Status TlsSession::Failed(int returned, bool handshake) const {
 }
 
 Status TlsSession::Handshake(Bytes& bytes) {
+  ERR_clear_error();  // of others in this thread, as in the next two: Failed looks at what is left there
   library_->pipe.input = bytes;
   const int done = SSL_do_handshake(library_->ssl.get());
   bytes = std::exchange(library_->pipe.input, {});
@@ -434,6 +436,7 @@ std::vector<std::byte> TlsSession::TakeOutput() { return std::exchange(library_-
 
 Result<size_t> TlsSession::Seal(Bytes message, std::span<std::byte> to) {
   Pipe& pipe = library_->pipe;
+  ERR_clear_error();
   const std::vector<std::byte> before = std::exchange(pipe.unwritten, {});
   if (before.size() > kMostOutput / 2) {
     return Status::Error(EPROTO, "the other end asks for too many TLS messages");
@@ -464,6 +467,7 @@ Result<size_t> TlsSession::Seal(Bytes message, std::span<std::byte> to) {
 
 Result<size_t> TlsSession::Open(Bytes sealed, std::span<std::byte> to) {
   Pipe& pipe = library_->pipe;
+  ERR_clear_error();
   pipe.input = sealed;
   size_t opened = 0;
   for (;;) {

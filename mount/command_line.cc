@@ -75,7 +75,7 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
                       "the mount speaks it, too, else RoCEv2)");
   command->add_option("--tls", arguments.tls,
                       "with --listen: off: file data of mounts with -o tls=off travels readable and open to forgery;\n"
-                      "on (the default): all data is inside TLS. The rest is, in any case");
+                      "on (the default): inside TLS, but by RDMA devices and roce, which have none");
   command->add_flag("--foreground", arguments.foreground, "stay, and log to standard error instead of DIR/log");
   command->add_flag("--verbose", arguments.verbose, "log more");
   command->footer(

@@ -192,6 +192,10 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
                                       : nic.RegionTransport(region.kind, /*network=*/true);
     transport_ += ", " + network + " at " + tlib::ToString(*listen);
     LOG_INFO("other hosts are served by {}", network);
+    if (!iwarp || settings.tls == "off") {
+      LOG_WARNING("file data travels outside of TLS{}: who is on the network can read and forge it",
+                  iwarp ? " for mounts that ask for it" : "");
+    }
   }
   ASSIGN_OR_RETURN(server_, tlib::server::Server::Start(nic, options, *service_));
   ASSIGN_OR_RETURN(kept_since_, NoteMemory(paths, epoch, server_->memory()));

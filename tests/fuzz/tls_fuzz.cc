@@ -39,14 +39,18 @@ std::vector<std::byte> Advance(TlsSession& end, std::vector<std::byte> received)
   return end.TakeOutput();
 }
 
-void TryHandshake(TlsSession& end, std::span<const std::byte> input, size_t piece) {
+// What it said.
+std::vector<std::byte> TryHandshake(TlsSession& end, std::span<const std::byte> input, size_t piece) {
+  std::vector<std::byte> all;
   Status status;
   while (!input.empty() && status.ok() && !end.established()) {
     std::span<const std::byte> some = input.first(std::min(piece, input.size()));
     input = input.subspan(some.size());
     status = end.Handshake(some);
-    [[maybe_unused]] const auto said = end.TakeOutput();
+    const auto said = end.TakeOutput();
+    all.insert(all.end(), said.begin(), said.end());
   }
+  return all;
 }
 
 void TryRecords(TlsSession& end, std::span<const std::byte> input, size_t piece) {
@@ -82,15 +86,16 @@ void Try(std::span<const std::byte> input) {
   };
   switch (how & 3U) {
     case 0: {
-      TryHandshake(*ends.server, over(hello), piece);
+      [[maybe_unused]] const auto said = TryHandshake(*ends.server, over(hello), piece);
       TERMFS_CHECK(!ends.server->established());
       return;
     }
     case 1: {
-      const std::vector<std::byte> real = Advance(*ends.server, hello);
-      const std::vector<std::byte> changed = over(real);
-      TryHandshake(*ends.client, changed, piece);
-      TERMFS_CHECK(!ends.client->established() || changed == real);
+      const auto said = TryHandshake(*ends.client, over(Advance(*ends.server, hello)), piece);
+      if (ends.client->established()) {  // only what TLS does not look at was changed, such as a record's version
+        [[maybe_unused]] const auto nothing = Advance(*ends.server, said);
+        TERMFS_CHECK(ends.server->established());
+      }
       return;
     }
     default: {

@@ -209,7 +209,8 @@ void ControlServer::MakeRoomFor(const PeerPtr& peer) {
     of_same += peer->host.empty() && other->host.empty() && other->pid == peer->pid ? 1 : 0;
     if (!other->session.has_value()) {
       strangers++;
-      oldest = oldest == nullptr || other->since < oldest->since ? other : oldest;
+      const auto rank = [](const PeerPtr& one) { return std::pair(!one->stranger(), one->since); };
+      oldest = oldest == nullptr || rank(other) < rank(oldest) ? other : oldest;
     }
   }
   if (of_same > kMaxPeersOfProcess && peer->unwelcome.ok()) {
@@ -261,7 +262,7 @@ bool ControlServer::IsControl(const PeerPtr& peer) {
   }
   if (peer->tls == nullptr) {
     char first = 0;
-    if (recv(peer->socket.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && first == 'M') {
+    if (options_.plain_data && recv(peer->socket.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && first == 'M') {
       GiveAway(peer, {});
       return false;
     }

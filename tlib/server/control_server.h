@@ -6,7 +6,7 @@
 //   accepted --Hello--> SessionOpened (service) --> Welcome --> requests, one at a time --> hang-up or Expel
 //     --> connections closed, requests ended --> SessionClosed (service) --> removed
 //
-// Over TCP the first byte says what comes: 'M' is a stream of the data path outside of TLS; anything else is TLS, and
+// Over TCP everything is TLS, but for streams of the data path where ControlOptions::plain_data lets them, and
 // what is spoken inside (ALPN) a control channel or such a stream. Handshakes are the loop's, and take it 0.2 ms each.
 //
 // What clients can make it spend is bounded: ControlOptions::max_sessions, and some more of who does not come back, so

@@ -223,8 +223,7 @@ std::span<const std::byte> StreamEnd::TakeLocked(std::span<const std::byte> byte
 void StreamEnd::Lost() {
   streams_.Unwatch(*this);
   MutexLock lock(mutex_);
-  lost_ = true;
-  stream_.Fail(WcStatus::kRetryExcErr);
+  GiveUpSending();
   Finish();
 }
 

@@ -10,11 +10,26 @@
 #include <openssl/x509.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <numeric>
 #include <optional>
 #include <sstream>
+
+static std::atomic<time_t> test_seconds_ahead{0};
+
+// Instead of the C library's: what the TLS library takes for the time.
+extern "C" time_t time(time_t* to) noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const time_t seconds = now.tv_sec + test_seconds_ahead.load();
+  if (to != nullptr) {
+    *to = seconds;
+  }
+  return seconds;
+}
 
 namespace termfs {
 namespace {
@@ -168,6 +183,20 @@ TEST(Tls, OnlyWhoKnowsAKeyOfTheServersGetsIn) {
   EXPECT_EQ(server.code(), EACCES) << server.ToString();
   EXPECT_EQ(client.code(), EACCES) << client.ToString();
   EXPECT_FALSE(imitators.server->established());
+}
+
+// A server's may be as old as the server.
+TEST(Tls, AKeyDoesNotExpire) {
+  const TlsKey key = KeyOf(1);
+  const auto client = TlsContext::ForClient(key).value();
+  const auto server = TlsContext::ForServer({&key, 1}, kProtocols).value();
+  for (const time_t ahead : {0L, 1000L, 10L * 365 * 86400, -3600L}) {
+    test_seconds_ahead = ahead;
+    Ends ends{.client = TlsSession::Connect(*client, kInner).value(), .server = TlsSession::Accept(*server).value()};
+    const auto [first, second] = ShakeHands(ends);
+    EXPECT_TRUE(first.ok() && second.ok() && ends.server->established()) << ahead << ": " << second.ToString();
+  }
+  test_seconds_ahead = 0;
 }
 
 TEST(Tls, AKeyIsForOnePurpose) {
