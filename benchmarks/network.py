@@ -60,6 +60,10 @@ def bench(build, quick, bar):
             output = subprocess.run([*hosts.client, binary, "measure", hosts.IPV6[0], str(PORT), "7" if quick else "11"],
                                     check=True, capture_output=True, timeout=DEADLINE * 3).stdout
         turns = json.loads(output)
+        for wire, reference, names in (("iwarp_tls", "tls", "iWARP inside TLS / a request over TLS"),
+                                       ("iwarp", "tcp_crc", "iWARP / a request over TCP with CRC32C")):
+            bars.append(bar(f"one READ of 4 KiB by {names}, time, MTU {mtu}", 1.3,
+                            [turn[reference][0] / turn[wire][0] for turn in turns["one_4k"]], lower_is_better=True))
         for kind, what, bound in (("requests_4k", "READs of 4 KiB, depth 32", 0.9), ("stream_1m", "READs of 1 MiB", 0.85)):
             for wire, reference, names in (("iwarp_tls", "tls", "iWARP inside TLS / the same by requests over TLS"),
                                            ("iwarp", "tcp_crc", "iWARP / the same by requests over TCP with CRC32C")):

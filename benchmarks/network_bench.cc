@@ -392,10 +392,10 @@ class TcpRequests {
         epoll_(Watch(socket_.get())),
         buffer_(kDepth * slot_) {}
 
-  uint64_t Run(double seconds) {
+  uint64_t Run(size_t depth, double seconds) {
     const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
-    Ask(kDepth);
-    uint64_t asked = kDepth;
+    Ask(depth);
+    uint64_t asked = depth;
     uint64_t bytes = 0;
     while (bytes < asked * slot_) {
       WaitToRead(epoll_.get());
@@ -498,10 +498,10 @@ class TlsRequests {
   explicit TlsRequests(const tlib::HostPort& place)
       : connection_(place, Mode::kTlsRequests), epoll_(Watch(connection_.socket.get())), buffer_(kDepth * kSmall) {}
 
-  uint64_t Run(double seconds) {
+  uint64_t Run(size_t depth, double seconds) {
     const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
-    Ask(kDepth);
-    uint64_t asked = kDepth;
+    Ask(depth);
+    uint64_t asked = depth;
     uint64_t bytes = 0;
     while (bytes < asked * kSmall) {
       WaitToRead(epoll_.get());
@@ -611,10 +611,16 @@ int MeasureAll(const tlib::HostPort& place, int pairs, double seconds) {
           {{"rdma", [&] { return rdma.Run(kSmall, kDepth, seconds); }},
            {"iwarp", [&] { return iwarp.Run(kSmall, kDepth, seconds); }},
            {"iwarp_tls", [&] { return secure.Run(kSmall, kDepth, seconds); }},
-           {"tls", [&] { return tls_requests.Run(seconds); }},
-           {"tcp", [&] { return requests.Run(seconds); }},
-           {"tcp_crc", [&] { return checked_requests.Run(seconds); }},
+           {"tls", [&] { return tls_requests.Run(kDepth, seconds); }},
+           {"tcp", [&] { return requests.Run(kDepth, seconds); }},
+           {"tcp_crc", [&] { return checked_requests.Run(kDepth, seconds); }},
            {"datagrams", [&] { return datagrams.Run(seconds); }}},
+          false);
+  Compare("one_4k", pairs,
+          {{"iwarp", [&] { return iwarp.Run(kSmall, 1, seconds); }},
+           {"iwarp_tls", [&] { return secure.Run(kSmall, 1, seconds); }},
+           {"tls", [&] { return tls_requests.Run(1, seconds); }},
+           {"tcp_crc", [&] { return checked_requests.Run(1, seconds); }}},
           false);
   Compare("stream_1m", pairs,
           {{"rdma", [&] { return rdma.Run(kLarge, kLargeDepth, seconds); }},

@@ -82,7 +82,7 @@ struct SessionEnd {
     kGoodbye,   // the client has said so
     kExpelled,  // Server::Expel
     kLost,      // it hung up without a word: it died, or lost a connection and may come back
-    kDied,      // over TCP: its kernel hung up; a client that may come back resets the connection
+    kDied,      // over TCP: its kernel hung up, or that was forged; a client that may come back resets the connection
   };
   How how = How::kLost;
   std::shared_ptr<const UniqueFd> process{};  // a pidfd of the client's, readable when it has ended; may be null
