@@ -24,7 +24,7 @@ struct Program {
   // `device`: an RDMA device, by name or address; empty: the software RNIC.
   std::function<Result<std::unique_ptr<driver::Nic>>(const std::string& device)> open_nic;
   // A server's: for clients of this host the software RNIC, for those of others the device; empty: that, too.
-  std::function<Result<std::unique_ptr<driver::Nic>>(const std::string& device)> open_server_nic;
+  std::function<Result<std::unique_ptr<driver::Nic>>(const std::string& device, uint32_t threads)> open_server_nic;
 };
 
 struct FormatArguments {
@@ -46,6 +46,7 @@ struct ServeArguments {
   std::string listen;
   std::string rdma;
   std::string rdma_wire;
+  std::string rnic_threads;
   std::string tls;
   bool foreground = false;
   bool verbose = false;

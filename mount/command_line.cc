@@ -73,6 +73,10 @@ void AddServe(CLI::App& app, const Program& program, ServeArguments& arguments, 
   command->add_option("--rdma-wire", arguments.rdma_wire,
                       "with --listen: iwarp or roce, and nothing else over a network (default: iWARP over TCP where\n"
                       "the mount speaks it, too, else RoCEv2)");
+  command->add_option(
+      "--rnic-threads", arguments.rnic_threads,
+      "with --listen: threads of the software RNIC, 1 to 64, over which the connections of other hosts are\n"
+      "spread (default: one for each two processors, at most 4)");
   command->add_option("--tls", arguments.tls,
                       "with --listen: off: file data of mounts with -o tls=off travels readable and open to forgery;\n"
                       "on (the default): inside TLS, but by RDMA devices and roce, which have none");

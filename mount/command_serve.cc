@@ -35,6 +35,13 @@ Status Override(const ServeArguments& arguments, fs::server::VolumeSettings& set
     }
     settings.workers = static_cast<uint32_t>(*workers);
   }
+  if (!arguments.rnic_threads.empty()) {
+    Result<uint64_t> threads = ParseCount(arguments.rnic_threads, 1, kMaxWorkers);
+    if (!threads.ok()) {
+      return std::move(threads).status().WithContext("--rnic-threads");
+    }
+    settings.rnic_threads = static_cast<uint32_t>(*threads);
+  }
   if (!arguments.metadata_memory.empty()) {
     Result<uint64_t> memory = ParseMetadataMemory(arguments.metadata_memory);
     if (!memory.ok()) {
@@ -79,7 +86,7 @@ Status Serve(const Program& program, const std::string& directory, const fs::ser
   if (hangup == Hangup::kReopensLog) {
     ASSIGN_OR_RETURN(reopener, LogReopener::Start());
   }
-  ASSIGN_OR_RETURN(const auto nic, program.open_server_nic(settings.rdma));
+  ASSIGN_OR_RETURN(const auto nic, program.open_server_nic(settings.rdma, settings.rnic_threads));
   ASSIGN_OR_RETURN(const auto server, fs::server::VolumeServer::Start(*nic, directory, settings));
   LOG_INFO("serving {}", directory);
   readiness.Ok();

@@ -4,10 +4,12 @@
 // else, it is decided which RNIC there is. For tests, TERMFS_NETWORK_FAULTS makes a bad network of what it sends
 // (driver/softnic/softnic.h), and TERMFS_VALIDATED_READS has a server's clients on other hosts READ as if its RNIC knew
 // no page table.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "driver/paired/paired.h"
@@ -26,6 +28,9 @@ NicResult OpenPairedNic(const std::string& name) {
   return termfs::driver::CreatePairedNic(std::move(local), std::move(device));
 }
 
+// The workers, and on small machines the mounts, want processors, too.
+uint32_t ThreadsByProcessors() { return std::clamp(std::thread::hardware_concurrency() / 2, 1U, 4U); }
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -39,8 +44,10 @@ int main(int argc, char** argv) {
             return device.empty() ? termfs::driver::CreateSoftNic(soft) : termfs::driver::CreateVerbsNic(device);
           },
       .open_server_nic =
-          [soft](const std::string& device) {
-            return device.empty() ? termfs::driver::CreateSoftNic(soft) : OpenPairedNic(device);
+          [soft](const std::string& device, uint32_t threads) {
+            termfs::driver::SoftNicOptions options = soft;
+            options.threads = threads != 0 ? threads : ThreadsByProcessors();
+            return device.empty() ? termfs::driver::CreateSoftNic(options) : OpenPairedNic(device);
           }};
   const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
   const char* name = slash != nullptr ? slash + 1 : argc > 0 ? argv[0] : "termfs";

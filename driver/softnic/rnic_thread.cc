@@ -21,9 +21,13 @@ Result<std::shared_ptr<RnicThread>> RnicThread::Create(std::shared_ptr<Registry>
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the process's own threads
   Result<std::thread> started = StartThread([loop = rnic->loop_.get(), registry = std::move(registry)] {
     pthread_setname_np(pthread_self(), "softnic");
-    registry->BeginServing();
+    if (registry != nullptr) {
+      registry->BeginServing();
+    }
     loop->Run();
-    registry->EndServing();
+    if (registry != nullptr) {
+      registry->EndServing();
+    }
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ASSIGN_OR_RETURN(rnic->thread_, std::move(started));
@@ -67,6 +71,14 @@ void RnicThread::Watch(int fd, std::function<void()> readable) {
 
 void RnicThread::Unwatch(int fd) {
   loop_->Post([loop = loop_.get(), fd] { loop->Remove(fd); });
+}
+
+void RnicThread::Run(std::function<void()> task) {
+  if (std::this_thread::get_id() == thread_.get_id()) {
+    task();
+  } else {
+    Post(std::move(task));
+  }
 }
 
 void RnicThread::Barrier() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RnicThread: the one thread of a Nic. It serves the ports of the queue pairs, and where there is a network does what
+// RnicThread: the thread of a Nic. It serves the ports of the queue pairs, and where there is a network does what
 // an RNIC does there (network/network.h). It never touches a work request between processes of one host.
 //
 // Thread-safety: any thread.
@@ -20,7 +20,7 @@ namespace termfs::driver::softnic {
 
 class RnicThread {
  public:
-  // Also keeps `registry` serving.
+  // Also keeps `registry` serving; null: it is one more thread, for streams only (network/stream_loop.h).
   static Result<std::shared_ptr<RnicThread>> Create(std::shared_ptr<Registry> registry);
   ~RnicThread();
   RnicThread(const RnicThread&) = delete;
@@ -32,6 +32,8 @@ class RnicThread {
   void Watch(int fd, std::function<void()> readable);
   void Unwatch(int fd);
   void Post(std::function<void()> task) { loop_->Post(std::move(task)); }
+  // As Post; on the thread itself at once.
+  void Run(std::function<void()> task);
   // Returns when everything that the thread was doing at the time of the call is done. On the thread itself: at once.
   void Barrier();
 

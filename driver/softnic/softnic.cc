@@ -3,6 +3,7 @@
 // The set-up side of the software RNIC: Nic, protection domain, memory and memory regions.
 #include "driver/softnic/softnic.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "driver/softnic/completion_queue.h"
@@ -190,7 +191,8 @@ Result<std::unique_ptr<Nic>> CreateSoftNic(const SoftNicOptions& options) {
   softnic::NicParts parts;
   ASSIGN_OR_RETURN(parts.registry, softnic::Registry::Create());
   ASSIGN_OR_RETURN(parts.rnic, softnic::RnicThread::Create(parts.registry));
-  ASSIGN_OR_RETURN(parts.network, softnic::Network::Create(parts.rnic, faults, options.socket_bytes));
+  ASSIGN_OR_RETURN(parts.network,
+                   softnic::Network::Create(parts.rnic, faults, options.socket_bytes, std::max(options.threads, 1U)));
   parts.mappings = std::make_shared<softnic::MappingCache>();
   return std::unique_ptr<Nic>(std::make_unique<softnic::SoftNic>(std::move(parts), options.validated_reads));
 }

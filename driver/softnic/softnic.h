@@ -5,7 +5,7 @@
 //
 // One-sided operations run on the initiator's CPU, on mappings of the peer's memory; which of them a peer can map, and
 // whether writable, is the owner's decision and enforced by the kernel. Messages go through rings in shared memory.
-// One thread per Nic, the RNIC thread, hands descriptors to peers and notices their death; no operation on mapped
+// A thread of the Nic, the RNIC thread, hands descriptors to peers and notices their death; no operation on mapped
 // memory ever waits for it. Over the network that thread does an RNIC's work for its own side and for its peers.
 //
 // Set-up passes descriptors: an Endpoint travels over a Unix socket (or stays within the process). Close your copies
@@ -22,6 +22,8 @@
 namespace termfs::driver {
 
 struct SoftNicOptions {
+  // RNIC threads, over which the streams of iWARP are spread; RoCE and what is of this host have the first.
+  uint32_t threads = 1;
   // For tests: "loss=0.01,seed=7" and the like makes a bad network of what is sent (network/fault_injection.h).
   std::string network_faults{};
   // For tests: peers over the network READ the regions of this Nic by validation, as those of a device that knows no

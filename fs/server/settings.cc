@@ -84,6 +84,7 @@ Status TakeAll(const toml::table& table, VolumeSettings& s) {
   RETURN_IF_ERROR(TakeString(table, "kind", s.kind));
   RETURN_IF_ERROR(TakeString(table, "promoter", s.promoter));
   RETURN_IF_ERROR(Take(table, "workers", 1, 64, s.workers));
+  RETURN_IF_ERROR(Take(table, "rnic-threads", 0, 64, s.rnic_threads));
   RETURN_IF_ERROR(Take(table, "metadata-threads", 1, 256, s.metadata_threads));
   if (!Take(table, "metadata-memory", kMinMetadataMemory, kMaxMetadataMemory, s.metadata_memory_bytes).ok()) {
     return Bad("metadata-memory", std::string("a number of bytes ") + kMetadataMemories);
@@ -219,6 +220,9 @@ Status CheckSettings(const VolumeSettings& s) {
   if (s.workers < 1 || s.workers > 64) {
     return Bad("workers", "from 1 to 64");
   }
+  if (s.rnic_threads > 64) {
+    return Bad("rnic-threads", "from 0 to 64; 0: by processors");
+  }
   if (s.metadata_threads < 1 || s.metadata_threads > 256) {
     return Bad("metadata-threads", "from 1 to 256");
   }
@@ -260,7 +264,7 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
     return Status::Error(EINVAL, name + " line " + std::to_string(begin.line) + ": " + WrongInLine(text, begin.line));
   }
   const toml::table& table = parsed.table();
-  static constexpr std::array<std::string_view, 15> kKeys = {"capacity",
+  static constexpr std::array<std::string_view, 16> kKeys = {"capacity",
                                                              "dram-ratio",
                                                              "device",
                                                              "kind",
@@ -274,7 +278,8 @@ Result<VolumeSettings> ParseSettings(const std::string& text, const std::string&
                                                              "listen",
                                                              "rdma",
                                                              "rdma-wire",
-                                                             "tls"};
+                                                             "tls",
+                                                             "rnic-threads"};
   for (const auto& [key, value] : table) {
     if (std::find(kKeys.begin(), kKeys.end(), key.str()) == kKeys.end()) {
       return Status::Error(EINVAL, name + ": unknown key '" + std::string(key.str()) + "'; remove its line");
@@ -314,6 +319,9 @@ std::string FormatSettings(const VolumeSettings& s) {
   }
   if (!s.rdma_wire.empty()) {
     out << "rdma-wire = " << Quoted(s.rdma_wire) << "\n";
+  }
+  if (s.rnic_threads != 0) {
+    out << "rnic-threads = " << s.rnic_threads << "\n";
   }
   if (!s.tls.empty()) {
     out << "tls = " << Quoted(s.tls) << "\n";

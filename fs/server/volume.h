@@ -34,6 +34,7 @@ struct VolumeSettings {
   std::string kind = "term";  // memory-region kind
   std::string promoter = "heat";
   uint32_t workers = 1;
+  uint32_t rnic_threads = 0;  // of the software RNIC, for other hosts; 0: by processors
   uint32_t metadata_threads = 4;
   // Memory of the metadata store: cached blocks of its files, and what is not in them yet.
   uint64_t metadata_memory_bytes = uint64_t{256} << 20;

@@ -23,8 +23,9 @@ constexpr size_t kMostConnections = 1 << 20;
 }  // namespace
 
 Result<std::shared_ptr<Network>> Network::Create(const std::shared_ptr<RnicThread>& rnic,
-                                                 const std::optional<FaultOptions>& faults, int socket_bytes) {
-  std::shared_ptr<Network> network(new Network(rnic, socket_bytes));
+                                                 const std::optional<FaultOptions>& faults, int socket_bytes,
+                                                 uint32_t stream_threads) {
+  std::shared_ptr<Network> network(new Network(rnic, socket_bytes, stream_threads));
   if (faults) {
     network->faults_ = std::make_unique<FaultInjection>(*faults);
     LOG_WARNING("the network is made to lose {}, double {}, reorder {} and corrupt {} of the packets sent (seed {})",

@@ -33,7 +33,8 @@ namespace termfs::driver::softnic {
 class Network {
  public:
   static Result<std::shared_ptr<Network>> Create(const std::shared_ptr<RnicThread>& rnic,
-                                                 const std::optional<FaultOptions>& faults, int socket_bytes = 0);
+                                                 const std::optional<FaultOptions>& faults, int socket_bytes = 0,
+                                                 uint32_t stream_threads = 1);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
@@ -72,10 +73,10 @@ class Network {
     std::vector<Connection::Arrived> packets;
   };
 
-  Network(const std::shared_ptr<RnicThread>& rnic, int socket_bytes)
+  Network(const std::shared_ptr<RnicThread>& rnic, int socket_bytes, uint32_t stream_threads)
       : rnic_(rnic),
         streams_(
-            rnic, counters_, [this] { KeepTime(); }, socket_bytes) {}
+            rnic, counters_, [this] { KeepTime(); }, socket_bytes, stream_threads) {}
   // With the first port: who stays on one host needs no descriptors for this.
   Status Start() REQUIRES(mutex_);
   void StartTicking();

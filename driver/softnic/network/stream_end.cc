@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "driver/softnic/network/streams.h"
+#include "driver/softnic/network/stream_loop.h"
 
 namespace termfs::driver::softnic {
 namespace {
@@ -48,11 +48,11 @@ static_assert(TlsSession::OpenedBytes(kSealedInputBytes) <= kInputBytes);
 
 }  // namespace
 
-StreamEnd::StreamEnd(Streams& streams, NetworkCounters& counters, ExportedMemory memory,
+StreamEnd::StreamEnd(StreamLoop& loop, NetworkCounters& counters, ExportedMemory memory,
                      const iwarp::StreamOptions& options, std::chrono::milliseconds receive_patience,
                      QueuePairCounts* owner, std::shared_ptr<CompletionInlet> sends,
                      std::shared_ptr<CompletionInlet> receives, bool shares_receives)
-    : streams_(streams),
+    : loop_(loop),
       counters_(counters),
       number_(options.queue_pair),
       receive_patience_(receive_patience),
@@ -101,7 +101,7 @@ void StreamEnd::Open() {
   partial_.assign(rest.begin(), rest.end());
   open_.store(true, std::memory_order_release);
   if (!polled_ && !waits_for_receive_.load(std::memory_order_relaxed)) {
-    streams_.WatchInput(*this);
+    loop_.WatchInput(*this);
   }
 }
 
@@ -130,7 +130,7 @@ void StreamEnd::Post(std::span<const RecvWorkRequest> requests) {
   }
   completions_.WakeReceives();
   if (stream_.waits_for_receive() && !polled_) {
-    streams_.RetryWaiting();
+    loop_.RetryWaiting();
   }
 }
 
@@ -170,7 +170,7 @@ void StreamEnd::Receive() {
     Count(counters_.stream_bytes_received, static_cast<uint64_t>(got));
     if (waits_for_receive_.load(std::memory_order_relaxed)) {
       if (!polled_) {
-        streams_.IgnoreInput(*this);
+        loop_.IgnoreInput(*this);
       }
       return;
     }
@@ -221,7 +221,7 @@ std::span<const std::byte> StreamEnd::TakeLocked(std::span<const std::byte> byte
 
 // The peer is gone, or the connection to it.
 void StreamEnd::Lost() {
-  streams_.Unwatch(*this);
+  loop_.Unwatch(*this);
   MutexLock lock(mutex_);
   GiveUpSending();
   Finish();
@@ -236,7 +236,7 @@ bool StreamEnd::TakeWaiting() {
 
 void StreamEnd::Retry() {
   if (!polled_ && waits_for_receive() && open_.load(std::memory_order_acquire) && TakeWaiting()) {
-    streams_.WatchInput(*this);
+    loop_.WatchInput(*this);
   }
 }
 
@@ -257,7 +257,7 @@ void StreamEnd::NoteDeadline() {
   if (stream_.waits_for_receive() && !stream_.failed()) {
     waits_since_ = waits_since_ == TimePoint() ? std::chrono::steady_clock::now() : waits_since_;
     deadline_.store(0, std::memory_order_seq_cst);  // with each tick
-    streams_.KeepTime();
+    loop_.KeepTime();
     return;
   }
   waits_since_ = {};
@@ -291,7 +291,7 @@ void StreamEnd::Finish() {
     if (started_.load(std::memory_order_relaxed) && unsent_.empty() && !std::exchange(shut_, true)) {
       shutdown(socket_.get(), SHUT_RDWR);
       if (polled_) {
-        streams_.Bury(socket_.get());
+        loop_.Bury(socket_.get());
       }
     }
   }
@@ -373,7 +373,7 @@ bool StreamEnd::SendBytes(std::span<const std::byte> bytes) {
     unsent_from_ = unsent_.size() - bytes.size();
   }
   waits_for_room_ = true;
-  streams_.WatchRoom(*this);
+  loop_.WatchRoom(*this);
   return false;
 }
 

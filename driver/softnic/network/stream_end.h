@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StreamEnd: one end of an iWARP stream on a TCP connection. The queue pair's thread posts, which sends at once what
-// the socket takes; what it does not take the RNIC thread sends when there is room (streams.h).
+// the socket takes; what it does not take an RNIC thread sends when there is room (stream_loop.h).
 //
 //   kIdle -- Start, of both ends: the connection is there; Enable: the queue pair is connected --> kOpen
 //   kOpen -- Close, the peer's end, an error, no answer for kPatience --> kFailed
@@ -39,7 +39,7 @@
 
 namespace termfs::driver::softnic {
 
-class Streams;
+class StreamLoop;
 
 class StreamEnd final : public WireEnd, public PortReceiver {
  public:
@@ -50,7 +50,7 @@ class StreamEnd final : public WireEnd, public PortReceiver {
   // the socket, large enough for few calls. 32 KiB cost streams a quarter, 80 KiB and more a fifth to a half.
   static constexpr size_t kOutputBytes = 64 << 10;
 
-  StreamEnd(Streams& streams, NetworkCounters& counters, ExportedMemory memory, const iwarp::StreamOptions& options,
+  StreamEnd(StreamLoop& loop, NetworkCounters& counters, ExportedMemory memory, const iwarp::StreamOptions& options,
             std::chrono::milliseconds receive_patience, QueuePairCounts* owner, std::shared_ptr<CompletionInlet> sends,
             std::shared_ptr<CompletionInlet> receives, bool shares_receives);
 
@@ -102,7 +102,7 @@ class StreamEnd final : public WireEnd, public PortReceiver {
   // What waited for a receive. False: it still does.
   bool TakeWaiting() EXCLUDES(mutex_);
 
-  Streams& streams_;
+  StreamLoop& loop_;
   NetworkCounters& counters_;
   const uint32_t number_;
   const std::chrono::milliseconds receive_patience_;

@@ -62,14 +62,16 @@ Status StreamQueuePair::Init(const std::shared_ptr<Registry>& registry, uint32_t
   stream.with_crc = options_.network->tls == nullptr;
   stream.receives = shared_;
   stream.waits_for_receives = true;
-  stream_ = std::make_shared<StreamEnd>(network_->streams(), network_->counters(), ExportedMemory(registry, domain),
-                                        stream, options_.rnr_timeout, this, std::move(inlets.sends),
-                                        std::move(inlets.receives), shared_ != nullptr);
+  ASSIGN_OR_RETURN(StreamLoop* const loop, network_->streams().TakeLoop());
+  stream_ = std::make_shared<StreamEnd>(*loop, network_->counters(), ExportedMemory(registry, domain), stream,
+                                        options_.rnr_timeout, this, std::move(inlets.sends), std::move(inlets.receives),
+                                        shared_ != nullptr);
   SetEnd(stream_);
   if (options_.network->dials && options_.network->polled) {
     stream_->SetPolled();
   }
-  return network_->streams().Add(stream_);
+  loop->Add(stream_);
+  return Status::Ok();
 }
 
 Result<Endpoint> StreamQueuePair::LocalEndpoint() {

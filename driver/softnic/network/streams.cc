@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -58,14 +59,6 @@ Result<UniqueFd> NewSocket(const Gid& gid) {
   return made;
 }
 
-Result<UniqueFd> NewEpoll() {
-  UniqueFd made(epoll_create1(EPOLL_CLOEXEC));
-  if (!made.valid()) {
-    return ErrnoStatus("create an epoll instance");
-  }
-  return made;
-}
-
 // The bytes as they are where there is no TLS. False: they are none of its session.
 bool Open(TlsSession* tls, std::span<const std::byte> received, std::vector<std::byte>& to) {
   const size_t before = to.size();
@@ -107,30 +100,23 @@ Status Streams::Start() {
 }
 
 Status Streams::StartLocked() {
-  if (room_.valid()) {
-    return Status::Ok();
+  while (loops_.size() < threads_) {
+    std::shared_ptr<RnicThread> thread = rnic_;
+    if (!loops_.empty()) {
+      ASSIGN_OR_RETURN(thread, RnicThread::Create(nullptr));
+    }
+    ASSIGN_OR_RETURN(auto loop, StreamLoop::Create(std::move(thread), keep_time_));
+    loops_.push_back(std::move(loop));
   }
-  ASSIGN_OR_RETURN(UniqueFd input, NewEpoll());
-  ASSIGN_OR_RETURN(UniqueFd room, NewEpoll());
-  silent_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!silent_.valid()) {
-    return ErrnoStatus("create an eventfd");
-  }
-  input_ = std::move(input);
-  room_ = std::move(room);
-  rnic_->Watch(input_.get(), [this] { OnInput(); });
-  rnic_->Watch(room_.get(), [this] { OnRoom(); });
   return Status::Ok();
 }
 
 Streams::~Streams() {
   {
     MutexLock lock(mutex_);
-    if (!room_.valid()) {
+    if (loops_.empty()) {
       return;
     }
-    rnic_->Unwatch(input_.get());
-    rnic_->Unwatch(room_.get());
     for (const auto& [local, listener] : listeners_) {
       rnic_->Unwatch(listener.socket.get());
     }
@@ -163,38 +149,38 @@ Result<uint16_t> Streams::Listen(const Gid& local, uint32_t interface) {
   return port;
 }
 
-Status Streams::Add(const std::shared_ptr<StreamEnd>& end) {
+Result<StreamLoop*> Streams::TakeLoop() {
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(StartLocked());
-  ends_[end->number()] = end;
-  return Status::Ok();
+  return std::min_element(loops_.begin(), loops_.end(),
+                          [](const auto& a, const auto& b) { return a->size() < b->size(); })
+      ->get();
 }
 
 Result<StreamToken> Streams::Expect(const std::shared_ptr<StreamEnd>& end) {
   StreamToken token;
   RETURN_IF_ERROR(SecureRandom(token.data(), token.size()));
   MutexLock lock(mutex_);
-  expected_[token] = end->number();
+  expected_[token] = end;
   return token;
 }
 
 void Streams::Remove(uint32_t number) {
   std::shared_ptr<StreamEnd> end;
   MutexLock lock(mutex_);
-  if (const auto found = ends_.find(number); found != ends_.end()) {
-    end = std::move(found->second);
-    ends_.erase(found);
-    std::erase_if(expected_, [&](const auto& one) { return one.second == number; });
-    if (end->started()) {
-      Unwatch(*end);
-    }
+  for (size_t i = 0; i < loops_.size() && end == nullptr; i++) {
+    end = loops_[i]->Remove(number);
+  }
+  if (end != nullptr) {
+    std::erase_if(expected_, [&](const auto& one) { return one.second == end; });
   }
 }
 
-std::shared_ptr<StreamEnd> Streams::Find(uint32_t number) {
+void Streams::RetryWaiting() {
   MutexLock lock(mutex_);
-  const auto found = ends_.find(number);
-  return found == ends_.end() ? nullptr : found->second;
+  for (const auto& loop : loops_) {
+    loop->RetryWaiting();
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -284,7 +270,7 @@ void Streams::BeginGreeting(AcceptedConnection connection) {
               .deadline = steady_clock::now() + kGreeting};
   greetings_count_.store(greetings_.size(), std::memory_order_seq_cst);
   rnic_->Watch(fd, [this, fd] { OnGreeting(fd); });
-  KeepTime();
+  keep_time_();
   // What came behind the handshake no descriptor announces.
   if (!connection.early.empty() &&
       !(Open(greeting.tls.get(), connection.early, greeting.bytes) && TakeGreeting(greeting))) {
@@ -347,8 +333,7 @@ bool Streams::TakeGreeting(Greeting& greeting) {
   {
     MutexLock lock(mutex_);
     if (const auto expected = expected_.find(token); expected != expected_.end()) {
-      const auto known = ends_.find(expected->second);
-      end = known != ends_.end() && known->second->secure() == secure ? known->second : nullptr;
+      end = expected->second->secure() == secure ? expected->second : nullptr;
       expected_.erase(expected);
     }
   }
@@ -388,77 +373,6 @@ void Streams::EndGreeting(int socket) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Bytes.
-
-void Streams::WatchInput(const StreamEnd& end) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u32 = end.number();
-  TERMFS_CHECK(epoll_ctl(input_.get(), EPOLL_CTL_ADD, end.fd(), &event) == 0 || errno == EEXIST);
-}
-
-void Streams::IgnoreInput(const StreamEnd& end) { epoll_ctl(input_.get(), EPOLL_CTL_DEL, end.fd(), nullptr); }
-
-void Streams::WatchRoom(const StreamEnd& end) {
-  epoll_event event{};
-  event.events = EPOLLOUT | EPOLLONESHOT;
-  event.data.u32 = end.number();
-  if (epoll_ctl(room_.get(), EPOLL_CTL_MOD, end.fd(), &event) != 0) {
-    TERMFS_CHECK(epoll_ctl(room_.get(), EPOLL_CTL_ADD, end.fd(), &event) == 0);
-  }
-}
-
-void Streams::Unwatch(const StreamEnd& end) {
-  epoll_ctl(input_.get(), EPOLL_CTL_DEL, end.fd(), nullptr);
-  epoll_ctl(room_.get(), EPOLL_CTL_DEL, end.fd(), nullptr);
-}
-
-void Streams::Bury(int socket) { TERMFS_CHECK(dup3(silent_.get(), socket, O_CLOEXEC) == socket); }
-
-// Sequentially consistent: a thread that posts a receive after the task has begun to look finds the flag lowered.
-void Streams::RetryWaiting() {
-  if (!retries_.exchange(true)) {
-    rnic_->Post([this] { OnRetry(); });
-  }
-}
-
-void Streams::OnRetry() {
-  retries_.store(false);
-  std::vector<std::shared_ptr<StreamEnd>> waiting;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [number, end] : ends_) {
-      if (end->waits_for_receive()) {
-        waiting.push_back(end);
-      }
-    }
-  }
-  for (const auto& end : waiting) {
-    end->Retry();
-  }
-}
-
-void Streams::OnInput() {
-  std::array<epoll_event, 64> events{};
-  const int ready = epoll_wait(input_.get(), events.data(), events.size(), 0);
-  for (int i = 0; i < ready; i++) {
-    if (const auto end = Find(events[static_cast<size_t>(i)].data.u32)) {
-      end->Receive();
-    }
-  }
-}
-
-void Streams::OnRoom() {
-  std::array<epoll_event, 64> events{};
-  const int ready = epoll_wait(room_.get(), events.data(), events.size(), 0);
-  for (int i = 0; i < ready; i++) {
-    if (const auto end = Find(events[static_cast<size_t>(i)].data.u32)) {
-      end->OnRoom();
-    }
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
 // Time.
 
 bool Streams::OnTick(steady_clock::time_point now) {
@@ -468,20 +382,15 @@ bool Streams::OnTick(steady_clock::time_point now) {
       EndGreeting(socket);
     }
   }
-  std::vector<std::shared_ptr<StreamEnd>> due;
   bool waiting = !greetings_.empty();
+  std::vector<StreamLoop*> loops;  // which stay
   {
     MutexLock lock(mutex_);
-    for (const auto& [number, end] : ends_) {
-      const auto deadline = end->deadline();
-      waiting = waiting || deadline != StreamEnd::TimePoint::max();
-      if (deadline <= now) {
-        due.push_back(end);
-      }
-    }
+    std::transform(loops_.begin(), loops_.end(), std::back_inserter(loops),
+                   [](const auto& loop) { return loop.get(); });
   }
-  for (const auto& end : due) {
-    end->OnTimer(now);
+  for (StreamLoop* const loop : loops) {
+    waiting = loop->OnTick(now) || waiting;
   }
   return waiting;
 }
@@ -489,8 +398,7 @@ bool Streams::OnTick(steady_clock::time_point now) {
 bool Streams::needs_ticks() {
   MutexLock lock(mutex_);
   return greetings_count_.load(std::memory_order_seq_cst) != 0 ||
-         std::any_of(ends_.begin(), ends_.end(),
-                     [](const auto& one) { return one.second->deadline() != StreamEnd::TimePoint::max(); });
+         std::any_of(loops_.begin(), loops_.end(), [](const auto& loop) { return loop->needs_ticks(); });
 }
 
 }  // namespace termfs::driver::softnic

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams: the iWARP streams of a Nic, on its RNIC thread: it accepts connections and reads their set-up, takes in what
-// arrives for streams that no other thread receives for, and goes on sending where a socket was full.
+// Streams: the iWARP streams of a Nic. Its RNIC thread accepts connections and reads their set-up; what they carry
+// after that is spread over as many RNIC threads as the Nic has (stream_loop.h), that one among them.
 //
 // An end that is dialled gives its peer a token, 16 random bytes and good for one connection; the request of the set-up
 // has it as private data. Connections whose set-up does not come within kGreeting, or names no end that waits, are
@@ -26,6 +26,7 @@
 #include "base/unique_fd.h"
 #include "driver/nic.h"
 #include "driver/softnic/network/counters.h"
+#include "driver/softnic/network/stream_loop.h"
 #include "driver/softnic/rnic_thread.h"
 
 namespace termfs::driver::softnic {
@@ -40,9 +41,14 @@ class Streams {
   static constexpr size_t kMostGreetings = 256;
 
   // `keep_time`: has OnTick called soon. Any thread. `socket_bytes`: of a socket's buffers; 0: the kernel's choice.
+  // `threads`: of the RNIC, at least one.
   Streams(std::shared_ptr<RnicThread> rnic, NetworkCounters& counters, std::function<void()> keep_time,
-          int socket_bytes)
-      : rnic_(std::move(rnic)), counters_(counters), keep_time_(std::move(keep_time)), socket_bytes_(socket_bytes) {}
+          int socket_bytes, uint32_t threads)
+      : rnic_(std::move(rnic)),
+        counters_(counters),
+        keep_time_(std::move(keep_time)),
+        socket_bytes_(socket_bytes),
+        threads_(threads) {}
   ~Streams();
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
@@ -53,7 +59,8 @@ class Streams {
   Result<uint16_t> Listen(const Gid& local, uint32_t interface) EXCLUDES(mutex_);
   // A connection that was accepted elsewhere.
   void Adopt(AcceptedConnection connection) EXCLUDES(mutex_);
-  Status Add(const std::shared_ptr<StreamEnd>& end) EXCLUDES(mutex_);
+  // The loop that a new stream is for: the one with the fewest.
+  Result<StreamLoop*> TakeLoop() EXCLUDES(mutex_);
   // A connection for it may come.
   Result<StreamToken> Expect(const std::shared_ptr<StreamEnd>& end) EXCLUDES(mutex_);
   // Connects to `port` of the peer and sets the connection up as the stream of the other end's `token`. Blocks, for
@@ -61,16 +68,8 @@ class Streams {
   Status Dial(const NetworkPath& path, uint16_t port, const StreamToken& token, StreamEnd& end) const;
   void Remove(uint32_t number) EXCLUDES(mutex_);
 
-  // --- For the streams.
-  void KeepTime() { keep_time_(); }
-  void WatchInput(const StreamEnd& end);
-  void IgnoreInput(const StreamEnd& end);
-  // Receives were posted: the streams that wait for one, and are received by the RNIC thread, look again.
-  void RetryWaiting();
-  void WatchRoom(const StreamEnd& end);
-  void Unwatch(const StreamEnd& end);
-  // The socket ends; its descriptor stays, and is never readable again: threads may still sleep on it.
-  void Bury(int socket);
+  // Receives that streams share were posted: those that wait for one look again.
+  void RetryWaiting() EXCLUDES(mutex_);
 
   // --- For the Network's tick, on the RNIC thread.
   // Whether there is something that the next tick is needed for.
@@ -86,10 +85,6 @@ class Streams {
   };
 
   Status StartLocked() REQUIRES(mutex_);
-  std::shared_ptr<StreamEnd> Find(uint32_t number) EXCLUDES(mutex_);
-  void OnInput();
-  void OnRoom();
-  void OnRetry();
   void OnConnection(int listener);
   void BeginGreeting(AcceptedConnection connection);
   void OnGreeting(int socket);
@@ -102,13 +97,10 @@ class Streams {
   NetworkCounters& counters_;
   const std::function<void()> keep_time_;
   const int socket_bytes_;
-  UniqueFd input_;  // epoll instances, nested into the RNIC thread's
-  UniqueFd room_;
-  UniqueFd silent_;                              // an eventfd that is never signalled
+  const uint32_t threads_;
   std::unordered_map<int, Greeting> greetings_;  // of the RNIC thread, as the next
   bool closing_ = false;
   std::atomic<size_t> greetings_count_{0};
-  std::atomic<bool> retries_{false};  // RetryWaiting has a task posted
 
   Mutex mutex_;
   struct Listener {
@@ -116,8 +108,8 @@ class Streams {
     uint16_t port = 0;
   };
   std::map<Gid, Listener> listeners_ GUARDED_BY(mutex_);
-  std::unordered_map<uint32_t, std::shared_ptr<StreamEnd>> ends_ GUARDED_BY(mutex_);  // by number
-  std::map<StreamToken, uint32_t> expected_ GUARDED_BY(mutex_);
+  std::map<StreamToken, std::shared_ptr<StreamEnd>> expected_ GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<StreamLoop>> loops_ GUARDED_BY(mutex_);  // the first is the RNIC thread's
 };
 
 }  // namespace termfs::driver::softnic

@@ -82,6 +82,7 @@ inline void SetPath(const std::string& path) {
   test_path.reset();
   test_ends.reset();
   test_tls = path.find("tls") != std::string::npos;
+  test_nic.threads = path.find("threads") != std::string::npos ? 3 : 1;
   if (path.empty()) {
     return;
   }
@@ -158,7 +159,8 @@ inline std::string PathName(const testing::TestParamInfo<const char*>& info) {
   }
   const std::string family = path.starts_with("::1") ? "Ipv6" : "Ipv4";
   const std::string wire = std::string(path.find("iwarp") != std::string::npos ? "Iwarp" : "") +
-                           (path.find("tls") != std::string::npos ? "Tls" : "");
+                           (path.find("tls") != std::string::npos ? "Tls" : "") +
+                           (path.find("threads") != std::string::npos ? "Threads" : "");
   return path.empty() ? "SharedMemory" : family + wire + (path.ends_with("polled") ? "Polled" : "");
 }
 inline auto EveryPath() {
@@ -171,6 +173,8 @@ inline auto EveryPath() {
                                     "127.0.0.1 iwarp",
                                     "::1 iwarp polled",
                                     "::1 iwarp tls",
+                                    "::1 iwarp threads",
+                                    "127.0.0.1 iwarp tls threads",
                                     "127.0.0.1 iwarp tls polled"};
   if (DeviceOfTests() != nullptr) {
     paths.insert(paths.end(), {"verbs to verbs", "verbs to softnic", "softnic to verbs"});
