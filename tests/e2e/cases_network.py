@@ -149,7 +149,7 @@ class Hosts:
         run(*self.client, "ip", "link", "set", "veth0", state)
 
     def serve(self, site, volume):
-        run(*self.server, site.termfs, "serve", volume.path, "--listen", self.place(),
+        run(*self.server, site.termfs, "serve", volume.path, "--listen", self.place(), "--rnic-threads", "3",
             *(["--tls", "off"] if site.wire == "plain" else []))
         volume.server = site.find_process("serve", volume.path)
         volume.address = [self.place(), "--secret", os.path.join(volume.path, "secret")]
