@@ -29,6 +29,7 @@ namespace termfs::benchmarks {
 inline constexpr uint64_t kRegionPages = 16 << 10;  // 64 MiB
 inline constexpr size_t kDepth = 32;
 inline constexpr size_t kSmall = kPageSize;
+inline constexpr size_t kLarge = 1 << 20;
 
 enum class Mode : uint8_t {
   kRdma = 1,
