@@ -193,7 +193,7 @@ Status ServedVolume::Begin(driver::Nic& nic, const StoreOpener& open_store) {
     transport_ += ", " + network + " at " + tlib::ToString(*listen);
     LOG_INFO("other hosts are served by {}", network);
     if (!iwarp || settings.tls == "off") {
-      LOG_WARNING("file data travels outside of TLS{}: who is on the network can read and forge it",
+      LOG_WARNING("file data travels outside of TLS{}: it can be read and forged on the network",
                   iwarp ? " for mounts that ask for it" : "");
     }
   }
