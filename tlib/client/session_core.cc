@@ -108,7 +108,7 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
   epoch_ = welcome.epoch;
   transport_ = !over_network()                       ? welcome.transport
                : path_->wire == driver::Wire::kIwarp ? driver::IwarpTransport(path_->tls != nullptr)
-                                                     : nic_.transport(/*network=*/true);
+                                                     : NameOfTransport(nic_.transport(/*network=*/true), sealed_);
   volume_ = welcome.volume;
   region_ = {.kind = static_cast<driver::RegionKind>(info.kind),
              .pages = info.pages,

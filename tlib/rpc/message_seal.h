@@ -20,12 +20,19 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "base/aead.h"
 #include "base/result.h"
 #include "tlib/rpc/messages.h"
 
 namespace termfs::tlib {
+
+// What `status` says of a wire over which messages are sealed, or might be.
+inline std::string NameOfTransport(const std::string& wire, bool sealed) {
+  return sealed ? wire + ", sealed RPCs" : wire;
+}
 
 class MessageSeal {
  public:

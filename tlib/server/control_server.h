@@ -58,6 +58,7 @@ struct ControlOptions {
   bool plain_data = false;  // clients that ask for it have the data path outside of TLS, and messages unsealed
   std::function<wire::RegionInfoT(bool network)> region_info;  // for such a peer; any thread
   std::function<bool(driver::Wire)> speaks;                    // as Nic::Speaks
+  bool masks_keys = false;                                     // as Nic::MasksKeys
   std::function<void(driver::AcceptedConnection)> adopt;       // as Nic::Adopt
 };
 
@@ -126,6 +127,7 @@ class ControlServer {
   static Status Send(Peer& peer, const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds,
                      std::chrono::steady_clock::time_point deadline);
   void HandleHello(const PeerPtr& peer, const wire::HelloT& hello);
+  wire::RegionInfoT RegionFor(const Peer& peer) const;
   static Result<std::unique_ptr<MessageSeal>> SealOf(const Peer& peer, const wire::OpenQueuePairT& request);
   void HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request, std::vector<UniqueFd> fds);
   void RefuseQueuePair(const PeerPtr& peer, const Status& why);
