@@ -24,9 +24,9 @@ template <size_t kBytes>
 struct SecretBytes {
   SecretBytes() = default;
   SecretBytes(const SecretBytes&) = default;
-  SecretBytes(SecretBytes&&) = default;
+  SecretBytes(SecretBytes&&) noexcept = default;
   SecretBytes& operator=(const SecretBytes&) = default;
-  SecretBytes& operator=(SecretBytes&&) = default;
+  SecretBytes& operator=(SecretBytes&&) noexcept = default;
   ~SecretBytes();
 
   std::array<std::byte, kBytes> bytes{};
