@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The only file that sees OpenSSL.
+// With aead.cc the only file that sees OpenSSL.
 #include "base/tls.h"
 
 #include <openssl/bio.h>
-#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
-#include <openssl/kdf.h>
-#include <openssl/params.h>
 #include <openssl/ssl.h>
 #include <sys/mman.h>
 
@@ -20,6 +17,7 @@
 #include <new>
 #include <utility>
 
+#include "base/aead.h"
 #include "base/check.h"
 
 namespace termfs {
@@ -106,21 +104,6 @@ Status LibraryFailed() {
 // ---------------------------------------------------------------------------------------------------------------
 // Keys.
 
-char kSha256[] = "SHA256";  // the library's parameters take no const
-
-Status Hkdf(Bytes secret, std::string label, std::span<std::byte> key) {
-  const std::unique_ptr<EVP_KDF, void (*)(EVP_KDF*)> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr), &EVP_KDF_free);
-  const std::unique_ptr<EVP_KDF_CTX, void (*)(EVP_KDF_CTX*)> context(
-      kdf != nullptr ? EVP_KDF_CTX_new(kdf.get()) : nullptr, &EVP_KDF_CTX_free);
-  const OSSL_PARAM parameters[] = {
-      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, kSha256, 0),
-      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, const_cast<std::byte*>(secret.data()), secret.size()),
-      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, label.data(), label.size()), OSSL_PARAM_construct_end()};
-  const bool good = context != nullptr && EVP_KDF_derive(context.get(), reinterpret_cast<unsigned char*>(key.data()),
-                                                         key.size(), parameters) == 1;
-  return good ? Status::Ok() : LibraryFailed();
-}
-
 std::string Hex(Bytes bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -151,13 +134,13 @@ Result<LibraryKey> KeyOf(SSL_CTX* context, const TlsKey& key) {
 
 }  // namespace
 
-TlsKey::~TlsKey() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
+TlsKey::~TlsKey() { WipeSecret(bytes); }
 
 Result<TlsKey> DeriveTlsKey(Bytes secret, std::string_view purpose) {
   TlsKey key;
   std::array<std::byte, 16> identity;
-  RETURN_IF_ERROR(Hkdf(secret, "termfs TLS key: which one", identity));
-  RETURN_IF_ERROR(Hkdf(secret, "termfs TLS key: " + std::string(purpose), key.bytes));
+  RETURN_IF_ERROR(DeriveKey(secret, "termfs TLS key: which one", identity));
+  RETURN_IF_ERROR(DeriveKey(secret, "termfs TLS key: " + std::string(purpose), key.bytes));
   key.identity = Hex(identity);
   return key;
 }

@@ -357,6 +357,9 @@ struct NetworkPath {
   // of the RNIC's first; the peer has to be of this kind, too. What the peer asks of it then is answered while somebody
   // polls, or within a few milliseconds.
   bool polled = false;
+  // The peer names this end's memory by RKey ^ key_mask: a key that it was given is of no use to another peer. 0 unless
+  // Nic::MasksKeys.
+  uint32_t key_mask = 0;
 };
 
 // What a peer speaks inside TLS on a connection of the data path (ALPN).
@@ -488,6 +491,7 @@ class Nic {
   virtual std::string RegionTransport(RegionKind kind, bool network) const;
   // Whether its queue pairs can go over such a wire.
   virtual bool Speaks(Wire wire) const { return wire == Wire::kRoce; }
+  virtual bool MasksKeys() const { return false; }  // as NetworkPath::key_mask says
   // What it carries begins as the set-up of iWARP does (with 'M', unlike a message of a control channel). It becomes
   // the stream of the queue pair that the peer names, or is closed.
   virtual void Adopt(AcceptedConnection /*connection*/) {}

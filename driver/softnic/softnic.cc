@@ -137,6 +137,7 @@ class SoftNic final : public Nic {
   }
 
   bool Speaks(Wire) const override { return true; }
+  bool MasksKeys() const override { return true; }
   void Adopt(AcceptedConnection connection) override { parts_.network->streams().Adopt(std::move(connection)); }
 
   std::vector<MetricValue> Metrics() const override {

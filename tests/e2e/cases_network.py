@@ -22,7 +22,7 @@ from tcp_proxy import TcpProxy
 from volume import WAIT, Skip, check, ended, eventually, free_port, need, run
 
 PORT = 4794
-TRANSPORTS = {None: "softnic (iWARP over TLS)", "plain": "softnic (iWARP over TCP)", "roce": "softnic (RoCEv2 over UDP)"}
+TRANSPORTS = {None: "softnic (iWARP over TLS)", "plain": "softnic (iWARP over TCP)", "roce": "softnic (RoCEv2 over UDP), sealed RPCs"}
 
 
 def over(wire, case):

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ForgingNic: another NIC, at which messages arrive as a test wants them: a function may change the completion
-// of a receive, and the bytes that it was received into.
+// ForgingNic: another NIC, at which messages arrive and leave as a test wants them: a function may change the completion
+// of a receive, and the bytes that it was received into; another one the bytes of what is posted.
 //
-// Thread-safety, errors: the other NIC's. The function is called by the thread that polls.
+// Thread-safety, errors: the other NIC's. The functions are called by the thread that polls or posts.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "driver/nic.h"
 
@@ -17,6 +18,7 @@ namespace termfs::driver {
 
 // Of the receive that has completed: `bytes` is all of its buffer.
 using Forgery = std::function<void(WorkCompletion& completion, std::span<std::byte> bytes)>;
+using ForgeryOfPosted = std::function<void(std::span<const SendWorkRequest> requests)>;
 
 class ForgingQueue final : public CompletionQueue {
  public:
@@ -50,11 +52,17 @@ class ForgingQueue final : public CompletionQueue {
 
 class ForgingPair final : public QueuePair {
  public:
-  ForgingPair(std::unique_ptr<QueuePair> pair, ForgingQueue& queue) : pair_(std::move(pair)), queue_(queue) {}
+  ForgingPair(std::unique_ptr<QueuePair> pair, ForgingQueue& queue, const ForgeryOfPosted& posted)
+      : pair_(std::move(pair)), queue_(queue), posted_(posted) {}
   uint32_t number() const override { return pair_->number(); }
   Result<Endpoint> LocalEndpoint() override { return pair_->LocalEndpoint(); }
   Status Connect(Endpoint remote) override { return pair_->Connect(std::move(remote)); }
-  Status PostSend(std::span<const SendWorkRequest> requests) override { return pair_->PostSend(requests); }
+  Status PostSend(std::span<const SendWorkRequest> requests) override {
+    if (posted_) {
+      posted_(requests);
+    }
+    return pair_->PostSend(requests);
+  }
   Status PostRecv(std::span<const RecvWorkRequest> requests) override {
     for (const RecvWorkRequest& request : requests) {
       queue_.Note(request);
@@ -68,11 +76,13 @@ class ForgingPair final : public QueuePair {
  private:
   const std::unique_ptr<QueuePair> pair_;
   ForgingQueue& queue_;
+  const ForgeryOfPosted& posted_;
 };
 
 class ForgingDomain final : public ProtectionDomain {
  public:
-  explicit ForgingDomain(std::unique_ptr<ProtectionDomain> domain) : domain_(std::move(domain)) {}
+  ForgingDomain(std::unique_ptr<ProtectionDomain> domain, const ForgeryOfPosted& posted)
+      : domain_(std::move(domain)), posted_(posted) {}
   Result<std::unique_ptr<MemoryRegion>> RegisterMemory(std::byte* data, size_t size, Access access) override {
     return domain_->RegisterMemory(data, size, access);
   }
@@ -85,25 +95,31 @@ class ForgingDomain final : public ProtectionDomain {
     own.send_cq = static_cast<ForgingQueue&>(*options.send_cq).inner();
     own.recv_cq = receives.inner();
     ASSIGN_OR_RETURN(std::unique_ptr<QueuePair> pair, domain_->CreateQueuePair(own));
-    return std::unique_ptr<QueuePair>(std::make_unique<ForgingPair>(std::move(pair), receives));
+    return std::unique_ptr<QueuePair>(std::make_unique<ForgingPair>(std::move(pair), receives, posted_));
   }
 
  private:
   const std::unique_ptr<ProtectionDomain> domain_;
+  const ForgeryOfPosted& posted_;
 };
 
 class ForgingNic final : public Nic {
  public:
-  // `forgery` outlives it.
-  ForgingNic(std::unique_ptr<Nic> nic, const Forgery& forgery) : nic_(std::move(nic)), forgery_(forgery) {}
+  // The functions outlive it.
+  explicit ForgingNic(std::unique_ptr<Nic> nic, const Forgery& forgery, const ForgeryOfPosted& posted = kNone)
+      : nic_(std::move(nic)), forgery_(forgery), posted_(posted) {}
   std::string transport(bool network) const override { return nic_->transport(network); }
   bool Speaks(Wire wire) const override { return nic_->Speaks(wire); }
   Result<std::unique_ptr<Memory>> AllocateMemory(const MemoryOptions& options) override {
-    return nic_->AllocateMemory(options);
+    ASSIGN_OR_RETURN(auto memory, nic_->AllocateMemory(options));
+    memories_.emplace_back(memory->data(), memory->size());
+    return memory;
   }
+  // In the order in which they were allocated.
+  const std::vector<std::span<std::byte>>& memories() const { return memories_; }
   Result<std::unique_ptr<ProtectionDomain>> CreateProtectionDomain() override {
     ASSIGN_OR_RETURN(std::unique_ptr<ProtectionDomain> domain, nic_->CreateProtectionDomain());
-    return std::unique_ptr<ProtectionDomain>(std::make_unique<ForgingDomain>(std::move(domain)));
+    return std::unique_ptr<ProtectionDomain>(std::make_unique<ForgingDomain>(std::move(domain), posted_));
   }
   Result<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t capacity) override {
     ASSIGN_OR_RETURN(std::unique_ptr<CompletionQueue> queue, nic_->CreateCompletionQueue(capacity));
@@ -111,8 +127,11 @@ class ForgingNic final : public Nic {
   }
 
  private:
+  static inline const ForgeryOfPosted kNone;
   const std::unique_ptr<Nic> nic_;
   const Forgery& forgery_;
+  const ForgeryOfPosted& posted_;
+  std::vector<std::span<std::byte>> memories_;
 };
 
 }  // namespace termfs::driver

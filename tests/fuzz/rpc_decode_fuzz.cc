@@ -23,13 +23,15 @@ void CheckRead(const DecodedRead& read) {
   TERMFS_CHECK(set > 0 && set <= pages);
 }
 
-void TryRequest(std::span<const std::byte> message) {
-  const auto request = DecodeRequest(message);
+void TryRequest(std::span<const std::byte> message, bool sealed) {
+  const auto request = DecodeRequest(message, sealed);
   if (!request.ok()) {
     return;
   }
   TERMFS_CHECK(request->header.in.length <= kMaxTransfer && request->header.out.length <= kMaxTransfer);
-  TERMFS_CHECK(request->body.size() <= message.size());
+  TERMFS_CHECK(request->body.size() + request->in.size() + request->in_tags.size() <= message.size());
+  TERMFS_CHECK(request->in_tags.size() ==
+               (sealed && !request->is_inline ? TagsOf(request->header.in.length) * size_t{kTagBytes} : 0));
   if (const auto read = DecodeRead(*request); read.ok()) {
     CheckRead(*read);
     TERMFS_CHECK(read->length == request->header.out.length);
@@ -40,11 +42,12 @@ void TryRequest(std::span<const std::byte> message) {
   }
 }
 
-void TryReply(std::span<const std::byte> message) {
-  const auto reply = DecodeReply(message);
+void TryReply(std::span<const std::byte> message, bool sealed) {
+  const auto reply = DecodeReply(message, sealed);
   if (!reply.ok()) {
     return;
   }
+  TERMFS_CHECK(reply->out_tag.size() == (sealed && reply->header.out_bytes != 0 ? kTagBytes : 0));
   for (uint32_t words = 1; words <= kMaxReadWords; words++) {
     ReadBitmap present{};
     (void)DecodePresence(*reply, words, present).ok();
@@ -56,7 +59,9 @@ void TryReply(std::span<const std::byte> message) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const std::byte> message(reinterpret_cast<const std::byte*>(data), size);
-  termfs::tlib::TryRequest(message);
-  termfs::tlib::TryReply(message);
+  for (const bool sealed : {false, true}) {
+    termfs::tlib::TryRequest(message, sealed);
+    termfs::tlib::TryReply(message, sealed);
+  }
   return 0;
 }

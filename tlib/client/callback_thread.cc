@@ -15,7 +15,6 @@
 namespace termfs::tlib::client {
 namespace {
 
-constexpr size_t kMessageBytes = 2 * size_t{kChannelCredits} * kMaxMessage;
 constexpr uint64_t kSendBit = uint64_t{1} << 32;  // of a work request's id; below it: the buffer's index
 constexpr size_t kMaxErrorText = 256;
 constexpr std::chrono::seconds kReadsEnd{4};  // of what the server takes back; it waits a little longer
@@ -35,15 +34,18 @@ Status CallbackThread::Init() {
   if (!stop_event_.valid()) {
     return ErrnoStatus("create an eventfd");
   }
-  messages_ = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
+  const size_t bytes = 2 * size_t{kChannelCredits} * max_send_;
+  messages_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
   ASSIGN_OR_RETURN(messages_region_,
-                   core_->domain().RegisterMemory(messages_.get(), kMessageBytes, driver::Access::kLocalWrite));
+                   core_->domain().RegisterMemory(messages_.get(), bytes, driver::Access::kLocalWrite));
   ASSIGN_OR_RETURN(queue_, core_->nic().CreateCompletionQueue(4 * kChannelCredits));
-  ASSIGN_OR_RETURN(pair_, core_->OpenQueuePair(wire::Purpose::Callback, {.send_cq = queue_.get(),
-                                                                         .recv_cq = queue_.get(),
-                                                                         .max_send = 2 * kChannelCredits,
-                                                                         .max_recv = kChannelCredits,
-                                                                         .max_message = kMaxMessage}));
+  ASSIGN_OR_RETURN(auto opened, core_->OpenQueuePair(wire::Purpose::Callback, {.send_cq = queue_.get(),
+                                                                               .recv_cq = queue_.get(),
+                                                                               .max_send = 2 * kChannelCredits,
+                                                                               .max_recv = kChannelCredits,
+                                                                               .max_message = max_send_}));
+  pair_ = std::move(opened.pair);
+  seal_ = std::move(opened.seal);
   for (uint32_t i = 0; i < kChannelCredits; i++) {
     RETURN_IF_ERROR(PostReceive(i));
   }
@@ -62,7 +64,7 @@ CallbackThread::~CallbackThread() {
 
 Status CallbackThread::PostReceive(uint32_t index) {
   const driver::RecvWorkRequest receive{
-      .id = index, .local = {.addr = receive_bytes(index), .length = kMaxMessage, .lkey = messages_region_->lkey()}};
+      .id = index, .local = {.addr = receive_bytes(index), .length = max_send_, .lkey = messages_region_->lkey()}};
   return pair_->PostRecv({&receive, 1});
 }
 
@@ -126,8 +128,11 @@ Status CallbackThread::HandleMessage(const driver::WorkCompletion& completion) {
     return Status::Error(EPROTO, "the server sent a WRITE with immediate");
   }
   const auto index = static_cast<uint32_t>(completion.id);
-  ASSIGN_OR_RETURN(const DecodedRequest request,
-                   DecodeRequest(std::span<const std::byte>(receive_bytes(index), completion.byte_len)));
+  std::span<std::byte> message(receive_bytes(index), completion.byte_len);
+  if (seal_ != nullptr) {
+    ASSIGN_OR_RETURN(message, seal_->Open(message));
+  }
+  ASSIGN_OR_RETURN(const DecodedRequest request, DecodeRequest(message, seal_ != nullptr));
   if (request.header.epoch != core_->epoch()) {
     return SendReply(index, request.header.call, Status::Error(ESTALE, "another epoch"));
   }
@@ -183,7 +188,10 @@ Status CallbackThread::SendReply(uint32_t index, uint64_t call, const Result<std
   const std::span<const std::byte> body =
       error.ok() ? std::span<const std::byte>(reply.value()) : std::as_bytes(std::span(text));
   const ReplyHeader header{.call = call, .error = error.code(), .body_bytes = static_cast<uint32_t>(body.size())};
-  const uint32_t length = EncodeMessage(header, body, reply_bytes(index));
+  uint32_t length = EncodeMessage(header, body, reply_bytes(index));
+  if (seal_ != nullptr) {
+    ASSIGN_OR_RETURN(length, seal_->Seal(reply_bytes(index), length));
+  }
   driver::SendWorkRequest send{.id = kSendBit | index, .opcode = driver::Opcode::kSend};
   send.local = {.addr = reply_bytes(index), .length = length, .lkey = messages_region_->lkey()};
   return pair_->PostSend({&send, 1});

@@ -44,16 +44,18 @@ class CallbackThread {
   Status SendReply(uint32_t index, uint64_t call, const Result<std::vector<std::byte>>& reply);
   Status PostReceive(uint32_t index);
 
-  std::byte* receive_bytes(uint32_t index) { return messages_.get() + size_t{index} * kMaxMessage; }
-  std::byte* reply_bytes(uint32_t index) { return messages_.get() + (kChannelCredits + size_t{index}) * kMaxMessage; }
+  std::byte* receive_bytes(uint32_t index) { return messages_.get() + size_t{index} * max_send_; }
+  std::byte* reply_bytes(uint32_t index) { return messages_.get() + (kChannelCredits + size_t{index}) * max_send_; }
 
   const std::shared_ptr<SessionCore> core_;
   CallbackHandler* const handler_;
+  const uint32_t max_send_ = MaxSend(core_->sealed());
   UniqueFd stop_event_;
   std::unique_ptr<std::byte[]> messages_;  // receives, then replies; a reply's buffer is its request's
   std::unique_ptr<driver::MemoryRegion> messages_region_;
   std::unique_ptr<driver::CompletionQueue> queue_;
   std::unique_ptr<driver::QueuePair> pair_;
+  std::unique_ptr<MessageSeal> seal_;  // null: messages are not sealed
   std::thread thread_;
 };
 

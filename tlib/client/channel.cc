@@ -52,7 +52,7 @@ Result<std::unique_ptr<Channel>> ChannelImpl::Open(std::shared_ptr<SessionCore> 
 
 Status ChannelImpl::Init() {
   counters_ = core_->AddChannel();
-  ASSIGN_OR_RETURN(buffer_, RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes));
+  ASSIGN_OR_RETURN(buffer_, RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes, core_->sealed()));
   ASSIGN_OR_RETURN(port_, RpcPort::Open(core_, options_.interruption, -1, options_.patience));
   if (core_->region().way == driver::ReadWay::kValidated) {
     ASSIGN_OR_RETURN(validated_, ValidatedReader::Create(core_, *port_, *counters_));
@@ -416,7 +416,7 @@ Result<RpcPort::Ticket> ChannelImpl::BeginFetch(const ReadRequest& read, const M
                             .head = std::as_bytes(std::span(&body, 1)),
                             .tail = std::as_bytes(std::span(pages.bits.data(), span.words())),
                             .in = {},
-                            .out = buffer_->Describe(read.destination, read.length)},
+                            .out = buffer_->DescribeRoom(read.destination, read.length)},
                            buffer_, deadline);
 }
 
@@ -430,6 +430,9 @@ Status ChannelImpl::EndFetch(const ReadRequest& read, const MissingPages& pages,
   for (uint32_t i = 0; i < span.words(); i++) {
     fetched += static_cast<uint64_t>(std::popcount(pages.bits[i]));
   }
+  if (core_->sealed()) {
+    RETURN_IF_ERROR(TakeFetched(read, pages, ticket, reply));
+  }
   counters_->rpc_reads.Add();
   counters_->rpc_read_pages.Add(fetched);
   if (reader_ != nullptr) {
@@ -440,12 +443,25 @@ Status ChannelImpl::EndFetch(const ReadRequest& read, const MissingPages& pages,
   return Status::Ok();
 }
 
+Status ChannelImpl::TakeFetched(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
+                                const DecodedReply& reply) {
+  const PageSpan span(read.offset.value, read.length);
+  std::vector<std::span<std::byte>> pieces;
+  for (uint32_t page = 0; page < span.count(); page++) {
+    if (((pages.bits[page / 64] >> (page % 64)) & 1) != 0) {
+      const PagePart part = span.part(page);
+      pieces.emplace_back(read.destination + part.offset, part.length);
+    }
+  }
+  return FetchPort().TakeBulk(ticket, reply, *buffer_, pieces);
+}
+
 void ChannelImpl::ReplaceBuffer() {
   ForgetUnderWay();
   if (core_->patterns().lost() || (port_->broken() && (bound_port_ == nullptr || bound_port_->broken()))) {
     return;  // nothing will be read into it again
   }
-  auto fresh = RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes);
+  auto fresh = RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes, core_->sealed());
   if (!fresh.ok()) {
     for (RpcPort* port : {port_.get(), bound_port_.get()}) {
       if (port != nullptr) {
@@ -478,7 +494,15 @@ Result<DecodedReply> ChannelImpl::Exchange(const RpcPort::Request& request, Dead
     RETURN_IF_ERROR(MakeRoom(*port_, deadline));
     ASSIGN_OR_RETURN(const RpcPort::Ticket ticket, port_->Begin(request, bulk ? buffer_ : nullptr, deadline));
     sent = true;
-    return port_->Await(ticket, deadline);
+    ASSIGN_OR_RETURN(const DecodedReply reply, port_->Await(ticket, deadline));
+    if (reply.header.out_bytes > request.out.length) {
+      return Status::Error(EPROTO, "the server claims more bulk bytes than were asked for");
+    }
+    if (reply.header.out_bytes != 0) {
+      const auto arrived = buffer_->bytes().subspan(request.out.offset, reply.header.out_bytes);
+      RETURN_IF_ERROR(port_->TakeBulk(ticket, reply, *buffer_, {&arrived, 1}));
+    }
+    return reply;
   };
   auto reply = exchange();
   if (!reply.ok()) [[unlikely]] {
@@ -547,24 +571,20 @@ Status ChannelImpl::AwaitPosted() {
 }
 
 Status ChannelImpl::Bring(std::span<const std::byte> bulk, RpcPort::Request& request) {
-  ASSIGN_OR_RETURN(const RemoteBuffer described, DescribeBulk(bulk));
+  RETURN_IF_ERROR(CheckBulk(bulk));
   const size_t body = sizeof(RequestHeader) + request.head.size();
   if (bulk.size() <= kMaxInline && body + bulk.size() <= kMaxMessage) {
     request.inline_in = bulk;
   } else {
-    request.in = described;
+    request.in = buffer_->Describe(bulk.data(), static_cast<uint32_t>(bulk.size()));
   }
   return Status::Ok();
 }
 
-Result<RemoteBuffer> ChannelImpl::DescribeBulk(std::span<const std::byte> bulk) {
-  if (bulk.empty()) {
-    return RemoteBuffer{};
-  }
-  if (bulk.size() > kMaxTransfer || !buffer_->Contains(bulk.data(), bulk.size())) {
-    return Status::Error(EINVAL, "bulk bytes outside of the channel's buffer");
-  }
-  return buffer_->Describe(bulk.data(), static_cast<uint32_t>(bulk.size()));
+Status ChannelImpl::CheckBulk(std::span<const std::byte> bulk) const {
+  return bulk.empty() || (bulk.size() <= kMaxTransfer && buffer_->Contains(bulk.data(), bulk.size()))
+             ? Status::Ok()
+             : Status::Error(EINVAL, "bulk bytes outside of the channel's buffer");
 }
 
 Result<CallReply> ChannelImpl::Call(const CallRequest& request) {
@@ -574,12 +594,12 @@ Result<CallReply> ChannelImpl::Call(const CallRequest& request) {
   RpcPort::Request rpc{
       .opcode = request.opcode, .head = request.body, .tail = {}, .in = {}, .out = {}, .mark = request.mark};
   RETURN_IF_ERROR(Bring(request.in, rpc));
-  ASSIGN_OR_RETURN(rpc.out, DescribeBulk(request.out));
+  RETURN_IF_ERROR(CheckBulk(request.out));
+  if (!request.out.empty()) {
+    rpc.out = buffer_->DescribeRoom(request.out.data(), static_cast<uint32_t>(request.out.size()));
+  }
   Deadline deadline(request.timeout.count() > 0 ? request.timeout : core_->call_timeout());
   ASSIGN_OR_RETURN(const DecodedReply reply, Exchange(rpc, deadline));
-  if (reply.header.out_bytes > request.out.size()) {
-    return Status::Error(EPROTO, "the server claims more bulk bytes than were asked for");
-  }
   return CallReply{.body = reply.body, .out_bytes = reply.header.out_bytes};
 }
 

@@ -74,8 +74,11 @@ class ChannelImpl final : public Channel {
   Result<RpcPort::Ticket> BeginFetch(const ReadRequest& read, const MissingPages& pages, Deadline& deadline);
   Status EndFetch(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
                   Deadline& deadline);
+  // Where messages are sealed: the absent pages have arrived.
+  Status TakeFetched(const ReadRequest& read, const MissingPages& pages, const RpcPort::Ticket& ticket,
+                     const DecodedReply& reply);
   // EINVAL: it is not in the buffer.
-  Result<RemoteBuffer> DescribeBulk(std::span<const std::byte> bulk);
+  Status CheckBulk(std::span<const std::byte> bulk) const;
   // Names bytes to the server in a request, or has it bring them along.
   Status Bring(std::span<const std::byte> bulk, RpcPort::Request& request);
   Result<DecodedReply> Exchange(const RpcPort::Request& request, Deadline& deadline);

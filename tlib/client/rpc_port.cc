@@ -19,7 +19,6 @@ constexpr std::chrono::microseconds kLookAtLastReplies{200};
 constexpr uint64_t kSendId = 2;
 constexpr uint32_t kSignalEvery = 16;  // SENDs: a queue pair learns from a signaled one that those before it are done
 constexpr uint32_t kMaxSend = RpcPort::kMaxReads + 2 * kChannelCredits;
-constexpr size_t kMessageBytes = 2 * size_t{kChannelCredits} * kMaxMessage;
 
 Status ErrorOf(const DecodedReply& reply) {
   return Status::Error(reply.header.error,
@@ -68,18 +67,21 @@ RpcPort::~RpcPort() {
 }
 
 Status RpcPort::Init(int cpu, std::chrono::milliseconds patience, const Interruption* interruption) {
-  messages_ = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);  // not make_shared: as malloc aligns it
+  const size_t bytes = 2 * size_t{kChannelCredits} * max_send_;
+  messages_ = std::make_unique_for_overwrite<std::byte[]>(bytes);  // not make_shared: as malloc aligns it
   ASSIGN_OR_RETURN(messages_region_,
-                   core_->domain().RegisterMemory(messages_.get(), kMessageBytes, driver::Access::kLocalWrite));
+                   core_->domain().RegisterMemory(messages_.get(), bytes, driver::Access::kLocalWrite));
   ASSIGN_OR_RETURN(send_queue_, core_->nic().CreateCompletionQueue(kMaxSend));
   ASSIGN_OR_RETURN(recv_queue_, core_->nic().CreateCompletionQueue(kChannelCredits));
-  ASSIGN_OR_RETURN(pair_, core_->OpenQueuePair(wire::Purpose::Data,
-                                               {.send_cq = send_queue_.get(),
-                                                .recv_cq = recv_queue_.get(),
-                                                .max_send = kMaxSend,
-                                                .max_recv = kChannelCredits,
-                                                .max_message = kMaxMessage},
-                                               cpu, patience, interruption));
+  ASSIGN_OR_RETURN(auto opened, core_->OpenQueuePair(wire::Purpose::Data,
+                                                     {.send_cq = send_queue_.get(),
+                                                      .recv_cq = recv_queue_.get(),
+                                                      .max_send = kMaxSend,
+                                                      .max_recv = kChannelCredits,
+                                                      .max_message = max_send_},
+                                                     cpu, patience, interruption));
+  pair_ = std::move(opened.pair);
+  seal_ = std::move(opened.seal);
   for (uint32_t i = 0; i < kChannelCredits; i++) {
     free_.push_back(kChannelCredits - 1 - i);
     RETURN_IF_ERROR(PostReceive(i));
@@ -89,7 +91,7 @@ Status RpcPort::Init(int cpu, std::chrono::milliseconds patience, const Interrup
 
 Status RpcPort::PostReceive(uint32_t index) {
   const driver::RecvWorkRequest receive{
-      .id = index, .local = {.addr = receive_bytes(index), .length = kMaxMessage, .lkey = messages_region_->lkey()}};
+      .id = index, .local = {.addr = receive_bytes(index), .length = max_send_, .lkey = messages_region_->lkey()}};
   return pair_->PostRecv({&receive, 1});
 }
 
@@ -162,8 +164,16 @@ void RpcPort::HandleReply(const driver::WorkCompletion& completion) {
     return;
   }
   const auto index = static_cast<uint32_t>(completion.id);
-  const std::span<const std::byte> message(receive_bytes(index), completion.byte_len);
-  const auto reply = DecodeReply(message);
+  std::span<std::byte> message(receive_bytes(index), completion.byte_len);
+  if (seal_ != nullptr) {
+    auto opened = seal_->Open(message);
+    if (!opened.ok()) {
+      [[maybe_unused]] const Status kept = Break(opened.status());
+      return;
+    }
+    message = *opened;
+  }
+  const auto reply = DecodeReply(message, seal_ != nullptr);
   if (!reply.ok()) {
     [[maybe_unused]] const Status kept = Break(reply.status());
     return;
@@ -183,7 +193,7 @@ void RpcPort::HandleReply(const driver::WorkCompletion& completion) {
     }
   } else {
     owner.receive = index;
-    owner.reply_bytes = completion.byte_len;
+    owner.reply_bytes = static_cast<uint32_t>(message.size());
     owner.state = State::kAnswered;
     answered_++;
   }
@@ -233,11 +243,18 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
   std::copy(request.head.begin(), request.head.end(), message + sizeof(header));
   std::copy(request.tail.begin(), request.tail.end(), message + sizeof(header) + request.head.size());
   std::copy(request.inline_in.begin(), request.inline_in.end(), message + sizeof(header) + body);
+  auto length = static_cast<uint32_t>(sizeof(header) + body + request.inline_in.size());
+  const uint64_t sealed = seal_ != nullptr ? seal_->next_sealed() : 0;
+  if (seal_ != nullptr) {
+    auto whole = Seal(message, length, request, buffer.get());
+    if (!whole.ok()) {
+      return Break(whole.status());
+    }
+    length = *whole;
+  }
   driver::SendWorkRequest send{
       .id = kSendId, .opcode = driver::Opcode::kSend, .signaled = ++unsignaled_ >= kSignalEvery};
-  send.local = {.addr = message,
-                .length = static_cast<uint32_t>(sizeof(header) + body + request.inline_in.size()),
-                .lkey = messages_region_->lkey()};
+  send.local = {.addr = message, .length = length, .lkey = messages_region_->lkey()};
   if (send.signaled) {
     unsignaled_ = 0;
   }
@@ -254,7 +271,38 @@ Result<RpcPort::Ticket> RpcPort::Begin(const Request& request, std::shared_ptr<R
   if (const Status posted = PostConsumed(); !posted.ok()) {
     [[maybe_unused]] const Status kept = Break(posted);  // Await says so: the request was sent
   }
-  return Ticket{.slot = slot, .call = call};
+  return Ticket{.slot = slot, .call = call, .sealed = sealed};
+}
+
+Result<uint32_t> RpcPort::Seal(std::byte* message, uint32_t length, const Request& request,
+                               const RegisteredBuffer* buffer) {
+  if (request.in.length != 0) {
+    const uint32_t tag_bytes = TagsOf(request.in.length) * kTagBytes;
+    const auto bytes = buffer->bytes().subspan(request.in.offset, request.in.length);
+    RETURN_IF_ERROR(seal_->TagIn(seal_->next_sealed(), bytes, {message + length, tag_bytes}));
+    length += tag_bytes;
+  }
+  return seal_->Seal(message, length);
+}
+
+Status RpcPort::TakeBulk(const Ticket& ticket, const DecodedReply& reply, const RegisteredBuffer& buffer,
+                         std::span<const std::span<std::byte>> pieces) {
+  if (seal_ == nullptr) {
+    return Status::Ok();
+  }
+  const auto taken = [&]() -> Status {
+    ASSIGN_OR_RETURN(TagOfBytes tag, seal_->BeginOut(ticket.sealed));
+    for (const std::span<std::byte> piece : pieces) {
+      RETURN_IF_ERROR(tag.Add(buffer.TakeOver(piece.data(), piece.size())));
+    }
+    ASSIGN_OR_RETURN(const Aead::Tag ours, tag.End());
+    Aead::Tag theirs{};
+    std::copy(reply.out_tag.begin(), reply.out_tag.end(), theirs.begin());
+    return !reply.out_tag.empty() && IsSameTag(ours, theirs)
+               ? Status::Ok()
+               : Status::Error(EBADMSG, "bulk bytes that were changed on the way");
+  }();
+  return taken.ok() ? taken : Break(taken);
 }
 
 Result<DecodedReply> RpcPort::Await(const Ticket& ticket, Deadline& deadline, bool soon) {
@@ -272,7 +320,7 @@ Result<DecodedReply> RpcPort::Await(const Ticket& ticket, Deadline& deadline, bo
   }
   const std::span<const std::byte> message(receive_bytes(slot.receive), slot.reply_bytes);
   Free(ticket.slot);
-  ASSIGN_OR_RETURN(const DecodedReply reply, DecodeReply(message));
+  ASSIGN_OR_RETURN(const DecodedReply reply, DecodeReply(message, seal_ != nullptr));
   if (reply.header.error != 0) {
     return ErrorOf(reply);
   }

@@ -47,6 +47,7 @@ class RpcPort {
   struct Ticket {
     uint32_t slot = 0;
     uint64_t call = 0;
+    uint64_t sealed = 0;  // the number of its message
   };
 
   // `interruption` may be null, and outlives the port. `cpu`: that the calls wait on; -1: anywhere.
@@ -67,6 +68,10 @@ class RpcPort {
     return slots_[ticket.slot].call == ticket.call && slots_[ticket.slot].state == State::kAnswered;
   }
   bool has_answers() const { return answered_ > 0; }  // that nobody has awaited yet
+  // Bulk bytes have arrived for `pieces` of `buffer`, in the order of their places: takes them over, where messages are
+  // sealed. Ends the session where they are not what the reply says.
+  Status TakeBulk(const Ticket& ticket, const DecodedReply& reply, const RegisteredBuffer& buffer,
+                  std::span<const std::span<std::byte>> pieces);
   // The caller has lost interest, its buffer is retired with the call.
   void Abandon(const Ticket& ticket);
   // The same, but WhenAnswered does not mean this one. True when its reply is still to come.
@@ -104,7 +109,7 @@ class RpcPort {
     State state = State::kFree;
     uint64_t call = 0;
     uint32_t receive = 0;  // kAnswered: which one holds the reply
-    uint32_t reply_bytes = 0;
+    uint32_t reply_bytes = 0;  // of the message
     std::shared_ptr<RegisteredBuffer> buffer;
     LateReply late;  // may be empty
   };
@@ -112,6 +117,8 @@ class RpcPort {
   RpcPort(std::shared_ptr<SessionCore> core, Interruption* interruption)
       : core_(std::move(core)), waiter_(*core_, interruption) {}
   Status Init(int cpu, std::chrono::milliseconds patience, const Interruption* interruption);
+  // Adds the tags of the request's bulk bytes to the message, and seals it.
+  Result<uint32_t> Seal(std::byte* message, uint32_t length, const Request& request, const RegisteredBuffer* buffer);
   Status PostReceive(uint32_t index);
   Status PostConsumed();
   void HandleReply(const driver::WorkCompletion& completion);
@@ -119,8 +126,8 @@ class RpcPort {
   void Free(uint32_t slot);
   Status WaitForCredit(Deadline& deadline);
 
-  std::byte* request_bytes(uint32_t slot) { return messages_.get() + size_t{slot} * kMaxMessage; }
-  std::byte* receive_bytes(uint32_t index) { return messages_.get() + (kChannelCredits + size_t{index}) * kMaxMessage; }
+  std::byte* request_bytes(uint32_t slot) { return messages_.get() + size_t{slot} * max_send_; }
+  std::byte* receive_bytes(uint32_t index) { return messages_.get() + (kChannelCredits + size_t{index}) * max_send_; }
 
   const std::shared_ptr<SessionCore> core_;
   CompletionWaiter waiter_;
@@ -129,6 +136,8 @@ class RpcPort {
   std::unique_ptr<driver::CompletionQueue> send_queue_;
   std::unique_ptr<driver::CompletionQueue> recv_queue_;
   std::unique_ptr<driver::QueuePair> pair_;
+  std::unique_ptr<MessageSeal> seal_;  // null: messages are not sealed
+  const uint32_t max_send_ = MaxSend(core_->sealed());
   std::array<Slot, kChannelCredits> slots_;
   std::vector<uint32_t> free_;
   // Receives whose replies were consumed; posted again after the next request, while its reply is on the way. A slot

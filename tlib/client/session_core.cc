@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/page.h"
+#include "base/random.h"
 #include "tlib/rpc/messages.h"
 #include "tlib/rpc/tcp_socket.h"
 
@@ -81,6 +82,10 @@ Status SessionCore::SayHello() {
       return Status::Error(EPROTO, "the server would leave TLS out of the data path, which was not asked for");
     }
     path_->tls = welcome.secure ? control_->tls_context() : nullptr;
+    if (!welcome.sealed && path_->wire == driver::Wire::kRoce && !options_.plain_data) {
+      return Status::Error(EPROTO, "the server would not have messages sealed, which was not asked for");
+    }
+    sealed_ = welcome.sealed;
   }
   RETURN_IF_ERROR(Learn(welcome));
   if (over_network() && region_.kind == driver::RegionKind::kOdp) {
@@ -103,7 +108,7 @@ Status SessionCore::Learn(const wire::WelcomeT& welcome) {
   epoch_ = welcome.epoch;
   transport_ = !over_network()                       ? welcome.transport
                : path_->wire == driver::Wire::kIwarp ? driver::IwarpTransport(path_->tls != nullptr)
-                                                     : nic_.transport(/*network=*/true);
+                                                     : NameOfTransport(nic_.transport(/*network=*/true), sealed_);
   volume_ = welcome.volume;
   region_ = {.kind = static_cast<driver::RegionKind>(info.kind),
              .pages = info.pages,
@@ -199,10 +204,9 @@ BitmapMode SessionCore::bitmap_mode() const {
   return shows_presence ? options_.bitmap : BitmapMode::kOff;
 }
 
-Result<std::unique_ptr<driver::QueuePair>> SessionCore::OpenQueuePair(wire::Purpose purpose,
-                                                                      driver::QueuePairOptions options, int cpu,
-                                                                      std::chrono::milliseconds patience,
-                                                                      const Interruption* interruption) {
+Result<SessionCore::OpenPair> SessionCore::OpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
+                                                         int cpu, std::chrono::milliseconds patience,
+                                                         const Interruption* interruption) {
   options.network = path_;
   if (options.network.has_value()) {
     options.network->polled = own_ports_.load(std::memory_order_relaxed);
@@ -216,21 +220,31 @@ Result<std::unique_ptr<driver::QueuePair>> SessionCore::OpenQueuePair(wire::Purp
   return TryOpenQueuePair(purpose, options, cpu, {CallDeadline(patience), interruption});
 }
 
-Result<std::unique_ptr<driver::QueuePair>> SessionCore::TryOpenQueuePair(wire::Purpose purpose,
-                                                                         const driver::QueuePairOptions& options,
-                                                                         int cpu, const ControlClient::Wait& wait) {
-  ASSIGN_OR_RETURN(auto pair, domain_->CreateQueuePair(options));
-  ASSIGN_OR_RETURN(driver::Endpoint local, pair->LocalEndpoint());
+Result<SessionCore::OpenPair> SessionCore::TryOpenQueuePair(wire::Purpose purpose,
+                                                            const driver::QueuePairOptions& options, int cpu,
+                                                            const ControlClient::Wait& wait) {
+  OpenPair open;
+  ASSIGN_OR_RETURN(open.pair, domain_->CreateQueuePair(options));
+  ASSIGN_OR_RETURN(driver::Endpoint local, open.pair->LocalEndpoint());
   wire::OpenQueuePairT request;
   request.purpose = purpose;
   request.cpu = cpu;
   request.endpoint.resize(local.bytes.size());
   std::memcpy(request.endpoint.data(), local.bytes.data(), local.bytes.size());
+  if (sealed_) {
+    MessageSeal::Secret secret;
+    RETURN_IF_ERROR(SecureRandom(secret.bytes.data(), secret.bytes.size()));
+    request.seal.resize(secret.bytes.size());
+    std::memcpy(request.seal.data(), secret.bytes.data(), secret.bytes.size());
+    ASSIGN_OR_RETURN(open.seal, MessageSeal::Create(secret, MessageSeal::End::kClient));
+  }
   driver::Endpoint remote;
-  ASSIGN_OR_RETURN(const auto opened, control_->Call<wire::QueuePairOpenedT>(request, wait, local.fds, &remote.fds));
-  remote.bytes = ToBytes(opened.endpoint);
-  RETURN_IF_ERROR(pair->Connect(std::move(remote)));
-  return pair;
+  const auto opened = control_->Call<wire::QueuePairOpenedT>(request, wait, local.fds, &remote.fds);
+  WipeSecret(std::as_writable_bytes(std::span(request.seal)));
+  RETURN_IF_ERROR(opened.status());
+  remote.bytes = ToBytes(opened->endpoint);
+  RETURN_IF_ERROR(open.pair->Connect(std::move(remote)));
+  return open;
 }
 
 Status SessionCore::StartHeat() {

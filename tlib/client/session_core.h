@@ -28,6 +28,7 @@
 #include "tlib/client/page_table_view.h"
 #include "tlib/client/patterns.h"
 #include "tlib/client/session.h"
+#include "tlib/rpc/message_seal.h"
 
 namespace termfs::tlib::client {
 
@@ -78,11 +79,16 @@ class SessionCore {
   PageTableView* table() { return table_.get(); }
   FrameChunks& chunks() { return chunks_; }
 
-  // A connected queue pair for `purpose`. `cpu`: that the calling thread is bound to and will wait on; -1: none.
-  // `patience` with the server; 0: the call timeout. `interruption` of the thread that calls, or null.
-  Result<std::unique_ptr<driver::QueuePair>> OpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options,
-                                                           int cpu = -1, std::chrono::milliseconds patience = {},
-                                                           const Interruption* interruption = nullptr);
+  // A connected queue pair, and what seals its messages, where they are.
+  struct OpenPair {
+    std::unique_ptr<driver::QueuePair> pair;
+    std::unique_ptr<MessageSeal> seal;
+  };
+  // `cpu`: that the calling thread is bound to and will wait on; -1: none. `patience` with the server; 0: the call
+  // timeout. `interruption` of the thread that calls, or null.
+  Result<OpenPair> OpenQueuePair(wire::Purpose purpose, driver::QueuePairOptions options, int cpu = -1,
+                                 std::chrono::milliseconds patience = {}, const Interruption* interruption = nullptr);
+  bool sealed() const { return sealed_; }  // messages are
 
   // The region's size as last heard of. A server makes its region larger without telling; so who is asked for bytes
   // beyond that asks the server before he refuses.
@@ -140,15 +146,15 @@ class SessionCore {
   Status Learn(const wire::WelcomeT& welcome);
   Status LearnWay(const wire::RegionInfoT& info);
   Status LearnPatterns(const wire::RegionInfoT& info);
-  Result<std::unique_ptr<driver::QueuePair>> TryOpenQueuePair(wire::Purpose purpose,
-                                                              const driver::QueuePairOptions& options, int cpu,
-                                                              const ControlClient::Wait& wait);
+  Result<OpenPair> TryOpenQueuePair(wire::Purpose purpose, const driver::QueuePairOptions& options, int cpu,
+                                    const ControlClient::Wait& wait);
   Status LearnChunks(wire::RegionInfoT& info);
 
   driver::Nic& nic_;
   const SessionOptions options_;
   std::unique_ptr<ControlClient> control_;
   std::optional<driver::NetworkPath> path_;
+  bool sealed_ = false;
   // A server with an RDMA device sends to the one port of RoCE: the first of its refusals says so.
   std::atomic<bool> own_ports_{true};
   std::unique_ptr<driver::ProtectionDomain> domain_;

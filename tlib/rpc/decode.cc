@@ -47,29 +47,35 @@ uint32_t Encode(const Header& header, std::span<const std::byte> body, std::byte
 
 }  // namespace
 
-Result<DecodedRequest> DecodeRequest(std::span<const std::byte> message) {
+Result<DecodedRequest> DecodeRequest(std::span<const std::byte> message, bool sealed) {
   DecodedRequest request;
   std::span<const std::byte> rest;
   RETURN_IF_ERROR(TakeHeader(message, request.header, rest));
   request.is_inline = (request.header.opcode & kInline) != 0;
   request.header.opcode &= static_cast<uint16_t>(~kInline);
   const uint32_t in_bytes = request.is_inline ? request.header.in.length : 0;
-  if (in_bytes > kMaxInline || rest.size() != uint64_t{request.header.body_bytes} + in_bytes) {
+  RETURN_IF_ERROR(CheckBuffer(request.header.in));
+  RETURN_IF_ERROR(CheckBuffer(request.header.out));
+  const uint32_t tag_bytes = sealed && !request.is_inline ? TagsOf(request.header.in.length) * kTagBytes : 0;
+  if (in_bytes > kMaxInline || rest.size() != uint64_t{request.header.body_bytes} + in_bytes + tag_bytes) {
     return BadLength();
   }
   request.body = rest.first(request.header.body_bytes);
-  request.in = rest.subspan(request.header.body_bytes);
-  RETURN_IF_ERROR(CheckBuffer(request.header.in));
-  RETURN_IF_ERROR(CheckBuffer(request.header.out));
+  request.in = rest.subspan(request.header.body_bytes, in_bytes);
+  request.in_tags = rest.last(tag_bytes);
   return request;
 }
 
-Result<DecodedReply> DecodeReply(std::span<const std::byte> message) {
+Result<DecodedReply> DecodeReply(std::span<const std::byte> message, bool sealed) {
   DecodedReply reply;
-  RETURN_IF_ERROR(TakeHeader(message, reply.header, reply.body));
-  if (reply.header.body_bytes != reply.body.size()) {
+  std::span<const std::byte> rest;
+  RETURN_IF_ERROR(TakeHeader(message, reply.header, rest));
+  const uint32_t tag_bytes = sealed && reply.header.out_bytes != 0 ? kTagBytes : 0;
+  if (rest.size() != uint64_t{reply.header.body_bytes} + tag_bytes) {
     return BadLength();
   }
+  reply.body = rest.first(reply.header.body_bytes);
+  reply.out_tag = rest.last(tag_bytes);
   if (reply.header.error < 0 || reply.header.error > 4095) {
     return Bad("reply's error is not an errno");
   }

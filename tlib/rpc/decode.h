@@ -27,16 +27,18 @@ struct DecodedRequest {
   RequestHeader header;  // opcode without kInline
   std::span<const std::byte> body;
   bool is_inline = false;
-  std::span<const std::byte> in{};  // those of header.in, if they came along
+  std::span<const std::byte> in{};       // those of header.in, if they came along
+  std::span<const std::byte> in_tags{};  // sealed: of header.in, if they did not
 };
-// header.in and header.out are at most kMaxTransfer long, `in` at most kMaxInline.
-Result<DecodedRequest> DecodeRequest(std::span<const std::byte> message);
+// header.in and header.out are at most kMaxTransfer long, `in` at most kMaxInline. `sealed`: it was.
+Result<DecodedRequest> DecodeRequest(std::span<const std::byte> message, bool sealed = false);
 
 struct DecodedReply {
   ReplyHeader header;
   std::span<const std::byte> body;
+  std::span<const std::byte> out_tag{};  // sealed: of the bulk bytes, if there are any
 };
-Result<DecodedReply> DecodeReply(std::span<const std::byte> message);
+Result<DecodedReply> DecodeReply(std::span<const std::byte> message, bool sealed = false);
 
 struct DecodedRead {
   uint64_t offset = 0;

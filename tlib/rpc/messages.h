@@ -19,7 +19,7 @@
 
 namespace termfs::tlib {
 
-inline constexpr uint32_t kControlVersion = 14;
+inline constexpr uint32_t kControlVersion = 15;
 
 // Over a network a client pings once in kPingPeriod, and takes its session for lost when kServerSilence has passed
 // since it sent the last ping that was answered. The server takes it for lost after twice that time since the last ping
@@ -29,9 +29,17 @@ inline constexpr std::chrono::seconds kPingPeriod{1};
 inline constexpr std::chrono::seconds kServerSilence{5};
 
 inline constexpr uint32_t kMaxInline = 4096;        // bulk bytes that a request may bring along
-inline constexpr uint32_t kMaxMessage = 4608;       // bytes of a SEND, headers included
+inline constexpr uint32_t kMaxMessage = 4608;       // bytes of a message, headers included
 inline constexpr uint32_t kMaxTransfer = 4U << 20;  // bytes of one bulk buffer
 inline constexpr uint32_t kChannelCredits = 32;     // requests in flight per queue pair
+
+// Of sealed messages (message_seal.h): a SEND is the message, behind it the tags of bulk bytes, sealed together; behind
+// that its own tag.
+inline constexpr uint32_t kTagBytes = 16;
+inline constexpr uint32_t kTaggedBytes = 64U << 10;  // bulk bytes to the server that have a tag
+constexpr uint32_t TagsOf(uint32_t in_bytes) { return (in_bytes + kTaggedBytes - 1) / kTaggedBytes; }
+inline constexpr uint32_t kMaxSealed = kMaxMessage + (TagsOf(kMaxTransfer) + 1) * kTagBytes;  // bytes of a SEND
+constexpr uint32_t MaxSend(bool sealed) { return sealed ? kMaxSealed : kMaxMessage; }
 
 // A client rings on its first data queue pair, by an empty SEND, when it has published access counts (heat.h) after a
 // pause of kHeatPause or longer. The server, which does not look at those of a client that has published none for twice

@@ -6,15 +6,29 @@
 
 namespace termfs::tlib::server {
 
-Status CallImpl::Pull(uint32_t offset, uint32_t length, const BulkPool::Buffer& into) {
+Result<std::span<const std::byte>> CallImpl::Pull(uint32_t offset, uint32_t length, const BulkPool::Buffer& into) {
   if (offset > in().length || length > in().length - offset) {
     return Status::Error(ERANGE, "more bytes than the client offered");
   }
+  const MessageSeal* const seal = connection_.seal();
+  // Sealed: all bytes of the tags that are touched.
+  const uint32_t begin = seal != nullptr ? offset / kTaggedBytes * kTaggedBytes : offset;
+  const uint32_t end = seal != nullptr
+                           ? std::min<uint32_t>(in().length, TagsOf(offset + length) * kTaggedBytes)
+                           : offset + length;
   driver::SendWorkRequest read{.opcode = driver::Opcode::kRdmaRead};
-  read.local = {.addr = into.data(), .length = length, .lkey = into.lkey()};
-  read.remote_offset = in().offset + offset;
+  read.local = {.addr = into.data(), .length = end - begin, .lkey = into.lkey()};
+  read.remote_offset = in().offset + begin;
   read.rkey = {in().rkey};
-  return connection_.Execute({&read, 1});
+  RETURN_IF_ERROR(connection_.Execute({&read, 1}));
+  if (seal != nullptr) {
+    Status checked = seal->CheckIn(number_, begin, {into.data(), end - begin}, request_.in_tags);
+    if (!checked.ok()) {
+      connection_.Close(checked);
+      return checked;
+    }
+  }
+  return std::span<const std::byte>(into.data() + (offset - begin), length);
 }
 
 Status CallImpl::PullBulk(std::span<std::byte> into) {
@@ -30,9 +44,9 @@ Status CallImpl::PullBulk(std::span<std::byte> into) {
   }
   const BulkPool::Buffer buffer(bulk_);
   for (uint32_t done = 0; done < into.size();) {
-    const auto part = static_cast<uint32_t>(std::min<size_t>(into.size() - done, BulkPool::kBufferBytes));
-    RETURN_IF_ERROR(Pull(done, part, buffer));
-    std::memcpy(into.data() + done, buffer.data(), part);
+    const auto part = static_cast<uint32_t>(std::min<size_t>(into.size() - done, most_pulled()));
+    ASSIGN_OR_RETURN(const auto pulled, Pull(done, part, buffer));
+    std::memcpy(into.data() + done, pulled.data(), part);
     done += part;
   }
   return Status::Ok();
@@ -64,6 +78,9 @@ Status CallImpl::Push(uint32_t base, std::span<const Piece> pieces) {
       return Status::Error(ERANGE, "more bytes than the client has room for");
     }
     out_bytes_ = std::max(out_bytes_, static_cast<uint32_t>(end));
+    if (connection_.seal() != nullptr) {
+      RETURN_IF_ERROR(AddToTag(uint64_t{base} + piece.at, {piece.data, piece.length}));
+    }
     const uint64_t remote = out().offset + base + piece.at;
     if (!writes_.empty()) {
       driver::SendWorkRequest& last = writes_.back();
@@ -80,6 +97,22 @@ Status CallImpl::Push(uint32_t base, std::span<const Piece> pieces) {
     write.rkey = {out().rkey};
   }
   return connection_.Execute(writes_);
+}
+
+Status CallImpl::AddToTag(uint64_t at, std::span<const std::byte> bytes) {
+  if (!out_.has_value() || at < out_end_) {
+    ASSIGN_OR_RETURN(out_, connection_.seal()->BeginOut(number_));
+  }
+  out_end_ = at + bytes.size();
+  return out_->Add(bytes);
+}
+
+Result<std::span<const std::byte>> CallImpl::OutTag() {
+  if (!out_.has_value()) {
+    return std::span<const std::byte>();
+  }
+  ASSIGN_OR_RETURN(out_tag_, out_->End());
+  return std::span<const std::byte>(out_tag_);
 }
 
 }  // namespace termfs::tlib::server

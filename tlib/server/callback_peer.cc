@@ -97,8 +97,8 @@ Status CallbackPeer::SendCall(uint64_t call, const Pending& pending) {
   return connection_->TrySend([&](std::byte* to) { return EncodeMessage(header, pending.body, to); });
 }
 
-Status CallbackPeer::OnMessage(Connection&, std::span<const std::byte> message) {
-  ASSIGN_OR_RETURN(const DecodedReply reply, DecodeReply(message));
+Status CallbackPeer::OnMessage(Connection& connection, std::span<const std::byte> message) {
+  ASSIGN_OR_RETURN(const DecodedReply reply, DecodeReply(message, connection.seal() != nullptr));
   const auto found = in_flight_.find(reply.header.call);
   if (found == in_flight_.end()) {
     return Status::Error(EPROTO, "the client answers what nobody asked");

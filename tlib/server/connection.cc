@@ -39,14 +39,15 @@ Status Closing() { return Status::Error(ENOTCONN, "the connection is being close
 
 Result<std::shared_ptr<Connection>> Connection::Create(const Shared& shared,
                                                        const std::optional<driver::NetworkPath>& path,
+                                                       std::unique_ptr<MessageSeal> seal,
                                                        std::shared_ptr<Handler> handler) {
-  std::shared_ptr<Connection> connection(new Connection(shared.buffers, std::move(handler)));
+  std::shared_ptr<Connection> connection(new Connection(shared.buffers, std::move(seal), std::move(handler)));
   ASSIGN_OR_RETURN(connection->pair_, shared.domain.CreateQueuePair({.send_cq = &shared.queue,
                                                                      .recv_cq = &shared.queue,
                                                                      .shared_receives = &shared.receives,
                                                                      .max_send = kMaxSend,
                                                                      .max_recv = kMaxWaiting,
-                                                                     .max_message = kMaxMessage,
+                                                                     .max_message = MaxSend(path.has_value()),
                                                                      .maps_files = false,
                                                                      .network = path}));
   connection->number_ = connection->pair_->number();
@@ -116,7 +117,9 @@ Status Connection::TrySend(const std::function<uint32_t(std::byte*)>& encode) {
   std::byte* const bytes = buffers_.data(buffer);
   driver::SendWorkRequest send{.id = (uint64_t{buffer} << 2) | kSendTag, .opcode = driver::Opcode::kSend};
   send.local = {.addr = bytes, .length = encode(bytes), .lkey = buffers_.lkey(buffer)};
-  if (Status posted = pair_->PostSend({&send, 1}); !posted.ok()) {
+  Result<uint32_t> sealed = seal_ != nullptr ? seal_->Seal(bytes, send.local.length) : send.local.length;
+  send.local.length = sealed.ok() ? *sealed : 0;
+  if (Status posted = sealed.ok() ? pair_->PostSend({&send, 1}) : sealed.status(); !posted.ok()) {
     buffers_.Give(buffer);
     return posted;
   }
@@ -140,7 +143,11 @@ Status Connection::Send(const std::function<uint32_t(std::byte*)>& encode) {
 
 void Connection::Fail(driver::WcStatus status) {
   Close(StatusOf(status));
-  if (IsUnreachable(status) && on_unreachable_) {
+  TellUnreachable(IsUnreachable(status));
+}
+
+void Connection::TellUnreachable(bool is) {
+  if (is && on_unreachable_) {
     std::exchange(on_unreachable_, nullptr)();
   }
 }
@@ -166,7 +173,17 @@ void Connection::OnCompletion(const driver::WorkCompletion& completion) {
   MaybeGo();
 }
 
-void Connection::OnReceive(const driver::WorkCompletion& completion, std::span<const std::byte> message) {
+Status Connection::Take(std::span<std::byte> message) {
+  if (message.empty()) {
+    return handler_->OnRing();
+  }
+  if (seal_ != nullptr) {
+    ASSIGN_OR_RETURN(message, seal_->Open(message));
+  }
+  return handler_->OnMessage(*this, message);
+}
+
+void Connection::OnReceive(const driver::WorkCompletion& completion, std::span<std::byte> message) {
   if (completion.status != driver::WcStatus::kSuccess) {
     Fail(completion.status);
     return;
@@ -174,14 +191,10 @@ void Connection::OnReceive(const driver::WorkCompletion& completion, std::span<c
   if (state_ != State::kOpen) {
     return;
   }
-  Status handled;
-  if (completion.has_imm) {
-    handled = Status::Error(EPROTO, "the client sent a WRITE with immediate");
-  } else {
-    handled = message.empty() ? handler_->OnRing() : handler_->OnMessage(*this, message);
-  }
-  if (!handled.ok()) {
-    Close(handled);
+  const Status taken =
+      completion.has_imm ? Status::Error(EPROTO, "the client sent a WRITE with immediate") : Take(message);
+  if (!taken.ok()) {
+    Close(taken);
   }
 }
 
@@ -189,7 +202,7 @@ void Connection::Close(const Status& why) {
   if (state_ != State::kOpen) {
     return;
   }
-  const bool breach = why.code() == EPROTO || why.code() == EIO;
+  const bool breach = why.code() == EPROTO || why.code() == EIO || why.code() == EBADMSG;
   TERMFS_LOG(breach ? LogLevel::kWarning : LogLevel::kDebug, "queue pair {} closes: {}", number_, why.ToString());
   state_ = State::kClosing;
   pair_->Close();
@@ -197,6 +210,7 @@ void Connection::Close(const Status& why) {
   for (Task* task : waiting_) {
     task->Unpark();
   }
+  TellUnreachable(why.code() == EBADMSG);
   MaybeGo();
 }
 

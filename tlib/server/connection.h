@@ -23,6 +23,7 @@
 
 #include "base/result.h"
 #include "driver/nic.h"
+#include "tlib/rpc/message_seal.h"
 #include "tlib/rpc/messages.h"
 #include "tlib/server/message_buffers.h"
 #include "tlib/server/task.h"
@@ -52,13 +53,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct Shared {
     driver::ProtectionDomain& domain;
     driver::CompletionQueue& queue;
-    driver::SharedReceiveQueue& receives;  // for messages of kMaxMessage bytes
+    driver::SharedReceiveQueue& receives;  // each of MaxSend bytes
     MessageBuffers& buffers;
   };
 
-  // `handler` is kept until the connection is gone. `path`: to a client on another host.
+  // `handler` is kept until the connection is gone. `path`: to a client on another host. `seal`: null: messages are not
+  // sealed.
   static Result<std::shared_ptr<Connection>> Create(const Shared& shared,
                                                     const std::optional<driver::NetworkPath>& path,
+                                                    std::unique_ptr<MessageSeal> seal,
                                                     std::shared_ptr<Handler> handler);
   ~Connection();
   Connection(const Connection&) = delete;
@@ -68,6 +71,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Result<driver::Endpoint> Connect(driver::Endpoint remote);
   uint32_t number() const { return number_; }
   bool open() const { return state_ == State::kOpen; }
+  // Of what was received; null: messages are not sealed.
+  const MessageSeal* seal() const { return seal_.get(); }
 
   // In a task. Posts all of `requests` (one-sided; `id` and `signaled` are set here) and waits until they are done.
   Status Execute(std::span<driver::SendWorkRequest> requests);
@@ -100,15 +105,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Called once each, when the connection is gone: its session's, and its port's.
   void set_on_gone(std::function<void()> on_gone) { on_gone_ = std::move(on_gone); }
-  // Called once, on the worker's thread, when what was sent did not arrive. The client may not know: its end is whole,
-  // and who has nothing to send but awaits a reply would wait in vain.
+  // Called once, on the worker's thread, when what was sent did not arrive, or what arrived was not sent by the client.
+  // The client may not know: its end is whole, and who has nothing to send but awaits a reply would wait in vain.
   void set_on_unreachable(std::function<void()> on_unreachable) { on_unreachable_ = std::move(on_unreachable); }
   void set_on_port_gone(std::function<void()> on_gone) { on_port_gone_ = std::move(on_gone); }
 
   // For NetworkPort: a completion of this queue pair, of a send or an operation.
   void OnCompletion(const driver::WorkCompletion& completion);
-  // The same of a receive; `message` is what has arrived.
-  void OnReceive(const driver::WorkCompletion& completion, std::span<const std::byte> message);
+  // The same of a receive; `message` is what has arrived, and is opened where it is.
+  void OnReceive(const driver::WorkCompletion& completion, std::span<std::byte> message);
 
  private:
   enum class State : uint8_t { kOpen, kClosing, kGone };
@@ -119,10 +124,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
     driver::WcStatus status = driver::WcStatus::kSuccess;
   };
 
-  Connection(MessageBuffers& buffers, std::shared_ptr<Handler> handler)
-      : handler_(std::move(handler)), buffers_(buffers) {}
+  Connection(MessageBuffers& buffers, std::unique_ptr<MessageSeal> seal, std::shared_ptr<Handler> handler)
+      : handler_(std::move(handler)), buffers_(buffers), seal_(std::move(seal)) {}
+  // Hands over a message.
+  Status Take(std::span<std::byte> message);
   // After a completion that failed.
   void Fail(driver::WcStatus status);
+  void TellUnreachable(bool is);
   void FreeSendSlots(uint32_t count);
   // Parks until `count` send slots are free, and takes them.
   Status TakeSendSlots(uint32_t count);
@@ -130,6 +138,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::shared_ptr<Handler> handler_;
   MessageBuffers& buffers_;
+  const std::unique_ptr<MessageSeal> seal_;
   State state_ = State::kOpen;
   bool going_ = false;
   uint32_t number_ = 0;

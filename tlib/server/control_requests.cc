@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "tlib/rpc/messages.h"
 #include "tlib/server/control_server.h"
 #include "tlib/server/descriptors.h"
@@ -85,7 +86,7 @@ void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
     case wire::Body::ExportHeat:
       return HandleExportHeat(peer, *message.body.AsExportHeat());
     case wire::Body::GetRegionInfo:
-      return Reply(peer, options_.region_info(peer->path.has_value()));
+      return Reply(peer, RegionFor(*peer));
     case wire::Body::Ping:
       peer->pings = true;
       return peer->unwanted.ok() ? Reply(peer, wire::DoneT()) : ReplyError(peer, peer->unwanted);
@@ -98,6 +99,19 @@ void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
   }
 }
 
+// The region with the keys of this client's session.
+wire::RegionInfoT ControlServer::RegionFor(const Peer& peer) const {
+  wire::RegionInfoT info = options_.region_info(peer.path.has_value());
+  if (peer.path.has_value() && peer.path->key_mask != 0) {
+    const auto mask = [&](uint32_t& key) { key = key != 0 ? key ^ peer.path->key_mask : 0; };
+    mask(info.region_rkey);
+    mask(info.bitmap_rkey);
+    mask(info.table_rkey);
+    std::for_each(info.frame_chunks.begin(), info.frame_chunks.end(), mask);
+  }
+  return info;
+}
+
 // iWARP, where both can. An administrator's session has no queue pairs, and speaks none.
 Status ControlServer::ChooseWire(const PeerPtr& peer, const wire::HelloT& hello) const {
   if (!peer->path.has_value() || hello.wires == 0) {
@@ -107,8 +121,12 @@ Status ControlServer::ChooseWire(const PeerPtr& peer, const wire::HelloT& hello)
     if ((hello.wires & driver::BitOf(wire)) != 0 && options_.speaks(wire)) {
       peer->path->wire = wire;
       peer->path->adopts = true;
-      const bool plain = wire == driver::Wire::kRoce || (hello.plain_data && options_.plain_data);
-      peer->path->tls = plain ? nullptr : options_.tls;
+      if (options_.masks_keys) {
+        RETURN_IF_ERROR(SecureRandom(&peer->path->key_mask, sizeof(peer->path->key_mask)));
+      }
+      const bool plain = hello.plain_data && options_.plain_data;
+      peer->path->tls = plain || wire == driver::Wire::kRoce ? nullptr : options_.tls;
+      peer->seals = !plain && wire == driver::Wire::kRoce;
       return Status::Ok();
     }
   }
@@ -141,7 +159,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
   SessionInfo info{.id = {},
                    .program = Printable(hello.program.substr(0, kMaxProgramName)),
                    .transport = iwarp            ? driver::IwarpTransport(peer->path->tls != nullptr)
-                                : peer->remote() ? options_.network_transport
+                                : peer->remote() ? NameOfTransport(options_.network_transport, peer->seals)
                                                  : options_.transport,
                    .from = peer->remote() ? peer->from : "",
                    .uid = peer->uid,
@@ -172,11 +190,24 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
       welcome.volume = options_.volume;
       welcome.wire = static_cast<uint8_t>(peer->path.has_value() ? peer->path->wire : driver::Wire::kRoce);
       welcome.secure = peer->path.has_value() && peer->path->tls != nullptr;
-      welcome.region = std::make_unique<wire::RegionInfoT>(options_.region_info(peer->path.has_value()));
+      welcome.sealed = peer->seals;
+      welcome.region = std::make_unique<wire::RegionInfoT>(RegionFor(*peer));
       Reply(peer, std::move(welcome));
       SetBusy(peer, false);
     });
   });
+}
+
+Result<std::unique_ptr<MessageSeal>> ControlServer::SealOf(const Peer& peer, const wire::OpenQueuePairT& request) {
+  MessageSeal::Secret secret;
+  if (request.seal.size() != (peer.seals ? secret.bytes.size() : 0)) {
+    return Status::Error(EPROTO, "a queue pair has a secret where messages are sealed, and nowhere else");
+  }
+  if (!peer.seals) {
+    return std::unique_ptr<MessageSeal>();
+  }
+  std::memcpy(secret.bytes.data(), request.seal.data(), secret.bytes.size());
+  return MessageSeal::Create(secret, MessageSeal::End::kServer);
 }
 
 void ControlServer::HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request,
@@ -185,8 +216,16 @@ void ControlServer::HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQue
   const auto* data = reinterpret_cast<const std::byte*>(request.endpoint.data());
   remote.bytes.assign(data, data + request.endpoint.size());
   remote.fds = std::move(fds);
+  auto seal = SealOf(*peer, request);
+  if (!seal.ok()) {
+    return Refuse(peer, seal.status());
+  }
   SetBusy(peer, true);
-  sessions_.OpenQueuePair(peer->session->id, request.purpose == wire::Purpose::Callback, request.cpu, std::move(remote),
+  sessions_.OpenQueuePair(peer->session->id,
+                          {.for_callbacks = request.purpose == wire::Purpose::Callback,
+                           .cpu = request.cpu,
+                           .remote = std::move(remote),
+                           .seal = std::move(*seal)},
                           [this, peer](Result<driver::Endpoint> opened) {
                             auto shared = std::make_shared<Result<driver::Endpoint>>(std::move(opened));
                             loop_->Post([this, peer, shared] {

@@ -55,9 +55,10 @@ struct ControlOptions {
   std::string volume;
   std::optional<HostPort> listen;         // on TCP, too
   std::shared_ptr<const TlsContext> tls;  // with `listen`
-  bool plain_data = false;  // clients that ask for it have their connections of the data path outside of TLS
+  bool plain_data = false;  // clients that ask for it have the data path outside of TLS, and messages unsealed
   std::function<wire::RegionInfoT(bool network)> region_info;  // for such a peer; any thread
   std::function<bool(driver::Wire)> speaks;                    // as Nic::Speaks
+  bool masks_keys = false;                                     // as Nic::MasksKeys
   std::function<void(driver::AcceptedConnection)> adopt;       // as Nic::Adopt
 };
 
@@ -94,6 +95,7 @@ class ControlServer {
     std::chrono::steady_clock::time_point heard;  // the last message came
     FrameReader reader;
     std::optional<SessionInfo> session;
+    bool seals = false;       // the messages of its queue pairs are sealed
     Status unwelcome;         // what its Hello is answered, for want of room
     Status unwanted;          // what its next ping is answered
     bool is_control = false;  // and no stream of the data path
@@ -125,6 +127,8 @@ class ControlServer {
   static Status Send(Peer& peer, const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds,
                      std::chrono::steady_clock::time_point deadline);
   void HandleHello(const PeerPtr& peer, const wire::HelloT& hello);
+  wire::RegionInfoT RegionFor(const Peer& peer) const;
+  static Result<std::unique_ptr<MessageSeal>> SealOf(const Peer& peer, const wire::OpenQueuePairT& request);
   void HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request, std::vector<UniqueFd> fds);
   void RefuseQueuePair(const PeerPtr& peer, const Status& why);
   void HandleExportHeat(const PeerPtr& peer, const wire::ExportHeatT& request);

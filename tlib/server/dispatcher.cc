@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tlib/server/dispatcher.h"
 
+#include <algorithm>
 #include <bit>
 #include <string_view>
 
@@ -39,17 +40,26 @@ Dispatcher::Dispatcher(RegionIoImpl& region, Service& service, BlockingPool& blo
       write_latency_(metrics.histogram("rpc_write")) {}
 
 void Dispatcher::Serve(SessionId session, SessionTraffic& traffic, Connection& connection, BulkPool& bulk,
-                       std::span<const std::byte> message) {
-  const auto request = DecodeRequest(message);
+                       std::span<const std::byte> message, uint64_t number) {
+  const auto request = DecodeRequest(message, connection.seal() != nullptr);
   if (!request.ok()) {
     connection.Close(request.status());
     return;
   }
-  CallImpl call(session, *request, connection, bulk, blocking_);
+  CallImpl call(session, *request, number, connection, bulk, blocking_);
   Reply reply = request->header.epoch == epoch_ ? Answer(call, traffic, *request)
                                                 : Reply(Status::Error(ESTALE, "a request of another epoch"));
   if (reply.ok() && reply->size() > kMaxReplyBody) {
     reply = Status::Error(EMSGSIZE, "reply too long");
+  }
+  std::span<const std::byte> tag;  // of bulk bytes
+  if (reply.ok()) {
+    auto made = call.OutTag();
+    if (made.ok()) {
+      tag = *made;
+    } else {
+      reply = made.status();
+    }
   }
   const Status error = reply.status();
   const std::string text = error.ok() ? "" : error.ToString().substr(0, kMaxErrorText);
@@ -59,7 +69,11 @@ void Dispatcher::Serve(SessionId session, SessionTraffic& traffic, Connection& c
                            .error = error.code(),
                            .body_bytes = static_cast<uint32_t>(body.size()),
                            .out_bytes = error.ok() ? call.out_bytes() : 0};
-  const Status sent = connection.Send([&](std::byte* to) { return EncodeMessage(header, body, to); });
+  const Status sent = connection.Send([&](std::byte* to) {
+    const uint32_t length = EncodeMessage(header, body, to);
+    std::copy(tag.begin(), tag.end(), to + length);
+    return length + static_cast<uint32_t>(tag.size());
+  });
   if (!sent.ok() && sent.code() != ENOTCONN) {
     connection.Close(sent);
   }
@@ -126,8 +140,9 @@ Status DataHandler::OnMessage(Connection& connection, std::span<const std::byte>
   idle_.pop_back();
   request->connection.emplace(connection);
   request->message.assign(message.begin(), message.end());
+  request->number = connection.seal() != nullptr ? connection.seal()->last_opened() : 0;
   Worker::Current()->Spawn([this, request] {
-    dispatcher_.Serve(session_, *traffic_, **request->connection, bulk_, request->message);
+    dispatcher_.Serve(session_, *traffic_, **request->connection, bulk_, request->message, request->number);
     idle_.push_back(request);
     request->connection.reset();  // may end the connection, though not before this has returned
   });

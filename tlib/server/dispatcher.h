@@ -28,9 +28,9 @@ class Dispatcher {
  public:
   Dispatcher(RegionIoImpl& region, Service& service, BlockingPool& blocking, MetricsRegistry& metrics, uint64_t epoch);
 
-  // In a task.
+  // In a task. `number`: of the message, where those are sealed.
   void Serve(SessionId session, SessionTraffic& traffic, Connection& connection, BulkPool& bulk,
-             std::span<const std::byte> message);
+             std::span<const std::byte> message, uint64_t number);
 
  private:
   using Reply = Result<std::vector<std::byte>>;
@@ -73,6 +73,7 @@ class DataHandler final : public Connection::Handler {
   struct Request {
     std::optional<Connection::User> connection;
     std::vector<std::byte> message;  // private: the receive buffer is posted again
+    uint64_t number = 0;             // of it, where they are sealed
   };
 
   Dispatcher& dispatcher_;

@@ -15,7 +15,7 @@ Result<uint32_t> MessageBuffers::Take() {
 }
 
 Status MessageBuffers::AddChunk() {
-  constexpr size_t kBytes = size_t{kPerChunk} * kMaxMessage;
+  constexpr size_t kBytes = size_t{kPerChunk} * kMaxSealed;
   Chunk chunk;
   chunk.bytes = std::make_unique_for_overwrite<std::byte[]>(kBytes);
   ASSIGN_OR_RETURN(chunk.region, domain_.RegisterMemory(chunk.bytes.get(), kBytes, driver::Access::kLocalWrite));

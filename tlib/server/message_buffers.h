@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MessageBuffers: a worker's registered buffers for messages, of kMaxMessage bytes each: those that its connections
+// MessageBuffers: a worker's registered buffers for messages, of kMaxSealed bytes each: those that its connections
 // send, and those that its shared receive queues hold. They come by chunks, when they are needed, and stay: there are
 // as many as messages were under way at a time, however many connections there are.
 //
@@ -32,7 +32,7 @@ class MessageBuffers {
   void Give(uint32_t number) { free_.push_back(number); }
 
   std::byte* data(uint32_t number) const {
-    return chunks_[number / kPerChunk].bytes.get() + size_t{number % kPerChunk} * kMaxMessage;
+    return chunks_[number / kPerChunk].bytes.get() + size_t{number % kPerChunk} * kMaxSealed;
   }
   driver::LKey lkey(uint32_t number) const { return chunks_[number / kPerChunk].region->lkey(); }
 

@@ -59,7 +59,7 @@ Result<driver::SharedReceiveQueue*> NetworkPort::ReceivesFor(bool network) {
   auto& queue = network ? network_receives_ : receives_;
   if (queue == nullptr) {
     ASSIGN_OR_RETURN(auto made, domain_.CreateSharedReceiveQueue(
-                                    {.max_recv = kReceives, .max_message = kMaxMessage, .network = network}));
+                                    {.max_recv = kReceives, .max_message = MaxSend(network), .network = network}));
     for (uint32_t i = 0; i < kReceives; i++) {
       ASSIGN_OR_RETURN(const uint32_t buffer, buffers_.Take());
       RETURN_IF_ERROR(PostReceive(*made, buffer, network));
@@ -72,18 +72,19 @@ Result<driver::SharedReceiveQueue*> NetworkPort::ReceivesFor(bool network) {
 Status NetworkPort::PostReceive(driver::SharedReceiveQueue& queue, uint32_t buffer, bool network) {
   const driver::RecvWorkRequest receive{
       .id = uint64_t{buffer} << kNumberShift | (network ? kNetworkBit : 0) | kReceiveTag,
-      .local = {.addr = buffers_.data(buffer), .length = kMaxMessage, .lkey = buffers_.lkey(buffer)}};
+      .local = {.addr = buffers_.data(buffer), .length = MaxSend(network), .lkey = buffers_.lkey(buffer)}};
   return queue.PostRecv({&receive, 1});
 }
 
 Result<NetworkPort::Opened> NetworkPort::Open(driver::Endpoint remote, const std::optional<driver::NetworkPath>& path,
+                                              std::unique_ptr<MessageSeal> seal,
                                               std::shared_ptr<Connection::Handler> handler) {
   RETURN_IF_ERROR(MakeRoom(connections_.size() + 1));
   ASSIGN_OR_RETURN(driver::SharedReceiveQueue* const receives, ReceivesFor(path.has_value()));
   Opened opened;
   ASSIGN_OR_RETURN(opened.connection,
                    Connection::Create({.domain = domain_, .queue = *queue_, .receives = *receives, .buffers = buffers_},
-                                      path, std::move(handler)));
+                                      path, std::move(seal), std::move(handler)));
   ASSIGN_OR_RETURN(opened.endpoint, opened.connection->Connect(std::move(remote)));
   const uint32_t number = opened.connection->number();
   connections_.emplace(number, opened.connection);
@@ -105,7 +106,7 @@ void NetworkPort::OnReceive(const driver::WorkCompletion& completion) {
   const auto buffer = static_cast<uint32_t>(completion.id >> kNumberShift);
   if (found != connections_.end()) {
     const size_t length = completion.status == driver::WcStatus::kSuccess ? completion.byte_len : 0;
-    found->second->OnReceive(completion, {buffers_.data(buffer), std::min<size_t>(length, kMaxMessage)});
+    found->second->OnReceive(completion, {buffers_.data(buffer), std::min<size_t>(length, kMaxSealed)});
   }
   const bool network = (completion.id & kNetworkBit) != 0;
   if (const Status posted = PostReceive(network ? *network_receives_ : *receives_, buffer, network); !posted.ok()) {

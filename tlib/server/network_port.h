@@ -38,9 +38,9 @@ class NetworkPort final : public EventSource {
                                                      WakesPeers wakes);
 
   // EINVAL: the RNIC's completion queue cannot hold so many. EPROTO: a malformed endpoint. `path`: to a client on
-  // another host.
+  // another host. `seal`: of its messages; null: they are not sealed.
   Result<Opened> Open(driver::Endpoint remote, const std::optional<driver::NetworkPath>& path,
-                      std::shared_ptr<Connection::Handler> handler);
+                      std::unique_ptr<MessageSeal> seal, std::shared_ptr<Connection::Handler> handler);
   BulkPool& bulk() { return *bulk_; }
 
   bool Poll() override;

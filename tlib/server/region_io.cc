@@ -65,10 +65,10 @@ Status RegionIoImpl::WriteFrom(Call& call, RegionOffset offset, uint32_t in_offs
   for (uint32_t done = 0; done < length;) {
     // Parts end at page boundaries, so that no page is written in two steps.
     const uint64_t at = offset.value + done;
-    const uint64_t end = RoundDownToPage(at + BulkPool::kBufferBytes);
+    const uint64_t end = RoundDownToPage(at + impl.most_pulled());
     const auto part = static_cast<uint32_t>(std::min<uint64_t>(length - done, end - at));
-    RETURN_IF_ERROR(impl.Pull(in_offset + done, part, buffer));
-    RETURN_IF_ERROR(region_.Write({at}, {buffer.data(), part}, check));
+    ASSIGN_OR_RETURN(const auto pulled, impl.Pull(in_offset + done, part, buffer));
+    RETURN_IF_ERROR(region_.Write({at}, pulled, check));
     done += part;
   }
   return Status::Ok();

@@ -186,6 +186,7 @@ class ServerImpl final : public Server {
                           .region_info = [this](bool network) { return DescribeRegion(network); },
                           .speaks = [&nic, only = options.wire](
                                         driver::Wire wire) { return nic.Speaks(wire) && only.value_or(wire) == wire; },
+                          .masks_keys = nic.MasksKeys(),
                           .adopt = [&nic](driver::AcceptedConnection connection) { nic.Adopt(std::move(connection)); }},
                          *sessions_, service));
     listening_.store(true);

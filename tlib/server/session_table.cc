@@ -30,7 +30,7 @@ std::function<void()> SessionTable::TakeGone(Session& session) {
   return std::exchange(session.gone, nullptr);
 }
 
-void SessionTable::OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driver::Endpoint remote, Opened opened) {
+void SessionTable::OpenQueuePair(SessionId id, QueuePairRequest request, Opened opened) {
   Status refused;
   std::optional<driver::NetworkPath> path;
   {
@@ -38,7 +38,7 @@ void SessionTable::OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driv
     const auto found = sessions_.find(id);
     if (found == sessions_.end() || found->second.closing) {
       refused = NoSession();
-    } else if (for_callbacks && found->second.callbacks != nullptr) {
+    } else if (request.for_callbacks && found->second.callbacks != nullptr) {
       refused = Status::Error(EALREADY, "a session has one callback queue pair");
     } else if (found->second.connections.size() + found->second.opening >= kMaxQueuePairs) {
       refused = Status::Error(EUSERS, "a session has at most " + std::to_string(kMaxQueuePairs) + " queue pairs");
@@ -51,11 +51,11 @@ void SessionTable::OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driv
     opened(std::move(refused));
     return;
   }
-  WorkerUnit& unit = workers_.Near(cpu);
+  WorkerUnit& unit = workers_.Near(request.cpu);
   // std::function wants copyable captures; an endpoint has descriptors.
-  auto shared = std::make_shared<driver::Endpoint>(std::move(remote));
-  unit.worker->Post([this, id, &unit, for_callbacks, shared, path, opened = std::move(opened)] {
-    auto endpoint = OpenOnWorker(id, unit, for_callbacks, std::move(*shared), path);
+  auto shared = std::make_shared<QueuePairRequest>(std::move(request));
+  unit.worker->Post([this, id, &unit, shared, path, opened = std::move(opened)] {
+    auto endpoint = OpenOnWorker(id, unit, std::move(*shared), path);
     OnOpeningEnded(id);
     opened(std::move(endpoint));
   });
@@ -67,13 +67,12 @@ std::shared_ptr<SessionTraffic> SessionTable::TrafficOf(SessionId id) {
   return found == sessions_.end() ? nullptr : found->second.traffic;
 }
 
-Result<driver::Endpoint> SessionTable::OpenOnWorker(SessionId id, WorkerUnit& unit, bool for_callbacks,
-                                                    driver::Endpoint remote,
+Result<driver::Endpoint> SessionTable::OpenOnWorker(SessionId id, WorkerUnit& unit, QueuePairRequest request,
                                                     const std::optional<driver::NetworkPath>& path) {
   Attached attached{.unit = &unit, .connection = {}, .data = {}};
   std::shared_ptr<CallbackPeer> callbacks;
   std::shared_ptr<Connection::Handler> handler;
-  if (for_callbacks) {
+  if (request.for_callbacks) {
     handler = callbacks = std::make_shared<CallbackPeer>(*unit.worker, epoch_);
   } else {
     std::shared_ptr<SessionTraffic> traffic = TrafficOf(id);
@@ -82,7 +81,8 @@ Result<driver::Endpoint> SessionTable::OpenOnWorker(SessionId id, WorkerUnit& un
     }
     handler = attached.data = std::make_shared<DataHandler>(dispatcher_, id, std::move(traffic), unit.port->bulk());
   }
-  ASSIGN_OR_RETURN(NetworkPort::Opened opened, unit.port->Open(std::move(remote), path, std::move(handler)));
+  ASSIGN_OR_RETURN(NetworkPort::Opened opened, unit.port->Open(std::move(request.remote), path,
+                                                              std::move(request.seal), std::move(handler)));
   attached.connection = opened.connection;
   if (callbacks != nullptr) {
     callbacks->Attach(opened.connection);

@@ -37,6 +37,12 @@ namespace termfs::tlib::server {
 class SessionTable {
  public:
   using Opened = std::function<void(Result<driver::Endpoint>)>;
+  struct QueuePairRequest {
+    bool for_callbacks = false;
+    int cpu = -1;  // that the client waits on; -1: none
+    driver::Endpoint remote;
+    std::unique_ptr<MessageSeal> seal;  // of its messages; null: they are not sealed
+  };
 
   SessionTable(WorkerSet& workers, Dispatcher& dispatcher, Region& region, MetricsRegistry& metrics, uint64_t epoch,
                std::chrono::milliseconds sample_period)
@@ -52,9 +58,8 @@ class SessionTable {
   // A new session; the id is set here. `path`: where its client is, when it is not a process of this host.
   SessionInfo Open(SessionInfo info, const std::optional<driver::NetworkPath>& path = {}) EXCLUDES(mutex_);
   // Calls `opened` on a worker's thread. ENOTCONN: the session is closing; EALREADY: a second callback queue pair;
-  // EUSERS: enough. `cpu`: that the client waits on; -1: none.
-  void OpenQueuePair(SessionId id, bool for_callbacks, int cpu, driver::Endpoint remote, Opened opened)
-      EXCLUDES(mutex_);
+  // EUSERS: enough.
+  void OpenQueuePair(SessionId id, QueuePairRequest request, Opened opened) EXCLUDES(mutex_);
   // Reads the access counts over the session's first data connection. EINVAL, ENOTCONN: there is none.
   Status StartHeat(SessionId id, const HeatExport& exported) EXCLUDES(mutex_);
   // Closes all connections; `gone` is called once, on a worker's thread or here. False: no such session, or closed
@@ -95,7 +100,7 @@ class SessionTable {
 
   std::shared_ptr<SessionTraffic> TrafficOf(SessionId id) EXCLUDES(mutex_);  // null: no such session
   // On the unit's worker.
-  Result<driver::Endpoint> OpenOnWorker(SessionId id, WorkerUnit& unit, bool for_callbacks, driver::Endpoint remote,
+  Result<driver::Endpoint> OpenOnWorker(SessionId id, WorkerUnit& unit, QueuePairRequest request,
                                         const std::optional<driver::NetworkPath>& path) EXCLUDES(mutex_);
   Status Attach(SessionId id, Attached attached, const std::shared_ptr<CallbackPeer>& callbacks) EXCLUDES(mutex_);
   void OnConnectionGone(SessionId id, const Connection* connection) EXCLUDES(mutex_);

@@ -42,7 +42,7 @@ std::atomic<uint64_t>& WordAt(std::byte* at) { return *reinterpret_cast<std::ato
 const Export* ExportedMemory::Find(RKey rkey) {
   Known& known = known_[rkey.value % known_.size()];
   if (known.rkey != rkey || known.region == nullptr || !registry_->IsValid(*known.region)) [[unlikely]] {
-    known = {rkey, registry_->FindExport(rkey, domain_)};
+    known = {rkey, registry_->FindExport({rkey.value ^ key_mask_}, domain_)};
   }
   return known.region.get();
 }

@@ -17,8 +17,9 @@ namespace termfs::driver::softnic {
 
 class ExportedMemory final : public RemoteMemory {
  public:
-  ExportedMemory(std::shared_ptr<Registry> registry, uint32_t domain)
-      : registry_(std::move(registry)), domain_(domain) {}
+  // `key_mask`: the peer names a key by its value ^ key_mask.
+  ExportedMemory(std::shared_ptr<Registry> registry, uint32_t domain, uint32_t key_mask)
+      : registry_(std::move(registry)), domain_(domain), key_mask_(key_mask) {}
 
   // A region whose absent pages fault (kOdp) is not reached: a packet cannot wait.
   bool Allows(RKey rkey, uint64_t offset, uint64_t length, Access access) override;
@@ -42,6 +43,7 @@ class ExportedMemory final : public RemoteMemory {
 
   const std::shared_ptr<Registry> registry_;
   const uint32_t domain_;
+  const uint32_t key_mask_;
   std::array<Known, 8> known_{};
 };
 

@@ -22,15 +22,6 @@ using std::chrono::steady_clock;
 
 steady_clock::time_point Soon() { return steady_clock::now() + seconds(120); }
 
-uint16_t FreePort() {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  return LocalPlaceOf(fd.get()).port;
-}
-
 // A client of the volume's secret that sends what it likes.
 struct ByHand {
   explicit ByHand(const HostPort& place) : socket(ConnectTcp(place, Soon()).value()) {}

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
@@ -21,6 +23,7 @@
 #include "driver/softnic/softnic.h"
 #include "tests/unit/eventually.h"
 #include "tlib/client/session.h"
+#include "tlib/rpc/tcp_socket.h"
 #include "tlib/server/server.h"
 #include "tlib/server/task.h"
 
@@ -142,6 +145,16 @@ inline uint64_t MetricOf(const std::vector<MetricValue>& values, std::string_vie
   }
   ADD_FAILURE() << "no metric " << name;
   return 0;
+}
+
+// Of this host, and nobody listens on it now.
+inline uint16_t FreePort() {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return LocalPlaceOf(fd.get()).port;
 }
 
 // A formatted region with a server on it.

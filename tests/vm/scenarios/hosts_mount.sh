@@ -111,7 +111,7 @@ visit_mounts() {
     what "mount_of_${1}_with_mtu_$mtu" mount_of_other_host
     what "every_byte_of_${1}_with_mtu_$mtu" write_and_compare
     what "reads_of_${1}_with_mtu_$mtu" pages_were_read
-    what "transport_to_${1}_with_mtu_$mtu" transport_is_told 'verbs rxe0 (RoCEv2)'
+    what "transport_to_${1}_with_mtu_$mtu" transport_is_told 'verbs rxe0 (RoCEv2), sealed RPCs'
     what "unmount_of_${1}_with_mtu_$mtu" umount /root/mounted
     tell "visited_${1}_$mtu"
   done
@@ -189,7 +189,7 @@ visit_infiniband() {
   what mount_on_infiniband on_infiniband 2 mount_of_other_host
   what every_byte_on_infiniband write_and_compare
   what reads_on_infiniband pages_were_read
-  what transport_on_infiniband transport_is_told 'verbs rxe0 (InfiniBand)'
+  what transport_on_infiniband transport_is_told 'verbs rxe0 (InfiniBand), sealed RPCs'
   what unmount_on_infiniband umount /root/mounted
   tell visited_infiniband
 }

@@ -95,6 +95,18 @@ TEST_P(Network, Read_LargeIsWhole) {
   }
 }
 
+TEST_P(Network, KeyMask_AKeyOfAnotherPeerOpensNothing) {
+  constexpr uint32_t kMask = 0x80000421;
+  test_path->key_mask = kMask;
+  for (const uint32_t mask : {kMask, uint32_t{0}, kMask ^ 0x400}) {
+    Connection c;
+    const RKey key{c.server.region->rkey().value ^ mask};
+    EXPECT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, key, 0)),
+              mask == kMask ? WcStatus::kSuccess : WcStatus::kRemAccessErr)
+        << mask;
+  }
+}
+
 TEST_P(Network, PeerGone_IsReportedAfterTheRetries) {
   Connection c;
   ASSERT_EQ(c.client.Run(c.client.Request(Opcode::kRdmaRead, 0, 8, c.server.region->rkey(), 0)), WcStatus::kSuccess);
