@@ -121,4 +121,6 @@ Status Check(const MpaSetUp& request, const MpaSetUp& reply) {
   return Status::Ok();
 }
 
+uint16_t ReadsOut(const MpaSetUp& own, const MpaSetUp& peer) { return std::min(own.reads_out, peer.reads_in); }
+
 }  // namespace termfs::driver::iwarp

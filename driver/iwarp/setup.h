@@ -48,5 +48,7 @@ Result<std::optional<DecodedSetUp>> DecodeSetUp(SetUpFrame frame, std::span<cons
 Result<MpaSetUp> Accept(const MpaSetUp& request, uint16_t max_reads, bool wants_crc);
 // Whether the end that sent `request` can go on after `reply`.
 Status Check(const MpaSetUp& request, const MpaSetUp& reply);
+// READ requests that the end that sent `own` may have under way.
+uint16_t ReadsOut(const MpaSetUp& own, const MpaSetUp& peer);
 
 }  // namespace termfs::driver::iwarp

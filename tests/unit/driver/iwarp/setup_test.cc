@@ -70,6 +70,16 @@ TEST(MpaSetUp, Accept_TakesTheSmallerNumberOfReads) {
   EXPECT_TRUE(Check(ARequest(), reply.value()).ok());
 }
 
+TEST(MpaSetUp, ReadsOut_AreThoseThatThePeerQueues) {
+  MpaSetUp request = ARequest();
+  MpaSetUp reply = Accept(request, 16, true).value();
+  EXPECT_EQ(ReadsOut(request, reply), 16);
+  reply.reads_in = 100;
+  EXPECT_EQ(ReadsOut(request, reply), 32);
+  request.reads_in = 2;
+  EXPECT_EQ(ReadsOut(Accept(request, 16, true).value(), request), 2);
+}
+
 TEST(MpaSetUp, Accept_OfWhatItCannotDo_IsRefused) {
   const auto after = [](auto change) {
     MpaSetUp request = ARequest();
