@@ -17,6 +17,7 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(BLKID REQUIRED IMPORTED_TARGET blkid)
 pkg_check_modules(IBVERBS REQUIRED IMPORTED_TARGET libibverbs)
+pkg_check_modules(RDMACM REQUIRED IMPORTED_TARGET librdmacm)
 find_library(AIO_LIBRARY aio REQUIRED)   # libaio has no pkg-config file
 find_library(RAPIDCHECK_LIBRARY rapidcheck REQUIRED)
 

@@ -292,7 +292,7 @@ def end_to_end(*arguments):
 
 def virtual_machines(tier):
     """The kernel's RNIC driver, and what needs an RDMA device."""
-    folder = build(tier, "default", "termfs", "driver_test")
+    folder = build(tier, "default", "termfs", "driver_test", "siw_test")
     code, output = tier.command("tests/vm/run", folder, *second(tier))
     if code == 77:
         tier.note = output.strip().splitlines()[-1] if output.strip() else "it gave no reason"

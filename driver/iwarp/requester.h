@@ -41,6 +41,8 @@ class Requester {
 
   // REQUIRES: a SEND, WRITE or READ; the local buffer is one that it may use.
   void Post(const SendWorkRequest& request);
+  // The peer queues fewer. REQUIRES: at least 1; nothing has been sent.
+  void SetMaxReads(uint32_t max_reads) { max_reads_ = max_reads; }
   bool has_unit() const;
   // The next unit's frame, to the beginning of `to`. REQUIRES: has_unit().
   Written WriteUnit(std::span<std::byte> to);
@@ -74,7 +76,7 @@ class Requester {
   void Complete(const SendWorkRequest& request, WcStatus status);
 
   const uint32_t queue_pair_;
-  const uint32_t max_reads_;
+  uint32_t max_reads_;
   const bool with_crc_;
   CompletionSink& completions_;
   bool failed_ = false;

@@ -94,14 +94,15 @@ Result<MpaSetUp> Accept(const MpaSetUp& request, uint16_t max_reads, bool wants_
   if (request.with_markers) {
     return Malformed("markers are asked for, which are not supported");
   }
-  if (!request.peer_to_peer || !request.ready_by_write) {
-    return Malformed("not peer to peer, or without an empty WRITE to begin with");
+  if (request.peer_to_peer && !request.ready_by_write) {
+    return Malformed("peer to peer, without an empty WRITE to begin with");
   }
   if (request.reads_in == 0) {
     return Malformed("an end that answers no READs");
   }
   MpaSetUp reply;
   reply.with_crc = wants_crc || request.with_crc;
+  reply.peer_to_peer = reply.ready_by_write = request.peer_to_peer;
   reply.reads_in = max_reads;
   reply.reads_out = std::min(max_reads, request.reads_in);
   return reply;
@@ -114,11 +115,13 @@ Status Check(const MpaSetUp& request, const MpaSetUp& reply) {
   if (reply.with_markers) {
     return Malformed("markers are asked for, which are not supported");
   }
-  if (!reply.peer_to_peer || !reply.ready_by_write || reply.reads_in == 0 || (request.with_crc && !reply.with_crc) ||
-      reply.reads_out > request.reads_in) {
+  if (reply.peer_to_peer != request.peer_to_peer || (reply.peer_to_peer && !reply.ready_by_write) ||
+      reply.reads_in == 0 || (request.with_crc && !reply.with_crc) || reply.reads_out > request.reads_in) {
     return Malformed("a reply that does not fit the request");
   }
   return Status::Ok();
 }
+
+uint16_t ReadsOut(const MpaSetUp& own, const MpaSetUp& peer) { return std::min(own.reads_out, peer.reads_in); }
 
 }  // namespace termfs::driver::iwarp

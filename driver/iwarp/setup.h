@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The set-up of an iWARP connection: the request of the end that dials and the other one's reply, before the first
-// unit. Of RFC 6581's enhanced kind (revision 2), peer to peer: the end that dials sends the first unit, an empty
-// WRITE.
+// unit. Of RFC 6581's enhanced kind (revision 2). This end dials peer to peer: it sends the first unit, an empty WRITE.
+// It also accepts clients that are not peer to peer, as the Linux kernel's siw: their first unit is whatever they send.
 //
 // Thread-safety: values and free functions.
 // Errors:        EPROTO: no frame of a set-up, or one that this end cannot agree with.
@@ -26,7 +26,7 @@ struct MpaSetUp {
   bool with_markers = false;  // this end wants to receive them
   bool rejects = false;       // reply only
   bool peer_to_peer = true;
-  bool ready_by_write = true;             // the first unit may be an empty WRITE; of a reply: has to be
+  bool ready_by_write = true;             // peer to peer: the first unit may be an empty WRITE; of a reply: has to be
   uint16_t reads_in = 0;                  // READ requests that this end queues (IRD), up to kMostReads
   uint16_t reads_out = 0;                 // and that it will have under way (ORD)
   std::vector<std::byte> private_data{};  // at most kMostPrivateData
@@ -48,5 +48,7 @@ Result<std::optional<DecodedSetUp>> DecodeSetUp(SetUpFrame frame, std::span<cons
 Result<MpaSetUp> Accept(const MpaSetUp& request, uint16_t max_reads, bool wants_crc);
 // Whether the end that sent `request` can go on after `reply`.
 Status Check(const MpaSetUp& request, const MpaSetUp& reply);
+// READ requests that the end that sent `own` may have under way.
+uint16_t ReadsOut(const MpaSetUp& own, const MpaSetUp& peer);
 
 }  // namespace termfs::driver::iwarp

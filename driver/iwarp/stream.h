@@ -50,6 +50,8 @@ class Stream {
   // REQUIRES: a SEND, WRITE or READ with a local buffer that it may use.
   void Post(const SendWorkRequest& request) { requester_.Post(request); }
   void Post(const RecvWorkRequest& request) { responder_.Post(request); }
+  // Instead of StreamOptions::reads_of_ours, where the set-up comes after that. REQUIRES: at least 1; nothing was sent.
+  void SetReadsOfOurs(uint32_t reads) { requester_.SetMaxReads(reads); }
 
   // Takes the whole frames that `bytes` begin with. Returns how many bytes that was: what is left is to be given again,
   // with more behind it. After a failure everything is taken, and dropped.

@@ -11,7 +11,8 @@ import time
 from kernel import MODULES, ROOT, run
 
 DISK_MIB = 1024  # sparse
-PROVIDERS = "/usr/lib/x86_64-linux-gnu/libibverbs"
+PROVIDERS_FOLDER = "/usr/lib/x86_64-linux-gnu/libibverbs"
+PROVIDERS = ("rxe", "siw")  # of libibverbs
 # Programs of this machine that the guest runs.
 PROGRAMS = ("ip", "rdma", "ibv_devinfo", "ibv_rc_pingpong", "ib_read_bw")
 
@@ -29,11 +30,12 @@ class Initramfs:
         os.symlink("busybox", os.path.join(folder, "bin/sh"))
         for name in PROGRAMS:
             self.add_program(shutil.which(name))
-        for name in os.listdir(PROVIDERS):
-            if name.startswith("librxe"):
-                self.add_library(os.path.join(PROVIDERS, name))
-        with open(os.path.join(folder, "etc/libibverbs.d/rxe.driver"), "w", encoding="utf-8") as file:
-            file.write("driver rxe\n")
+        for name in os.listdir(PROVIDERS_FOLDER):
+            if name.startswith(tuple(f"lib{provider}-" for provider in PROVIDERS)):
+                self.add_library(os.path.join(PROVIDERS_FOLDER, name))
+        for name in PROVIDERS:
+            with open(os.path.join(folder, f"etc/libibverbs.d/{name}.driver"), "w", encoding="utf-8") as file:
+                file.write(f"driver {name}\n")
         shutil.copy(os.path.join(ROOT, "tests/vm/init"), os.path.join(folder, "init"))
         shutil.copytree(os.path.join(ROOT, "tests/vm/scenarios"), os.path.join(folder, "scenarios"))
 

@@ -14,7 +14,8 @@ from typing import NamedTuple, Optional
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 METAPACKAGE = "linux-image-6.12-cloud-amd64"
 SOURCE = "linux-source-6.12"
-RXE, MLX5 = "drivers/infiniband/sw/rxe", "drivers/infiniband/hw/mlx5"  # in the kernel's sources, the last of them last
+# In the kernel's sources.
+RXE, SIW, MLX5 = "drivers/infiniband/sw/rxe", "drivers/infiniband/sw/siw", "drivers/infiniband/hw/mlx5"
 ABI = "driver/kernel/abi/term_mr_abi.h"
 CHECKPATCH = ("scripts/checkpatch.pl", "scripts/spelling.txt", "scripts/const_structs.checkpatch")  # the first, with the others
 # In the order in which they are loaded.
@@ -37,6 +38,7 @@ DRIVERS = {
     # It is built where the one before was, as but one of its sources differs.
     "rxe-of-another-version": Driver(RXE, "rdma_rxe", "CONFIG_RDMA_RXE", "rxe", abi_version=99),
     "rxe-stock": Driver(RXE, "rdma_rxe", "CONFIG_RDMA_RXE", None),
+    "siw-stock": Driver(SIW, "siw", "CONFIG_RDMA_SIW", None),
     "mlx5-patched": Driver(MLX5, "mlx5_ib", "CONFIG_MLX5_INFINIBAND", "mlx5"),
 }
 
@@ -106,7 +108,7 @@ class Kernel:
     def _take_source(self):
         """What is needed of the kernel's sources: the drivers' folders, and checkpatch."""
         self.source = os.path.join(self.folder, f"sources-{self.release}")
-        if os.path.exists(self.source):
+        if all(os.path.exists(os.path.join(self.source, driver.source)) for driver in DRIVERS.values()):
             return
         package = self._fetch(SOURCE)
         taken = self.source + ".part"
@@ -117,7 +119,8 @@ class Kernel:
                                  stdout=subprocess.PIPE) as picking, \
                 subprocess.Popen(["xz", "-dc", "-T0"], stdin=picking.stdout, stdout=subprocess.PIPE) as plain:
             run("tar", "-x", "--strip-components=1", "--wildcards", "-C", taken,
-                *(f"*/{wanted}" for wanted in (f"{RXE}/*", f"{MLX5}/*", *CHECKPATCH)), stdin=plain.stdout)
+                *(f"*/{wanted}" for wanted in (f"{RXE}/*", f"{SIW}/*", f"{MLX5}/*", *CHECKPATCH)), stdin=plain.stdout)
+        shutil.rmtree(self.source, ignore_errors=True)  # of before, when fewer drivers were needed
         os.rename(taken, self.source)
 
     def _lay_out(self, driver, folder):

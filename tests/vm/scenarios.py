@@ -31,6 +31,7 @@ SCENARIOS = (
     Scenario("hosts", 900, (Host("hosts_a"), Host("hosts_b"))),
     Scenario("hosts_stock", 900, (Host("hosts_stock_a", module="rxe-stock"), Host("hosts_stock_b", module="rxe-stock"))),
     Scenario("rnics", 300, (Host("rnics"),)),
+    Scenario("iwarp", 300, (Host("iwarp", module="siw-stock"),)),
     Scenario("stock", 120, (Host("stock", module="rxe-stock"),)),
     Scenario("version", 300, (Host("version", module="rxe-of-another-version"),)),
     Scenario("mlx5", 300, (Host("mlx5", module="mlx5-patched"),)),

@@ -61,7 +61,8 @@ StreamEnd::StreamEnd(StreamLoop& loop, NetworkCounters& counters, ExportedMemory
       memory_(std::move(memory)),
       stream_(options, memory_, completions_) {}
 
-Status StreamEnd::Start(UniqueFd socket, std::unique_ptr<TlsSession> tls, std::span<const std::byte> early) {
+Status StreamEnd::Start(UniqueFd socket, std::unique_ptr<TlsSession> tls, std::span<const std::byte> early,
+                        uint16_t max_reads) {
   {
     MutexLock lock(mutex_);
     if (started_.load(std::memory_order_relaxed)) {
@@ -73,6 +74,7 @@ Status StreamEnd::Start(UniqueFd socket, std::unique_ptr<TlsSession> tls, std::s
     TERMFS_CHECK(secure_ == (tls != nullptr));
     socket_ = std::move(socket);
     tls_ = std::move(tls);
+    stream_.SetReadsOfOurs(max_reads);
     partial_.assign(early.begin(), early.end());
     started_.store(true, std::memory_order_release);
   }

@@ -54,9 +54,10 @@ class StreamEnd final : public WireEnd, public PortReceiver {
             std::chrono::milliseconds receive_patience, QueuePairCounts* owner, std::shared_ptr<CompletionInlet> sends,
             std::shared_ptr<CompletionInlet> receives, bool shares_receives);
 
-  // The connection has been set up; `early`: bytes of the stream that came behind the set-up, opened. EISCONN: it had
-  // one; EPIPE: it is closed.
-  Status Start(UniqueFd socket, std::unique_ptr<TlsSession> tls, std::span<const std::byte> early) EXCLUDES(mutex_);
+  // The connection has been set up; `early`: bytes of the stream that came behind the set-up, opened; `max_reads`: READ
+  // requests that this end may have under way. EISCONN: it had a connection; EPIPE: it is closed.
+  Status Start(UniqueFd socket, std::unique_ptr<TlsSession> tls, std::span<const std::byte> early, uint16_t max_reads)
+      EXCLUDES(mutex_);
   // Whether its connection has to be inside TLS.
   bool secure() const { return secure_; }
   // From now on what arrives is taken.

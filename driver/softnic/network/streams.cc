@@ -227,7 +227,8 @@ Status Streams::Dial(const NetworkPath& path, uint16_t port, const StreamToken& 
       if (reply->set_up.with_crc != request.with_crc) {
         return Status::Error(EPROTO, "the peer wants a CRC inside of TLS, or none outside");
       }
-      return end.Start(std::move(socket), std::move(tls), std::span(bytes).subspan(reply->bytes));
+      return end.Start(std::move(socket), std::move(tls), std::span(bytes).subspan(reply->bytes),
+                       iwarp::ReadsOut(request, reply->set_up));
     }
   }
 }
@@ -346,7 +347,7 @@ bool Streams::TakeGreeting(Greeting& greeting) {
   }
   rnic_->Unwatch(greeting.socket.get());
   // The loop forgets the descriptor before the stream can be watched: both happen on this thread, in this order.
-  rnic_->Post([this, end, fd = greeting.socket.get(),
+  rnic_->Post([this, end, fd = greeting.socket.get(), max_reads = iwarp::ReadsOut(reply.value(), set_up),
                early = std::vector<std::byte>(greeting.bytes.begin() + static_cast<ptrdiff_t>(request.value()->bytes),
                                               greeting.bytes.end())] {
     const auto found = greetings_.find(fd);
@@ -357,7 +358,7 @@ bool Streams::TakeGreeting(Greeting& greeting) {
     std::unique_ptr<TlsSession> tls = std::move(found->second.tls);
     greetings_.erase(found);
     greetings_count_.store(greetings_.size(), std::memory_order_seq_cst);
-    if (const Status started = end->Start(std::move(socket), std::move(tls), early); !started.ok()) {
+    if (const Status started = end->Start(std::move(socket), std::move(tls), early, max_reads); !started.ok()) {
       LOG_DEBUG("a connection of the data path: {}", started.ToString());
     }
   });

@@ -70,6 +70,28 @@ TEST(MpaSetUp, Accept_TakesTheSmallerNumberOfReads) {
   EXPECT_TRUE(Check(ARequest(), reply.value()).ok());
 }
 
+// What the Linux kernel's siw sends: no CRC, not peer to peer, and no flag that says what the first unit is.
+TEST(MpaSetUp, Accept_OfAClientThatIsNotPeerToPeer_RepliesWithTheSame) {
+  MpaSetUp request = ARequest();
+  request.with_crc = request.peer_to_peer = request.ready_by_write = false;
+  const auto reply = Accept(request, 16, true);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_TRUE(reply.value().with_crc);
+  EXPECT_FALSE(reply.value().peer_to_peer || reply.value().ready_by_write);
+  EXPECT_TRUE(Check(request, reply.value()).ok());
+  EXPECT_EQ(Check(ARequest(), reply.value()).code(), EPROTO);
+}
+
+TEST(MpaSetUp, ReadsOut_AreThoseThatThePeerQueues) {
+  MpaSetUp request = ARequest();
+  MpaSetUp reply = Accept(request, 16, true).value();
+  EXPECT_EQ(ReadsOut(request, reply), 16);
+  reply.reads_in = 100;
+  EXPECT_EQ(ReadsOut(request, reply), 32);
+  request.reads_in = 2;
+  EXPECT_EQ(ReadsOut(Accept(request, 16, true).value(), request), 2);
+}
+
 TEST(MpaSetUp, Accept_OfWhatItCannotDo_IsRefused) {
   const auto after = [](auto change) {
     MpaSetUp request = ARequest();
@@ -77,7 +99,6 @@ TEST(MpaSetUp, Accept_OfWhatItCannotDo_IsRefused) {
     return Accept(request, 16, true).status().code();
   };
   EXPECT_EQ(after([](MpaSetUp& request) { request.with_markers = true; }), EPROTO);
-  EXPECT_EQ(after([](MpaSetUp& request) { request.peer_to_peer = false; }), EPROTO);
   EXPECT_EQ(after([](MpaSetUp& request) { request.ready_by_write = false; }), EPROTO);
   EXPECT_EQ(after([](MpaSetUp& request) { request.reads_in = 0; }), EPROTO);
 }
@@ -93,6 +114,8 @@ TEST(MpaSetUp, Check_OfAReplyThatDoesNotFit_IsRefused) {
   EXPECT_EQ(after([](MpaSetUp& reply) { reply.with_crc = false; }), EPROTO);
   EXPECT_EQ(after([](MpaSetUp& reply) { reply.reads_in = 0; }), EPROTO);
   EXPECT_EQ(after([](MpaSetUp& reply) { reply.reads_out = 65; }), EPROTO);
+  EXPECT_EQ(after([](MpaSetUp& reply) { reply.peer_to_peer = false; }), EPROTO);
+  EXPECT_EQ(after([](MpaSetUp& reply) { reply.ready_by_write = false; }), EPROTO);
 }
 
 }  // namespace

@@ -142,6 +142,17 @@ TEST(Stream, Reads_AreAskedForAsManyAtATimeAsWasAgreed) {
   EXPECT_TRUE(std::equal(into[7].begin(), into[7].end(), pair.server.memory.begin() + 7 * kPageSize));
 }
 
+TEST(Stream, Reads_AreAskedForAsManyAtATimeAsTheSetUpSays) {
+  Pair pair({.dials = true, .reads_of_ours = 8});
+  pair.client.stream.SetReadsOfOurs(2);
+  std::vector<Bytes> into(5, Bytes(8));
+  for (size_t i = 0; i < into.size(); i++) {
+    pair.client.stream.Post(Request(Opcode::kRdmaRead, i, into[i]));
+  }
+  EXPECT_EQ(pair.client.Output().size(),
+            FrameBytes(Op::kWrite, 0) + 2 * FrameBytes(Op::kReadRequest, kReadRequestBytes));
+}
+
 TEST(Stream, MoreReadsThanAgreed_EndIt) {
   Pair pair;
   End& server = pair.server;

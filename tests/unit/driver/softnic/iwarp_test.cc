@@ -12,7 +12,9 @@
 #include <thread>
 
 #include "driver/iwarp/setup.h"
+#include "driver/iwarp/unit.h"
 #include "driver/softnic/network/flow.h"
+#include "driver/softnic/network/streams.h"
 #include "tests/unit/driver/softnic/connection.h"
 
 namespace termfs::driver {
@@ -95,30 +97,69 @@ TEST_F(IwarpStrangers, AConnectionThatIsNoneOfOurs_IsClosed) {
   EXPECT_EQ(silent.Answer(), 0u) << "after some seconds";
 }
 
+// A peer that replies to the set-up, and to nothing after that.
+class Frozen {
+ public:
+  // `endpoint` of some end; becomes this one's.
+  Frozen(Endpoint& endpoint, uint16_t reads_in) : listener_(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    softnic::SocketAddress at(test_path->local, 0, 0);
+    EXPECT_EQ(bind(listener_.get(), at.get(), at.length), 0);
+    EXPECT_EQ(listen(listener_.get(), 1), 0);
+    EXPECT_EQ(getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&at.storage), &at.length), 0);
+    const uint16_t port = softnic::PortOf(at.storage);
+    endpoint.bytes[kPortAt] = static_cast<std::byte>(port >> 8);
+    endpoint.bytes[kPortAt + 1] = static_cast<std::byte>(port & 0xff);
+    thread_ = std::jthread([this, reads_in] {
+      accepted_ = UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      iwarp::MpaSetUp reply;
+      reply.reads_in = reply.reads_out = reads_in;
+      const auto bytes = Encode(iwarp::SetUpFrame::kReply, reply);
+      EXPECT_EQ(send(accepted_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    });
+  }
+  // Bytes that have come behind the request of the set-up.
+  size_t Received() {
+    thread_.join();
+    size_t received = 0;
+    std::array<std::byte, 10'000> bytes;
+    while (true) {
+      const ssize_t got = recv(accepted_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+      if (got <= 0) {
+        constexpr size_t kRequestBytes = 20 + 4 + sizeof(softnic::StreamToken);
+        return received - std::min(received, kRequestBytes);
+      }
+      received += static_cast<size_t>(got);
+    }
+  }
+
+ private:
+  const UniqueFd listener_;
+  UniqueFd accepted_;
+  std::jthread thread_;
+};
+
 // The peer's machine is there, and its RNIC is not.
 TEST_F(IwarpStrangers, AReadThatIsNotAnswered_FailsAfterSomeSeconds) {
-  softnic::SocketAddress at(test_path->local, 0, 0);
-  const UniqueFd listener(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(bind(listener.get(), at.get(), at.length), 0);
-  ASSERT_EQ(listen(listener.get(), 1), 0);
-  ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at.storage), &at.length), 0);
-  UniqueFd accepted;
-  std::jthread frozen([&] {
-    accepted = UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    iwarp::MpaSetUp reply;
-    reply.reads_in = reply.reads_out = 8;
-    const auto bytes = Encode(iwarp::SetUpFrame::kReply, reply);
-    EXPECT_EQ(send(accepted.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-  });
   Side server(Patient(), 1);
   Endpoint endpoint = server.pair->LocalEndpoint().value();
-  const uint16_t port = softnic::PortOf(at.storage);
-  endpoint.bytes[kPortAt] = static_cast<std::byte>(port >> 8);
-  endpoint.bytes[kPortAt + 1] = static_cast<std::byte>(port & 0xff);
+  Frozen frozen(endpoint, 8);
   Side client;
   ASSERT_TRUE(client.pair->Connect(std::move(endpoint)).ok());
-  frozen.join();
   EXPECT_EQ(client.Run(client.Request(Opcode::kRdmaRead, 0, 8, server.region->rkey(), 0)), WcStatus::kRetryExcErr);
+}
+
+TEST_F(IwarpStrangers, AnEndThatQueuesTwoReads_GetsTwoAtATime) {
+  Side server(Patient(), 1);
+  Endpoint endpoint = server.pair->LocalEndpoint().value();
+  Frozen frozen(endpoint, 2);
+  Side client;
+  ASSERT_TRUE(client.pair->Connect(std::move(endpoint)).ok());
+  for (int i = 0; i < 5; i++) {
+    ASSERT_TRUE(client.Send(client.Request(Opcode::kRdmaRead, 0, 8, server.region->rkey(), 0)).ok());
+  }
+  EXPECT_EQ(client.WaitStatus(), WcStatus::kRetryExcErr);
+  EXPECT_EQ(frozen.Received(), iwarp::FrameBytes(iwarp::Op::kWrite, 0) +
+                                   2 * iwarp::FrameBytes(iwarp::Op::kReadRequest, iwarp::kReadRequestBytes));
 }
 
 TEST_F(IwarpStrangers, AToken_IsGoodForOneConnection) {
