@@ -62,23 +62,41 @@ def volume_file(path, translators, **values):
     return path
 
 
-def gluster(mounts, wait_for, address="127.0.0.1", server_host=(), client_host=()):
+GLUSTER_TLS = ["transport.socket.ssl-enabled on", "transport.socket.ssl-own-cert {cert}",
+               "transport.socket.ssl-private-key {key}", "transport.socket.ssl-ca-list {cert}"]
+
+
+def certificate(home):
+    """A key and a certificate that it signed itself."""
+    key, cert = (os.path.join(home, name) for name in ("key.pem", "cert.pem"))
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=benchmark",
+                    "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return {"key": key, "cert": cert}
+
+
+def gluster(mounts, wait_for, address="127.0.0.1", server_host=(), client_host=(), tls=False):
     """Mounts a GlusterFS volume of one brick; its mount point, or None where it is not installed. What stands before the
     commands makes them run on other hosts than this one."""
     if not (shutil.which("glusterfsd") and shutil.which("glusterfs")):
         return None
-    home = os.path.join(mounts.scratch, "gluster")
+    home = os.path.join(mounts.scratch, "gluster-tls" if tls else "gluster")
     brick = os.path.join(home, "brick")
     os.makedirs(brick)
-    port = free_port()
+    values = {"brick": brick, "address": address, "port": free_port(), **(certificate(home) if tls else {})}
+
+    def stack(translators):
+        return [(kind, options + (GLUSTER_TLS if tls and kind.startswith("protocol/") else [])
+                 + (["auth.ssl-allow *"] if tls and kind == "protocol/server" else []))
+                for kind, options in translators]
+
     server = mounts.processes.start([
-        *server_host, "glusterfsd", "-N", "-f",
-        volume_file(f"{home}/brick.vol", GLUSTER_BRICK, brick=brick, address=address, port=port), "-l", f"{home}/brick.log"
+        *server_host, "glusterfsd", "-N", "-f", volume_file(f"{home}/brick.vol", stack(GLUSTER_BRICK), **values), "-l",
+        f"{home}/brick.log"
     ], mounts.log)
-    wait_for(lambda: listening(port, server_host), "glusterfsd", server)
-    return mounts.mount("gluster-mount", *client_host, "glusterfs", "-N", "-f",
-                        volume_file(f"{home}/client.vol", GLUSTER_CLIENT, address=address, port=port), "-l",
-                        f"{home}/client.log", "MOUNTPOINT")
+    wait_for(lambda: listening(values["port"], server_host), "glusterfsd", server)
+    return mounts.mount("gluster-tls-mount" if tls else "gluster-mount", *client_host, "glusterfs", "-N", "-f",
+                        volume_file(f"{home}/client.vol", stack(GLUSTER_CLIENT), **values), "-l", f"{home}/client.log",
+                        "MOUNTPOINT")
 
 
 def private_network(mounts, wait_for):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import neighbours
-from bars import NotRun
 from mounts import DEADLINE, Mounts, end, scratch_directory, wait_for
 
 PORT = 4797
@@ -99,9 +98,9 @@ def sshfs(mounts, hosts):
                         f"{hosts.IPV4[0]}:{files}", "MOUNTPOINT")
 
 
-def bench_mounts(build, fuse, fill, rate, bar, pairs):
-    """4 KiB random direct reads of resident pages at 4 jobs, beside others over the same link, where they are installed.
-    `bar` makes a bar; NotRun for each that is not."""
+def mounts_between_hosts(build, fuse):
+    """A mount of ours between two hosts, inside TLS, and one after the other those of others over the same link: a name,
+    our mount point and theirs, which is None where that is not installed."""
     with contextlib.ExitStack() as stack:
         hosts = Hosts(stack, 9000)
         place = f"[{hosts.IPV6[0]}]:{PORT}"
@@ -109,17 +108,9 @@ def bench_mounts(build, fuse, fill, rate, bar, pairs):
         mounts = stack.enter_context(Mounts(build, scratch, before=hosts.server, serve_options=("--listen", place)))
         ours = mounts.mount("termfs", *hosts.client, mounts.termfs, "mount", place, "--secret",
                             os.path.join(mounts.volume, "secret"), "MOUNTPOINT", "--foreground", "-o", f"fuse={fuse}")
-        fill(ours)
-        subject = rate(ours)
-        for name, bound, theirs in (("sshfs", 3.0, sshfs(mounts, hosts)),
-                                    ("GlusterFS", 2.0, neighbours.gluster(mounts, wait_for, hosts.IPV4[0], hosts.server,
-                                                                          hosts.client))):
-            if theirs is None:
-                yield NotRun(f"{name} over a network", "it is not installed (sshfs needs socat and openssh-sftp-server, too)")
-                continue
-            fill(theirs)
-            reference = rate(theirs)
-            subject()
-            reference()
-            yield bar(f"mount over a network: 4 KiB random read, 4 jobs, rate / {name}", bound,
-                      [subject() / reference() for _ in range(pairs)])
+        for name, mount in (
+            ("GlusterFS", lambda: neighbours.gluster(mounts, wait_for, hosts.IPV4[0], hosts.server, hosts.client)),
+            ("GlusterFS with its TLS",
+             lambda: neighbours.gluster(mounts, wait_for, hosts.IPV4[0], hosts.server, hosts.client, tls=True)),
+            ("sshfs without ssh", lambda: sshfs(mounts, hosts))):
+            yield name, ours, mount()

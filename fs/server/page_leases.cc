@@ -120,7 +120,8 @@ Status FileService::TellReopened(const Request& request, Inode& inode) {
   return Status::Ok();
 }
 
-Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode, GateMode mode) {
+Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode, GateMode mode,
+                                            ShrunkFile::Whose awaited) {
   // Of an earlier start anybody may have pages. They do not wait for themselves: a first write comes before that.
   if (request.session.client == 0 || clients_.HasResumed(request.session.client)) {
     coherence_.AwaitEarlier();
@@ -128,13 +129,13 @@ Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode
   const Waiting waiting(inode);
   for (int round = 0;;) {
     ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(inode, mode, request.session));
-    if (const auto others = ShrunkFile::Look(inode, request.session); others != ShrunkFile::Others::kKnow)
+    if (const auto others = ShrunkFile::Look(inode, request.session, awaited); others != ShrunkFile::Others::kKnow)
         [[unlikely]] {
       hold.Leave();
       if (others == ShrunkFile::Others::kAreToBeTold) {
         RETURN_IF_ERROR(TellReopened(request, inode));
       }
-      RETURN_IF_ERROR(ShrunkFile::Await(inode, request.session));
+      RETURN_IF_ERROR(ShrunkFile::Await(inode, request.session, awaited));
       continue;
     }
     const std::vector<PageHolder> holders = coherence_.HoldersOf(inode, request.session.id);

@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookAtExpelled{20};
 
-bool IsToldHeld(const Inode& inode, uint64_t session) REQUIRES(inode.mutex) {
+bool AreToldHeld(const Inode& inode, uint64_t session, ShrunkFile::Whose whose) REQUIRES(inode.mutex) {
   return std::any_of(inode.told_shrunk.begin(), inode.told_shrunk.end(),
-                     [session](uint64_t told) { return told != session; });
+                     [=](uint64_t told) { return told != session || whose == ShrunkFile::Whose::kAll; });
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ ShrunkFile::~ShrunkFile() {
   inode_.change_entered.NotifyAll();
 }
 
-ShrunkFile::Others ShrunkFile::Look(Inode& inode, const Session& session) {
+ShrunkFile::Others ShrunkFile::Look(Inode& inode, const Session& session, Whose whose) {
   MutexLock lock(inode.mutex);
   const bool unsure = std::any_of(inode.opens.begin(), inode.opens.end(), [&](const auto& opener) {
     return opener.first != session.id && opener.second.size_unsure;
@@ -63,12 +63,12 @@ ShrunkFile::Others ShrunkFile::Look(Inode& inode, const Session& session) {
   if (unsure) {
     return Others::kAreToBeTold;
   }
-  return IsToldHeld(inode, session.id) ? Others::kAreBeingTold : Others::kKnow;
+  return AreToldHeld(inode, session.id, whose) ? Others::kAreBeingTold : Others::kKnow;
 }
 
-Status ShrunkFile::Await(Inode& inode, const Session& session) {
+Status ShrunkFile::Await(Inode& inode, const Session& session, Whose whose) {
   MutexLock lock(inode.mutex);
-  while (IsToldHeld(inode, session.id)) {
+  while (AreToldHeld(inode, session.id, whose)) {
     if (session.expelled.load(std::memory_order_relaxed)) {
       return Status::Error(ECANCELED, "the session is gone");
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ShrunkFile: tells the sessions whose kernels read a file through their page caches that it is smaller now. Until they
-// go by the smaller size no session but themselves changes the file, or they could show bytes of a later change up to
-// the size of before. See "The size that a reader is shown" in docs/design_notes.md.
+// go by the smaller size nobody changes the file, or they could show bytes of a later change up to the size of before.
+// But a kernel takes no size of a file that it is itself cutting, allocating or copying to, so these calls of a session
+// wait for others only; while it writes it takes one. See "The size that a reader is shown" in docs/design_notes.md.
 //
 // Sessions that have reopened the file are told as well, once, before another one changes it: it may have been cut off
 // while they were away, or by a server that ended before it told them.
@@ -37,10 +38,11 @@ class ShrunkFile {
   void BeginReopened(uint64_t generation);
 
   enum class Others : uint8_t { kKnow, kAreToBeTold, kAreBeingTold };
-  // Sessions but this one.
-  static Others Look(Inode& inode, const Session& session);
+  // With `whose` kAll the session's own kernel counts, too.
+  enum class Whose : uint8_t { kOthers, kAll };
+  static Others Look(Inode& inode, const Session& session, Whose whose);
   // Until none is being told, or the session is gone (ECANCELED). REQUIRES: not in the gate.
-  static Status Await(Inode& inode, const Session& session);
+  static Status Await(Inode& inode, const Session& session, Whose whose);
 
  private:
   void Add(uint64_t session) REQUIRES(inode_.mutex);

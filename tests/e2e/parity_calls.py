@@ -248,10 +248,16 @@ class Calls:
     def fsync(self, slot, data_only):
         (os.fdatasync if data_only else os.fsync)(self.fd(slot))
 
+    def mapped(self, slot):
+        """A mapping to store through: ext4 may give blocks to all of a large folio that is stored to."""
+        fd = self.fd(slot)
+        self.vague.add(os.fstat(fd).st_ino)
+        return mmap.mmap(fd, 0)
+
     def map(self, slot, offset, letter, length):
         """Stores through a mapping, and what read says of it then."""
         fd = self.fd(slot)
-        memory = mmap.mmap(fd, 0)
+        memory = self.mapped(slot)
         length = min(length, max(len(memory) - offset, 0))
         memory[offset:offset + length] = letter * length
         seen = os.pread(fd, length + 2, offset)
@@ -262,7 +268,7 @@ class Calls:
     def map_cut(self, slot, offset, letter, size):
         """Stores through a mapping, cuts the file and gives it its size again; what the mapping and read say then."""
         fd = self.fd(slot)
-        memory = mmap.mmap(fd, 0)
+        memory = self.mapped(slot)
         length = len(memory)
         at, size = offset % length, size % length
         memory[at:at + 1] = letter
@@ -278,7 +284,7 @@ class Calls:
         fd = self.fd(slot)
         if kind == "copy" and os.fstat(fd).st_ino == os.fstat(self.fd(source)).st_ino:
             raise OSError(errno.EINVAL, "a copy within a file could read what is stored")
-        memory = mmap.mmap(fd, 0)
+        memory = self.mapped(slot)
         size = len(memory)
         begin = size if kind == "pwrite" and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND else offset
         end = size if kind == "ftruncate" else begin + length

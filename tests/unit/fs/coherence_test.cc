@@ -163,6 +163,54 @@ TEST(Coherence, ACut_ExpelsWhoDoesNotAnswer) {
   b.Close(fb);
 }
 
+// A read there could have begun with the size of before, and would show bytes of the append up to that.
+TEST(Coherence, WhileAKernelIsToldOfACut_ItsOwnMountsAppendsWait) {
+  class SlowCache final : public client::KernelCache {
+   public:
+    bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return true; }
+    void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
+    [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
+    void ServerLost() override {}
+    void RefreshSize(uint64_t, uint64_t) override {
+      asked = true;
+      EXPECT_TRUE(Eventually([&] { return answers.load(); }));
+    }
+    std::atomic<bool> asked{false};
+    std::atomic<bool> answers{false};
+  };
+  MemoryVolume volume(uint64_t{16} << 20);
+  SlowCache cache;
+  Mount a(volume);
+  Mount b(volume, &cache);
+  OpenFile* const cuts = a.Create("f");
+  ASSERT_TRUE(a.Write(cuts, 0, "12345").ok());
+  OpenFile* const appends = b.Open("f", O_RDWR);
+  OpenFile* const reader = b.Open("f", O_RDONLY);
+  ASSERT_TRUE(b.CachePages(reader).ok());
+  auto cut = std::async(std::launch::async, [&] { return a.Resize(a.InodeOf("f"), 0, cuts).ok(); });
+  ASSERT_TRUE(Eventually([&] { return cache.asked.load(); }));
+  auto lane = b.fs->OpenLane().value();
+  std::atomic<bool> appended{false};
+  auto append = std::async(std::launch::async, [&] {
+    const bool written = b.Write(appends, 0, "new one").ok();
+    appended = true;
+    return written;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(appended);
+  // Its kernel waits for what its readers ask before it answers.
+  const Status leased = b.fs->CachePages(*lane, reader);
+  EXPECT_TRUE(leased.ok()) << leased.ToString();
+  EXPECT_FALSE(appended);
+  cache.answers = true;
+  EXPECT_TRUE(cut.get());
+  EXPECT_TRUE(append.get());
+  EXPECT_EQ(a.Read(cuts, 0, 10), "new one");
+  b.Close(reader);
+  b.Close(appends);
+  a.Close(cuts);
+}
+
 // Its kernel may show what it has until its attributes end, and nobody sees older bytes than somebody has seen before.
 TEST(Coherence, WhoIsGone_ChangesWaitForWhatItsKernelMayShow) {
   constexpr server::CoherenceTimeouts kLease{.invalidate = std::chrono::milliseconds(50),
