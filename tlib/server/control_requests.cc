@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "tlib/rpc/messages.h"
+#include "tlib/rpc/tcp_socket.h"
 #include "tlib/server/control_server.h"
 #include "tlib/server/descriptors.h"
 
@@ -87,8 +88,7 @@ void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
     case wire::Body::GetRegionInfo:
       return Reply(peer, options_.region_info(peer->path.has_value()));
     case wire::Body::Ping:
-      peer->pings = true;
-      return peer->unwanted.ok() ? Reply(peer, wire::DoneT()) : ReplyError(peer, peer->unwanted);
+      return HandlePing(peer, *message.body.AsPing());
     case wire::Body::Goodbye:
       return HandleGoodbye(peer);
     case wire::Body::Admin:
@@ -96,6 +96,18 @@ void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
     default:
       return Refuse(peer, Status::Error(EPROTO, "not a request"));
   }
+}
+
+void ControlServer::HandlePing(const PeerPtr& peer, const wire::PingT& ping) {
+  peer->pings = true;
+  if (!peer->unwanted.ok()) {
+    return ReplyError(peer, peer->unwanted);
+  }
+  wire::DoneT done;
+  if (!ping.padding.empty() && peer->remote()) {
+    done.padding = FullSegment(peer->socket.get());
+  }
+  Reply(peer, std::move(done));
 }
 
 // iWARP, where both can. An administrator's session has no queue pairs, and speaks none.
@@ -173,6 +185,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
       welcome.wire = static_cast<uint8_t>(peer->path.has_value() ? peer->path->wire : driver::Wire::kRoce);
       welcome.secure = peer->path.has_value() && peer->path->tls != nullptr;
       welcome.region = std::make_unique<wire::RegionInfoT>(options_.region_info(peer->path.has_value()));
+      welcome.region->frame_chunks.clear();  // clients ask for them later, once they know how large segments may be
       Reply(peer, std::move(welcome));
       SetBusy(peer, false);
     });

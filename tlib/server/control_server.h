@@ -135,6 +135,7 @@ class ControlServer {
   void ReplyError(const PeerPtr& peer, const Status& error);
   void Refuse(const PeerPtr& peer, const Status& error);
   Status ChooseWire(const PeerPtr& peer, const wire::HelloT& hello) const;
+  void HandlePing(const PeerPtr& peer, const wire::PingT& ping);
   void HandleGoodbye(const PeerPtr& peer);
   // Whether it is a control channel; a stream of the data path is given away.
   bool IsControl(const PeerPtr& peer);
