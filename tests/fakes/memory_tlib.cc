@@ -203,7 +203,7 @@ Result<std::unique_ptr<tlib::client::Session>> MemoryServer::Connect(tlib::clien
         session->StopCallbacks();
       },
       [this, session](size_t bytes) -> Result<std::unique_ptr<tlib::client::Channel>> {
-        if (const int code = unreachable_.exchange(0); code != 0) {
+        if (const int code = cut_off_-- > 0 ? unreachable_.load() : 0; code != 0) {
           return Status::Error(code, "there is no way to the server");
         }
         return std::unique_ptr<tlib::client::Channel>(std::make_unique<MemoryChannel>(*this, session, bytes));

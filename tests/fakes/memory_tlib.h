@@ -59,8 +59,11 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   void Die() EXCLUDES(mutex_);
   // What new sessions say whose region it is.
   void Rename(const std::string& volume) EXCLUDES(mutex_);
-  // The next channel cannot be opened: ENETUNREACH, or ETIMEDOUT.
-  void CutOff(int code = ENETUNREACH) { unreachable_ = code; }
+  // The next so many channels cannot be opened: ENETUNREACH, ETIMEDOUT, or another reason.
+  void CutOff(int code = ENETUNREACH, int channels = 1) {
+    unreachable_ = code;
+    cut_off_ = channels;
+  }
   // Its client answers no callback from now on.
   void Mute(uint64_t session);
   // WriteFrom, or Write, fails (EIO) after so many more pages, once.
@@ -159,6 +162,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::atomic<bool> holding_{false};
   std::atomic<int> reads_failure_{0};
   std::atomic<int> unreachable_{0};
+  std::atomic<int> cut_off_{0};
   UniqueFd answers_{eventfd(0, EFD_CLOEXEC)};  // readable: none are held
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<MemorySession>> sessions_ GUARDED_BY(mutex_);
