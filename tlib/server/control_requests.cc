@@ -131,6 +131,19 @@ Status ControlServer::ChooseWire(const PeerPtr& peer, const wire::HelloT& hello)
                              "rdma-wire=iwarp");
 }
 
+// A client on another host that connects again has given up its former session. Where the network has lost the reset
+// that said so, the server need not wait until pings are overdue.
+void ControlServer::EndFormerSession(const PeerPtr& peer, uint64_t client) {
+  const auto former = std::find_if(peers_.begin(), peers_.end(), [&](const auto& one) {
+    const PeerPtr& other = one.second;
+    return other->remote() && other->session.has_value() && other->session->client == client;
+  });
+  if (client != 0 && peer->remote() && former != peers_.end()) {
+    const PeerPtr dropped = former->second;  // which is erased
+    Drop(dropped, Status::Error(ENOTCONN, "the client connects again"));
+  }
+}
+
 void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) {
   if (hello.version != kControlVersion) {
     Refuse(peer, Status::Error(EPROTO, "the client speaks version " + std::to_string(hello.version) +
@@ -149,6 +162,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
     Refuse(peer, chosen);
     return;
   }
+  EndFormerSession(peer, hello.client);
   const bool iwarp = peer->path.has_value() && peer->path->wire == driver::Wire::kIwarp;
   SessionInfo info{.id = {},
                    .program = Printable(hello.program.substr(0, kMaxProgramName)),

@@ -125,6 +125,7 @@ class ControlServer {
   static Status Send(Peer& peer, const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds,
                      std::chrono::steady_clock::time_point deadline);
   void HandleHello(const PeerPtr& peer, const wire::HelloT& hello);
+  void EndFormerSession(const PeerPtr& peer, uint64_t client);
   void HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request, std::vector<UniqueFd> fds);
   void RefuseQueuePair(const PeerPtr& peer, const Status& why);
   void HandleExportHeat(const PeerPtr& peer, const wire::ExportHeatT& request);
