@@ -66,6 +66,8 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   }
   // Its client answers no callback from now on.
   void Mute(uint64_t session);
+  // The connection that callbacks go over has ended.
+  void BreakCallbacks(uint64_t session);
   // WriteFrom, or Write, fails (EIO) after so many more pages, once.
   void FailWriteAfter(int64_t pages) { pages_until_failure_ = pages; }
   // The next one fails (EIO), and its bytes stay as they were.
@@ -101,6 +103,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
                                             std::span<const std::byte> body,
                                             std::chrono::milliseconds timeout) override;
   void Expel(tlib::server::SessionId session, const std::string& why) override;
+  void Lose(tlib::server::SessionId session, const std::string& why) override;
   std::vector<tlib::server::SessionInfo> Sessions() const override { return {}; }
   Status SetDramRatio(double) override { return Status::Ok(); }
   Status Grow(uint64_t pages) override { return pages > region_pages() ? Resize(pages) : Status::Ok(); }
@@ -172,6 +175,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   uint64_t epoch_ GUARDED_BY(mutex_) = 1;
   bool holding_posts_ GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<MemoryPost>> held_posts_ GUARDED_BY(mutex_);
+  void End(tlib::server::SessionId session, tlib::server::SessionEnd::How how) EXCLUDES(mutex_);
   Strike loss_ GUARDED_BY(mutex_);
   Strike delay_ GUARDED_BY(mutex_);
 };

@@ -72,6 +72,7 @@ class ControlServer {
 
   // Hangs up on the session's client; SessionClosed follows.
   void Expel(SessionId session, const std::string& why);
+  void Lose(SessionId session, const std::string& why);
   // The session's client, on another host, hears at its next ping that it is to give the session up; it may come back.
   // Not before it does the session end: a client knows first, see kServerSilence.
   void AskToLeave(SessionId session, const std::string& why);
