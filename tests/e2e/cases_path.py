@@ -130,9 +130,11 @@ class Scene:
         """The fault lasts for `seconds`; then the checker goes on `within` so many."""
         before = self.reconnections()
         fault()
-        time.sleep(seconds)
-        check_runs(self.locker, f"{what}: the lock")
-        repair()
+        try:
+            time.sleep(seconds)
+            check_runs(self.locker, f"{what}: the lock")
+        finally:  # or nothing can be unmounted
+            repair()
         took = self.goes_on(what, within)
         check_runs(self.locker, f"{what}: the lock")
         print(f"     {what}: on again after {took:.1f} s, {self.reconnections() - before} reconnections", flush=True)
