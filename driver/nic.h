@@ -349,7 +349,8 @@ struct NetworkPath {
   bool dials = false;
   uint16_t remote_port = 0;
   bool adopts = false;
-  uint16_t local_port = 0;  // of an end that adopts: where its peer is to connect, instead
+  uint16_t local_port = 0;     // of an end that adopts: where its peer is to connect, instead
+  uint32_t segment_limit = 0;  // bytes of a TCP segment, of an end that dials, both ways; 0: the kernel's choice
   // kIwarp: the connection is inside TLS, which the end that dials begins by this context; of the other end it says
   // only that there is TLS, and needs `adopts`. Null: there is none, and units carry a CRC instead.
   std::shared_ptr<const TlsContext> tls{};

@@ -8,6 +8,7 @@
 #include "fs/proto/codec.h"
 #include "fs/proto/opcodes.h"
 #include "tlib/client/control_client.h"
+#include "tlib/client/segment_size.h"
 
 namespace termfs::fs::client {
 
@@ -17,7 +18,9 @@ constexpr std::chrono::seconds kPatience{10};
 constexpr std::chrono::seconds kPatienceToChange{60};  // a new DRAM ratio is in force only when pages have moved
 
 Result<std::vector<std::byte>> Ask(const tlib::ServerAddress& address, Opcode opcode, std::span<const std::byte> body) {
-  ASSIGN_OR_RETURN(const auto control, tlib::client::ControlClient::Connect(address));
+  // Small segments get through any path, and little is said.
+  ASSIGN_OR_RETURN(const auto control,
+                   tlib::client::ControlClient::Connect(address, tlib::client::SegmentSize::kSmall));
   const auto deadline = std::chrono::steady_clock::now() + (opcode == kAdminSet ? kPatienceToChange : kPatience);
   tlib::wire::HelloT hello;
   hello.version = tlib::kControlVersion;

@@ -3,6 +3,7 @@
 
 #include "base/random.h"
 #include "fs/client/volume_client.h"
+#include "tlib/client/segment_size.h"
 
 namespace termfs::fs::client {
 
@@ -13,6 +14,7 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Connect(driver::Nic& nic, const 
   if (session.reconnect.count() > 0) {
     RETURN_IF_ERROR(SecureRandom(&session.client, sizeof(session.client)));
   }
+  session.segment_size = std::make_shared<tlib::client::SegmentSize>();
   const auto connect = [&nic, address, session, first = true](tlib::client::CallbackHandler* handler) mutable {
     auto connected = tlib::client::Session::Connect(nic, address, session, handler);
     if (std::exchange(first, false)) {

@@ -2,6 +2,7 @@
 //
 // Lanes of a ServerLink: their channels in the session of now, and calls that outlast a session.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -23,7 +24,7 @@ namespace {
 constexpr int kMostLosses = 8;                  // of the link, during one request
 constexpr milliseconds kLook{50};               // at the interruption of a caller that waits
 constexpr milliseconds kPatienceByMap{500};     // of a lane that waits for nobody
-constexpr milliseconds kPatienceToJoin{10000};  // with a session whose server lets a step of it time out
+constexpr milliseconds kPatienceToJoin{10000};  // with a session that has steps of it time out, or more: see Rejoin
 constexpr milliseconds kPauseOfJoins{1000};     // after one that took the server its time
 constexpr uint16_t kMostSlots = 1024;
 
@@ -34,9 +35,11 @@ bool IsShort(const Status& status) {
   return status.code() == EMFILE || status.code() == ENFILE || status.code() == ENOMEM || status.code() == EUSERS;
 }
 
-// Of a new queue pair: there is no way to the server at the moment.
+// Of a new queue pair: there is no way to the server at the moment, or the server or something on the way there has
+// ended its connection.
 bool IsUnreachable(const Status& status) {
-  return status.code() == ENETUNREACH || status.code() == EHOSTUNREACH || status.code() == ENETDOWN;
+  constexpr std::array kCodes = {ENETUNREACH, EHOSTUNREACH, ENETDOWN, ECONNRESET, ECONNREFUSED, ECONNABORTED, EPIPE};
+  return std::find(kCodes.begin(), kCodes.end(), status.code()) != kCodes.end();
 }
 
 class WaitTold {
@@ -124,6 +127,9 @@ Status ServerLink::OpenLate(VolumeLane& lane, Status why) {
 Status ServerLink::OpenInSession(VolumeLane& lane) {
   const uint64_t now = generation();
   Status joined = JoinIn(now, lane, Phase::kResumed);
+  if (joined.code() == ETIMEDOUT) {  // the first request tries again, for longer
+    return OpenLate(lane, Status::Error(ENOTCONN, joined.ToString()));
+  }
   if (!IsLoss(joined) && !IsUnreachable(joined)) {
     return joined;
   }
@@ -305,14 +311,20 @@ Status ServerLink::Rejoin(VolumeLane& lane, const Status& why) {
   if (lane.channel_ != nullptr) {
     ReportLost(lane.generation_, why);
   }
-  const auto until = steady_clock::now() + kPatienceToJoin;
+  const auto began = steady_clock::now();
+  const auto until = began + kPatienceToJoin;
   Status last;
   for (int attempt = 0; attempt < kMostLosses; ++attempt) {
     ASSIGN_OR_RETURN(const auto current, AwaitSession(lane));
     const auto& [session, generation] = current;
     last = Join(lane, session, generation);
-    // Of a step of it that is shorter than a request's time: the server is busy, or dying.
-    if (last.code() == ETIMEDOUT && steady_clock::now() < until && !lane.interruption_->requested()) {
+    // Of a step of it that is shorter than a request's time: the server is busy, or dying; or no connection for data
+    // gets through, while the session's own still seem to. Its loss will be noticed, so this waits as long as for that.
+    if (last.code() == ETIMEDOUT && steady_clock::now() < std::max(until, began + reconnect_)) {
+      if (lane.interruption_->requested()) {
+        return Status::Error(EINTR, "the wait for the server was interrupted");
+      }
+      --attempt;
       continue;
     }
     if (IsShort(last)) {

@@ -66,7 +66,7 @@ void Coherence::RevokeOwn(Inode& inode, uint64_t session) {
     body.version = inode.version;
   }
   revocations_.Add();
-  const auto reply = server().CallClient({session}, kFsRevoke, AsBytes(body), timeouts_.revoke);
+  const auto reply = CallClient(session, kFsRevoke, AsBytes(body), timeouts_.revoke);
   if (!reply.ok()) {
     BeginExpel(session, "it did not give up an extent map in time");
     MutexLock lock(inode.mutex);
@@ -79,7 +79,7 @@ void Coherence::RevokeOwn(Inode& inode, uint64_t session) {
 
 Status Coherence::RevokeOne(uint64_t session, const RevokeBody& body) {
   revocations_.Add();
-  const auto reply = server().CallClient({session}, kFsRevoke, AsBytes(body), timeouts_.revoke);
+  const auto reply = CallClient(session, kFsRevoke, AsBytes(body), timeouts_.revoke);
   return reply.ok() ? Status::Ok() : Expel(session, "it did not give up an extent map in time");
 }
 
@@ -222,7 +222,7 @@ Coherence::Reply Coherence::CallAndWait(uint64_t session, Opcode opcode,
     number = next_ticket_++;
     tickets_[number] = {.session = session};
   }
-  const auto reply = server().CallClient({session}, opcode, encode(number), timeout);
+  const auto reply = CallClient(session, opcode, encode(number), timeout);
   MutexLock lock(mutex_);
   while (reply.ok() && tickets_[number].reply == Reply::kNone && steady_clock::now() < deadline) {
     acknowledged_.WaitUntil(mutex_, deadline);
@@ -235,7 +235,7 @@ Coherence::Reply Coherence::CallAndWait(uint64_t session, Opcode opcode,
 Newborns::Sessions::Answer Coherence::AskFirstWrite(uint64_t session, uint64_t ino, const Newborns::Asker& asker) {
   first_writes_asked_.Add();
   const FirstWriteBody body{.ino = ino};
-  const auto reply = server().CallClient({session}, kFsFirstWrite, AsBytes(body), timeouts_.revoke);
+  const auto reply = CallClient(session, kFsFirstWrite, AsBytes(body), timeouts_.revoke);
   const auto decoded = reply.ok() ? DecodeFixed<FirstWriteReply>(*reply) : reply.status();
   if (decoded.ok()) {
     return decoded->first == static_cast<uint32_t>(FirstWrite::kPosted) ? Answer::kPosted : Answer::kForgone;
@@ -257,7 +257,7 @@ void Coherence::ExpelForFirstWrite(uint64_t session, const Newborns::Asker& aske
 
 bool Coherence::TellFailedWrite(uint64_t session, uint64_t ino) {
   const FirstWriteBody body{.ino = ino, .failed = 1};
-  const bool told = server().CallClient({session}, kFsFirstWrite, AsBytes(body), timeouts_.revoke).ok();
+  const bool told = CallClient(session, kFsFirstWrite, AsBytes(body), timeouts_.revoke).ok();
   if (!told) {
     ExpelForFirstWrite(session, {.session = session});  // the caller is one of its requests
   }
@@ -273,6 +273,20 @@ Status Coherence::Acknowledge(uint64_t session, uint64_t ticket) {
   found->second.reply = Reply::kDone;
   acknowledged_.NotifyAll();
   return Status::Ok();
+}
+
+Result<std::vector<std::byte>> Coherence::CallClient(uint64_t session, Opcode opcode, std::span<const std::byte> body,
+                                                     std::chrono::milliseconds timeout) {
+  auto reply = server().CallClient({session}, opcode, body, timeout);
+  if (reply.status().code() != ENOTCONN) {
+    return reply;
+  }
+  // Its requests that wait give up, as when it is expelled.
+  const std::shared_ptr<Session> known = sessions_.Find(session);
+  if (known != nullptr && !known->expelled.exchange(true)) {
+    server().Lose({session}, reply.status().ToString());
+  }
+  return reply;
 }
 
 bool Coherence::BeginExpel(uint64_t session, const char* why) {

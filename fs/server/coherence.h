@@ -159,6 +159,10 @@ class Coherence final : public Newborns::Sessions {
   // Takes out those of sessions that have not ended, or that are of the client of `writer`.
   void KeepLeft(uint64_t writer, std::vector<GrantTable::Holder>& granted) EXCLUDES(mutex_);
   Status Expel(uint64_t session, const char* why);
+  // CallClient. Where the connection to the client has ended, so does the session, as after any loss: its client may
+  // come back to what it had open and locked, of which an expulsion, which follows, would deprive it.
+  Result<std::vector<std::byte>> CallClient(uint64_t session, Opcode opcode, std::span<const std::byte> body,
+                                            std::chrono::milliseconds timeout);
   // Calls `one` for each session, side by side; the first error.
   Status ForEach(const std::vector<uint64_t>& sessions, const std::function<Status(uint64_t)>& one);
   tlib::server::Server& server() { return *server_.load(std::memory_order_acquire); }

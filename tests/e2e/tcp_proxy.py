@@ -32,6 +32,7 @@ class TcpProxy:
         self.stopped = set()  # of "to server" and "to client": nothing is read or written that way
         self.lock = threading.Lock()
         self.pairs = []  # (client, server, {"to server": Direction, "to client": Direction})
+        self.kinds = {}  # by socket of the client's end
         self.accepted = 0
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port = self.listener.getsockname()[1]
@@ -85,6 +86,9 @@ class TcpProxy:
         if readable and not way.ended:
             data = way.source.recv(1 << 16)
             if data:
+                if way.source not in self.kinds:  # TLS's first message names the protocol inside
+                    self.kinds[way.source] = next((kind for kind in ("control", "data") if b"termfs-" + kind.encode() in data),
+                                                  None)
                 last = way.waiting[-1][0] if way.waiting else 0
                 way.waiting.append((max(last, now + self.random.random() * self.delay), data))
             else:
@@ -106,6 +110,8 @@ class TcpProxy:
     def close(self, pair, reset=False):
         self.pairs.remove(pair)
         for one in pair[:2]:
+            self.kinds.pop(one, None)
+        for one in pair[:2]:
             if reset:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             one.close()
@@ -117,6 +123,16 @@ class TcpProxy:
                 self.close(self.random.choice(self.pairs), reset=True)
                 return True
         return False
+
+    def half_close(self, kind, end):
+        """To "client" or "server" it looks as if the other end of a connection of that kind, "control" or "data", had said
+        all that it had to say. The last one that was made; False: there is none."""
+        with self.lock:
+            found = [pair for pair in self.pairs if self.kinds.get(pair[0]) == kind]
+            for pair in found[-1:]:
+                with contextlib.suppress(OSError):
+                    pair[("client", "server").index(end)].shutdown(socket.SHUT_WR)
+            return bool(found)
 
     def half_close_one(self):
         """To one end of a connection it looks as if the other one had said all that it had to say."""

@@ -77,6 +77,7 @@ class MemorySession {
   const uint64_t id;
   std::atomic<bool> lost{false};
   std::atomic<bool> mute{false};
+  std::atomic<bool> broken{false};  // callbacks do not get to it
   std::atomic<bool> closing{false};
   std::atomic<bool> goodbye{false};
 

@@ -203,7 +203,7 @@ Result<std::unique_ptr<tlib::client::Session>> MemoryServer::Connect(tlib::clien
         session->StopCallbacks();
       },
       [this, session](size_t bytes) -> Result<std::unique_ptr<tlib::client::Channel>> {
-        if (const int code = unreachable_.exchange(0); code != 0) {
+        if (const int code = cut_off_-- > 0 ? unreachable_.load() : 0; code != 0) {
           return Status::Error(code, "there is no way to the server");
         }
         return std::unique_ptr<tlib::client::Channel>(std::make_unique<MemoryChannel>(*this, session, bytes));
@@ -278,6 +278,12 @@ void MemoryServer::Mute(uint64_t session) {
   }
 }
 
+void MemoryServer::BreakCallbacks(uint64_t session) {
+  if (const auto found = Find(session)) {
+    found->broken = true;
+  }
+}
+
 Status MemoryServer::Stop() {
   std::vector<std::thread> closers;
   {
@@ -313,7 +319,7 @@ Result<std::vector<std::byte>> MemoryServer::CallClient(SessionId session, uint1
                                                         std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const std::shared_ptr<MemorySession> found = Find(session.value);
-  if (found == nullptr || found->lost) {
+  if (found == nullptr || found->lost || found->broken) {
     return Status::Error(ENOTCONN, "no such session");
   }
   const auto callback = std::make_shared<MemoryCallback>();
@@ -342,13 +348,19 @@ Result<std::vector<std::byte>> MemoryServer::CallClient(SessionId session, uint1
 }
 
 void MemoryServer::Expel(SessionId session, const std::string&) {
+  End(session, tlib::server::SessionEnd::How::kExpelled);
+}
+
+void MemoryServer::Lose(SessionId session, const std::string&) { End(session, tlib::server::SessionEnd::How::kLost); }
+
+void MemoryServer::End(SessionId session, tlib::server::SessionEnd::How how) {
   const std::shared_ptr<MemorySession> found = Find(session.value);
   if (found == nullptr) {
     return;
   }
   found->lost = true;
   MutexLock lock(mutex_);
-  closers_.emplace_back([this, found] { Close(found, tlib::server::SessionEnd::How::kExpelled); });
+  closers_.emplace_back([this, found, how] { Close(found, how); });
 }
 
 Status MemoryServer::WriteFrom(tlib::server::Call& call, RegionOffset offset, uint32_t in_offset, uint32_t length,

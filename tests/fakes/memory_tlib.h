@@ -59,10 +59,15 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   void Die() EXCLUDES(mutex_);
   // What new sessions say whose region it is.
   void Rename(const std::string& volume) EXCLUDES(mutex_);
-  // The next channel cannot be opened: ENETUNREACH, or ETIMEDOUT.
-  void CutOff(int code = ENETUNREACH) { unreachable_ = code; }
+  // The next so many channels cannot be opened: ENETUNREACH, ETIMEDOUT, or another reason.
+  void CutOff(int code = ENETUNREACH, int channels = 1) {
+    unreachable_ = code;
+    cut_off_ = channels;
+  }
   // Its client answers no callback from now on.
   void Mute(uint64_t session);
+  // The connection that callbacks go over has ended.
+  void BreakCallbacks(uint64_t session);
   // WriteFrom, or Write, fails (EIO) after so many more pages, once.
   void FailWriteAfter(int64_t pages) { pages_until_failure_ = pages; }
   // The next one fails (EIO), and its bytes stay as they were.
@@ -98,6 +103,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
                                             std::span<const std::byte> body,
                                             std::chrono::milliseconds timeout) override;
   void Expel(tlib::server::SessionId session, const std::string& why) override;
+  void Lose(tlib::server::SessionId session, const std::string& why) override;
   std::vector<tlib::server::SessionInfo> Sessions() const override { return {}; }
   Status SetDramRatio(double) override { return Status::Ok(); }
   Status Grow(uint64_t pages) override { return pages > region_pages() ? Resize(pages) : Status::Ok(); }
@@ -159,6 +165,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   std::atomic<bool> holding_{false};
   std::atomic<int> reads_failure_{0};
   std::atomic<int> unreachable_{0};
+  std::atomic<int> cut_off_{0};
   UniqueFd answers_{eventfd(0, EFD_CLOEXEC)};  // readable: none are held
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<MemorySession>> sessions_ GUARDED_BY(mutex_);
@@ -168,6 +175,7 @@ class MemoryServer final : public tlib::server::Server, private tlib::server::Re
   uint64_t epoch_ GUARDED_BY(mutex_) = 1;
   bool holding_posts_ GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<MemoryPost>> held_posts_ GUARDED_BY(mutex_);
+  void End(tlib::server::SessionId session, tlib::server::SessionEnd::How how) EXCLUDES(mutex_);
   Strike loss_ GUARDED_BY(mutex_);
   Strike delay_ GUARDED_BY(mutex_);
 };

@@ -27,14 +27,16 @@ ControlClient::TimePoint ControlClient::Wait::next_look() const {
                                  : std::min(deadline, std::chrono::steady_clock::now() + kLookAtInterruption);
 }
 
-Result<std::unique_ptr<ControlClient>> ControlClient::Connect(const ServerAddress& address) {
-  return address.remote() ? ConnectTo(address.host, address.secret_file) : ConnectHere(address.directory);
+Result<std::unique_ptr<ControlClient>> ControlClient::Connect(const ServerAddress& address, uint32_t segment_limit) {
+  return address.remote() ? ConnectTo(address.host, address.secret_file, segment_limit)
+                          : ConnectHere(address.directory);
 }
 
-Result<std::unique_ptr<ControlClient>> ControlClient::ConnectTo(const HostPort& host, const std::string& secret_file) {
+Result<std::unique_ptr<ControlClient>> ControlClient::ConnectTo(const HostPort& host, const std::string& secret_file,
+                                                                uint32_t segment_limit) {
   ASSIGN_OR_RETURN(auto tls_context, ClientTls(secret_file));
   const auto deadline = std::chrono::steady_clock::now() + kConnectTimeout;
-  ASSIGN_OR_RETURN(UniqueFd socket_fd, ConnectTcp(host, deadline));
+  ASSIGN_OR_RETURN(UniqueFd socket_fd, ConnectTcp(host, deadline, segment_limit));
   std::unique_ptr<ControlClient> client(new ControlClient(std::move(socket_fd), /*tcp=*/true));
   client->tls_context_ = std::move(tls_context);
   if (Status secured = client->Secure(deadline); !secured.ok()) {
@@ -51,6 +53,12 @@ Status ControlClient::Secure(TimePoint deadline) {
   }
   RETURN_IF_ERROR(shaken.status());
   return reader_.Secure(*tls_, shaken.value());
+}
+
+Status ControlClient::ProbePath(const Wait& wait) {
+  wire::PingT ping;
+  ping.padding = FullSegment(socket_.get());
+  return Call<wire::DoneT>(std::move(ping), wait).status();
 }
 
 Status ControlClient::Send(const wire::ControlMessageT& message, const std::vector<UniqueFd>& fds, TimePoint deadline) {

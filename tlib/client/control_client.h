@@ -47,7 +47,8 @@ class ControlClient {
   };
 
   // Connects to the socket in the volume's directory, or to the host, where both ends prove to know the secret.
-  static Result<std::unique_ptr<ControlClient>> Connect(const ServerAddress& address);
+  // `segment_limit`: over TCP, of segments in both directions; 0: the kernel's choice.
+  static Result<std::unique_ptr<ControlClient>> Connect(const ServerAddress& address, uint32_t segment_limit = 0);
   // Over TCP the server sees a reset, as of Shutdown: only a process that has ended just hangs up.
   ~ControlClient();
   ControlClient(const ControlClient&) = delete;
@@ -71,6 +72,9 @@ class ControlClient {
     return std::move(*reply);
   }
 
+  // After Hello, over TCP: sends a full segment and has the server send one.
+  Status ProbePath(const Wait& wait);
+
   // Over TCP, of all connections to this server; else null.
   const std::shared_ptr<const TlsContext>& tls_context() const { return tls_context_; }
   // For poll(): hangs up when the server is gone. Nothing else may be done to it.
@@ -81,7 +85,8 @@ class ControlClient {
  private:
   ControlClient(UniqueFd socket, bool tcp) : socket_(std::move(socket)), tcp_(tcp) {}
   static Result<std::unique_ptr<ControlClient>> ConnectHere(const std::string& directory);
-  static Result<std::unique_ptr<ControlClient>> ConnectTo(const HostPort& host, const std::string& secret_file);
+  static Result<std::unique_ptr<ControlClient>> ConnectTo(const HostPort& host, const std::string& secret_file,
+                                                          uint32_t segment_limit);
   // The handshake over TCP.
   Status Secure(TimePoint deadline);
   // Of the caller whose turn it is.

@@ -40,6 +40,8 @@ enum class BitmapMode : uint8_t {
 // Whose bits one READ can pull: of 4 TiB.
 inline constexpr uint64_t kMaxPullPages = uint64_t{1} << 30;
 
+class SegmentSize;
+
 using driver::ParseWire;
 using driver::Wire;
 
@@ -57,6 +59,7 @@ struct SessionOptions {
   std::chrono::seconds reconnect{60};  // with `client`: for so long the server is asked to expect it back
   std::optional<Wire> wire{};          // of its queue pairs, over a network; none: the server chooses
   bool plain_data = false;             // those of iWARP outside of TLS, where the server allows it
+  std::shared_ptr<SegmentSize> segment_size{};  // of all sessions of one client, over a network; null: of this one
 };
 
 // What the server asks of the client (revocations, notifications). Called on the session's callback thread, one at a

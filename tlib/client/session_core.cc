@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/page.h"
 #include "base/random.h"
+#include "tlib/client/segment_size.h"
 #include "tlib/rpc/messages.h"
 #include "tlib/rpc/tcp_socket.h"
 
@@ -35,6 +36,42 @@ Result<driver::Pattern> ToPattern(const std::vector<uint8_t>& from) {
 
 Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, const ServerAddress& address,
                                                           const SessionOptions& options) {
+  if (!address.remote()) {
+    return ConnectOnce(nic, address, options, 0);
+  }
+  SegmentSize of_this_session;
+  SegmentSize& size = options.segment_size != nullptr ? *options.segment_size : of_this_session;
+  while (true) {
+    const uint32_t limit = size.limit(std::chrono::steady_clock::now());
+    auto core = ConnectOnce(nic, address, options, limit);
+    if (!core.ok()) {
+      size.Failed();
+      return core;
+    }
+    Status probed = (*core)->control().ProbePath(std::chrono::steady_clock::now() + SegmentSize::kPatience);
+    if (!probed.ok() && probed.code() != ETIMEDOUT) {
+      size.Failed();
+      return probed;
+    }
+    switch (size.Probed(limit, probed.ok(), std::chrono::steady_clock::now())) {
+      case SegmentSize::Next::kGoOnSmall:
+        LOG_WARNING(
+            "large packets do not get through to the server or back, and nothing reports it: TCP segments have no "
+            "more than {} bytes for {} minutes",
+            SegmentSize::kSmall, SegmentSize::kKeep.count());
+        return core;
+      case SegmentSize::Next::kGoOn:
+        return core;
+      case SegmentSize::Next::kFail:
+        return std::move(probed).WithContext("the server does not answer");
+      case SegmentSize::Next::kConnectAgain:
+        break;
+    }
+  }
+}
+
+Result<std::shared_ptr<SessionCore>> SessionCore::ConnectOnce(driver::Nic& nic, const ServerAddress& address,
+                                                              const SessionOptions& options, uint32_t segment_limit) {
   std::shared_ptr<SessionCore> core(new SessionCore(nic, options));
   core->lost_event_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!core->lost_event_.valid()) {
@@ -44,10 +81,11 @@ Result<std::shared_ptr<SessionCore>> SessionCore::Connect(driver::Nic& nic, cons
   if (address.remote() && options.bitmap == BitmapMode::kLive) {
     return Status::Error(ENOTSUP, "the server's own bitmap cannot be looked into from another host; a copy is pulled");
   }
-  ASSIGN_OR_RETURN(core->control_, ControlClient::Connect(address));
+  ASSIGN_OR_RETURN(core->control_, ControlClient::Connect(address, segment_limit));
   if (address.remote()) {
     ASSIGN_OR_RETURN(core->path_, NetworkPathOf(core->control_->fd()));
     core->path_->dials = true;
+    core->path_->segment_limit = segment_limit;
   }
   ASSIGN_OR_RETURN(core->domain_, nic.CreateProtectionDomain());
   RETURN_IF_ERROR(core->SayHello());

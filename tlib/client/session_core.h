@@ -46,7 +46,7 @@ struct RegionFacts {
 
 class SessionCore {
  public:
-  // Connects, says Hello, learns the region.
+  // Connects, says Hello, learns the region; over a network finds out how large segments may be.
   static Result<std::shared_ptr<SessionCore>> Connect(driver::Nic& nic, const ServerAddress& address,
                                                       const SessionOptions& options);
   SessionCore(const SessionCore&) = delete;
@@ -142,6 +142,8 @@ class SessionCore {
  private:
   void SumChannels(ChannelCounters& sum) const EXCLUDES(mutex_);
   SessionCore(driver::Nic& nic, const SessionOptions& options) : nic_(nic), options_(options) {}
+  static Result<std::shared_ptr<SessionCore>> ConnectOnce(driver::Nic& nic, const ServerAddress& address,
+                                                          const SessionOptions& options, uint32_t segment_limit);
   Status SayHello();
   Status Learn(const wire::WelcomeT& welcome);
   Status LearnWay(const wire::RegionInfoT& info);

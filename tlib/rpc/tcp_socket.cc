@@ -39,18 +39,21 @@ Result<Addresses> Resolve(const HostPort& place, bool to_listen) {
   return Addresses(found, &freeaddrinfo);
 }
 
-Result<UniqueFd> NewSocket(const addrinfo& address) {
+Status SetOption(int socket, int level, int name, int value) {
+  return setsockopt(socket, level, name, &value, sizeof(value)) == 0 ? Status::Ok()
+                                                                     : ErrnoStatus("set an option of a TCP socket");
+}
+
+Result<UniqueFd> NewSocket(const addrinfo& address, uint32_t segment_limit = 0) {
   UniqueFd fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) {
     return ErrnoStatus("create a TCP socket");
   }
   RETURN_IF_ERROR(SetTcpOptions(fd.get()));
+  if (segment_limit != 0) {  // the SYN announces it, so the peer's segments are no larger either
+    RETURN_IF_ERROR(SetOption(fd.get(), IPPROTO_TCP, TCP_MAXSEG, static_cast<int>(segment_limit)));
+  }
   return fd;
-}
-
-Status SetOption(int socket, int level, int name, int value) {
-  return setsockopt(socket, level, name, &value, sizeof(value)) == 0 ? Status::Ok()
-                                                                     : ErrnoStatus("set an option of a TCP socket");
 }
 
 Status AwaitConnection(int fd, steady_clock::time_point deadline) {
@@ -127,11 +130,11 @@ bool HasHungUp(int socket) {
   return getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == TCP_CLOSE_WAIT;
 }
 
-Result<UniqueFd> ConnectTcp(const HostPort& place, steady_clock::time_point deadline) {
+Result<UniqueFd> ConnectTcp(const HostPort& place, steady_clock::time_point deadline, uint32_t segment_limit) {
   ASSIGN_OR_RETURN(const Addresses addresses, Resolve(place, false));
   Status failed = Status::Error(EHOSTUNREACH, "it has no address");
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
-    ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(*address));
+    ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(*address, segment_limit));
     failed = Status::Ok();
     if (connect(fd.get(), address->ai_addr, address->ai_addrlen) != 0) {
       failed = errno == EINPROGRESS ? AwaitConnection(fd.get(), deadline) : ErrnoStatus("connect");
@@ -158,6 +161,15 @@ Result<std::vector<UniqueFd>> ListenTcp(const HostPort& place) {
     sockets.push_back(std::move(fd));
   }
   return sockets;
+}
+
+std::vector<uint8_t> FullSegment(int socket) {
+  constexpr int kMost =
+      16 << 10;  // of Ethernet's largest frames, 9000 bytes, and more; a loopback interface's are 64 KiB
+  int bytes = 0;
+  socklen_t length = sizeof(bytes);
+  const bool known = getsockopt(socket, IPPROTO_TCP, TCP_MAXSEG, &bytes, &length) == 0;
+  return std::vector<uint8_t>(static_cast<size_t>(known ? std::clamp(bytes, 0, kMost) : 0));
 }
 
 HostPort PeerOf(int socket) {

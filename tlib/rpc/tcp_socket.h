@@ -9,6 +9,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,9 @@ namespace termfs::tlib {
 inline constexpr std::chrono::seconds kDeadAfter{11};
 
 // Tries the host's addresses one after the other. Looking up a name may take as long as the resolver takes.
-Result<UniqueFd> ConnectTcp(const HostPort& place, std::chrono::steady_clock::time_point deadline);
+// `segment_limit`: of both directions, in bytes; 0: the kernel's choice.
+Result<UniqueFd> ConnectTcp(const HostPort& place, std::chrono::steady_clock::time_point deadline,
+                            uint32_t segment_limit = 0);
 // A listening socket for each of the host's addresses.
 Result<std::vector<UniqueFd>> ListenTcp(const HostPort& place);
 // For an accepted socket what the others have from the beginning.
@@ -33,6 +36,9 @@ Status SetTcpOptions(int socket);
 void ResetTcp(int socket);
 // The other end has said that nothing more will come: by shutdown or close, and not by a reset.
 bool HasHungUp(int socket);
+
+// Zeros that fill a segment of this connection, as large as it sends them now.
+std::vector<uint8_t> FullSegment(int socket);
 
 // Where a connected socket's two ends are, for queue pairs between the same hosts.
 Result<driver::NetworkPath> NetworkPathOf(int socket);

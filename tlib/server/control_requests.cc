@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "tlib/rpc/messages.h"
+#include "tlib/rpc/tcp_socket.h"
 #include "tlib/server/control_server.h"
 #include "tlib/server/descriptors.h"
 
@@ -88,8 +89,7 @@ void ControlServer::Handle(const PeerPtr& peer, Frame frame) {
     case wire::Body::GetRegionInfo:
       return Reply(peer, RegionFor(*peer));
     case wire::Body::Ping:
-      peer->pings = true;
-      return peer->unwanted.ok() ? Reply(peer, wire::DoneT()) : ReplyError(peer, peer->unwanted);
+      return HandlePing(peer, *message.body.AsPing());
     case wire::Body::Goodbye:
       return HandleGoodbye(peer);
     case wire::Body::Admin:
@@ -110,6 +110,18 @@ wire::RegionInfoT ControlServer::RegionFor(const Peer& peer) const {
     std::for_each(info.frame_chunks.begin(), info.frame_chunks.end(), mask);
   }
   return info;
+}
+
+void ControlServer::HandlePing(const PeerPtr& peer, const wire::PingT& ping) {
+  peer->pings = true;
+  if (!peer->unwanted.ok()) {
+    return ReplyError(peer, peer->unwanted);
+  }
+  wire::DoneT done;
+  if (!ping.padding.empty() && peer->remote()) {
+    done.padding = FullSegment(peer->socket.get());
+  }
+  Reply(peer, std::move(done));
 }
 
 // iWARP, where both can. An administrator's session has no queue pairs, and speaks none.
@@ -137,6 +149,19 @@ Status ControlServer::ChooseWire(const PeerPtr& peer, const wire::HelloT& hello)
                              "rdma-wire=iwarp");
 }
 
+// A client on another host that connects again has given up its former session. Where the network has lost the reset
+// that said so, the server need not wait until pings are overdue.
+void ControlServer::EndFormerSession(const PeerPtr& peer, uint64_t client) {
+  const auto former = std::find_if(peers_.begin(), peers_.end(), [&](const auto& one) {
+    const PeerPtr& other = one.second;
+    return other->remote() && other->session.has_value() && other->session->client == client;
+  });
+  if (client != 0 && peer->remote() && former != peers_.end()) {
+    const PeerPtr dropped = former->second;  // which is erased
+    Drop(dropped, Status::Error(ENOTCONN, "the client connects again"));
+  }
+}
+
 void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) {
   if (hello.version != kControlVersion) {
     Refuse(peer, Status::Error(EPROTO, "the client speaks version " + std::to_string(hello.version) +
@@ -155,6 +180,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
     Refuse(peer, chosen);
     return;
   }
+  EndFormerSession(peer, hello.client);
   const bool iwarp = peer->path.has_value() && peer->path->wire == driver::Wire::kIwarp;
   SessionInfo info{.id = {},
                    .program = Printable(hello.program.substr(0, kMaxProgramName)),
@@ -192,6 +218,7 @@ void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) 
       welcome.secure = peer->path.has_value() && peer->path->tls != nullptr;
       welcome.sealed = peer->seals;
       welcome.region = std::make_unique<wire::RegionInfoT>(RegionFor(*peer));
+      welcome.region->frame_chunks.clear();  // clients ask for them later, once they know how large segments may be
       Reply(peer, std::move(welcome));
       SetBusy(peer, false);
     });

@@ -462,6 +462,10 @@ void ControlServer::Expel(SessionId session, const std::string& why) {
   });
 }
 
+void ControlServer::Lose(SessionId session, const std::string& why) {
+  ForPeerOf(session, [this, why](const PeerPtr& peer) { Drop(peer, Status::Error(ENOTCONN, why)); });
+}
+
 void ControlServer::AskToLeave(SessionId session, const std::string& why) {
   ForPeerOf(session, [why](const PeerPtr& peer) { peer->unwanted = Status::Error(ENOTCONN, why); });
 }

@@ -73,6 +73,7 @@ class ControlServer {
 
   // Hangs up on the session's client; SessionClosed follows.
   void Expel(SessionId session, const std::string& why);
+  void Lose(SessionId session, const std::string& why);
   // The session's client, on another host, hears at its next ping that it is to give the session up; it may come back.
   // Not before it does the session end: a client knows first, see kServerSilence.
   void AskToLeave(SessionId session, const std::string& why);
@@ -129,6 +130,7 @@ class ControlServer {
   void HandleHello(const PeerPtr& peer, const wire::HelloT& hello);
   wire::RegionInfoT RegionFor(const Peer& peer) const;
   static Result<std::unique_ptr<MessageSeal>> SealOf(const Peer& peer, const wire::OpenQueuePairT& request);
+  void EndFormerSession(const PeerPtr& peer, uint64_t client);
   void HandleOpenQueuePair(const PeerPtr& peer, const wire::OpenQueuePairT& request, std::vector<UniqueFd> fds);
   void RefuseQueuePair(const PeerPtr& peer, const Status& why);
   void HandleExportHeat(const PeerPtr& peer, const wire::ExportHeatT& request);
@@ -139,6 +141,7 @@ class ControlServer {
   void ReplyError(const PeerPtr& peer, const Status& error);
   void Refuse(const PeerPtr& peer, const Status& error);
   Status ChooseWire(const PeerPtr& peer, const wire::HelloT& hello) const;
+  void HandlePing(const PeerPtr& peer, const wire::PingT& ping);
   void HandleGoodbye(const PeerPtr& peer);
   // Whether it is a control channel; a stream of the data path is given away.
   bool IsControl(const PeerPtr& peer);

@@ -68,6 +68,7 @@ class ServerImpl final : public Server {
     return sessions_->Call(session, opcode, body, timeout);
   }
   void Expel(SessionId session, const std::string& why) override { control_->Expel(session, why); }
+  void Lose(SessionId session, const std::string& why) override { control_->Lose(session, why); }
   std::vector<SessionInfo> Sessions() const override { return sessions_->List(); }
 
   Status SetDramRatio(double ratio) override {

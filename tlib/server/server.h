@@ -233,6 +233,8 @@ class Server {
                                                     std::chrono::milliseconds timeout) = 0;
   // Cuts a session off: its queue pairs are destroyed; Service::SessionClosed follows.
   virtual void Expel(SessionId session, const std::string& why) = 0;
+  // The same, as if the client had lost its connections: one of them has ended. It may come back to what it had.
+  virtual void Lose(SessionId session, const std::string& why) = 0;
   virtual std::vector<SessionInfo> Sessions() const = 0;
 
   // Gradually, beside the load; returns when the budget is in force. Blocks; one caller at a time, here and in Grow.

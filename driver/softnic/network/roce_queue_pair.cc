@@ -15,7 +15,11 @@ constexpr uint32_t kLargestMtu = 4096;
 Result<uint32_t> MtuOf(const NetworkPath& path) {
   constexpr uint32_t kUdp = 8;
   constexpr uint32_t kMostHeaders = 12 + 16 + 4 + roce::kCrcBytes;  // of a packet with payload
-  ASSIGN_OR_RETURN(const uint32_t path_mtu, UdpPort::PathMtu(path));
+  constexpr uint32_t kTcp = 20;
+  ASSIGN_OR_RETURN(uint32_t path_mtu, UdpPort::PathMtu(path));
+  if (path.segment_limit != 0) {
+    path_mtu = std::min(path_mtu, path.segment_limit + kTcp + (IsIpv4(path.remote) ? 20 : 40));
+  }
   const uint32_t headers = (IsIpv4(path.remote) ? 20 : 40) + kUdp + kMostHeaders;
   uint32_t mtu = kLargestMtu;
   while (mtu >= kLeastMtu && mtu + headers > path_mtu) {

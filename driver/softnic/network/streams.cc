@@ -190,6 +190,9 @@ Status Streams::Dial(const NetworkPath& path, uint16_t port, const StreamToken& 
   const auto deadline = steady_clock::now() + kGreeting;
   ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(path.remote));
   RETURN_IF_ERROR(SetOptions(socket.get(), socket_bytes_));
+  if (path.segment_limit != 0) {
+    RETURN_IF_ERROR(SetOption(socket.get(), IPPROTO_TCP, TCP_MAXSEG, static_cast<int>(path.segment_limit)));
+  }
   const SocketAddress address(path.remote, port, path.interface);
   const std::string what = "connect to port " + std::to_string(port) + " of " + ToString(path.remote);
   if (connect(socket.get(), address.get(), address.length) != 0) {

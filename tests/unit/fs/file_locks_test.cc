@@ -430,6 +430,21 @@ TEST_F(FileLocks, Restart_WhoComesAndSaysNothingIsNotWaitedForLonger) {
   EXPECT_TRUE(Eventually([&] { return a.FreeBytes() == kVolumeBytes; })) << "nobody is expected";
 }
 
+// A session whose connections have ended is lost, not expelled: its client comes back to its locks.
+TEST_F(FileLocks, CallbackConnectionHasEnded_LocksStay) {
+  ASSERT_TRUE(a.Write(fa, 0, std::string(100000, 'x')).ok());
+  EXPECT_EQ(b.Read(fb, 0, 4), "xxxx") << "it has an extent map";
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kWrite)), 0);
+  volume.tlib().BreakCallbacks(volume.tlib().last_session());
+  ASSERT_TRUE(a.Resize(a.InodeOf("f"), 0, fa).ok());
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), EBUSY);
+  EXPECT_EQ(b.Read(fb, 0, 4), "");
+  EXPECT_EQ(b.Metric("link_reconnections_total"), 1u);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), EBUSY);
+  EXPECT_EQ(Lock(b, fb, Record(1, LockType::kUnlock)), 0);
+  EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0);
+}
+
 TEST_F(FileLocks, Restart_WhoWaitedGoesOnWaiting) {
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0);
   Waiter waiter(b, fb, Record(1, LockType::kWrite));

@@ -559,6 +559,37 @@ TEST(Reconnect, ServerThatTakesItsTimeForAChannel_IsAskedAgain) {
   EXPECT_TRUE(a.fs->StatFs(**idle, kRootInode).ok());
 }
 
+// As where the connections of queue pairs do not get through and the control channel does.
+TEST(Reconnect, ChannelsThatTimeOutAgainAndAgain_AreWaitedFor) {
+  MemoryVolume volume(kVolumeBytes);
+  Mount a(volume);
+  const auto idle = a.fs->OpenLane();
+  volume.KillAndRestart();
+  EXPECT_TRUE(a.fs->StatFs(*a.lane, kRootInode).ok());
+  volume.tlib().CutOff(ETIMEDOUT, 20);
+  const Status asked = a.fs->StatFs(**idle, kRootInode).status();
+  EXPECT_TRUE(asked.ok()) << asked.ToString();
+  volume.tlib().CutOff(ETIMEDOUT);
+  const auto lane = a.fs->OpenLane();
+  ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+  EXPECT_TRUE(a.fs->StatFs(**lane, kRootInode).ok());
+  EXPECT_EQ(a.Metric("link_reconnections_total"), 1u);
+}
+
+TEST(Reconnect, ChannelWhoseConnectionIsReset_IsNoErrorOfTheRequest) {
+  for (const int code : {ECONNRESET, ECONNREFUSED, EPIPE}) {
+    MemoryVolume volume(kVolumeBytes);
+    Mount a(volume);
+    const auto idle = a.fs->OpenLane();
+    volume.KillAndRestart();
+    EXPECT_TRUE(a.fs->StatFs(*a.lane, kRootInode).ok());
+    volume.tlib().CutOff(code);
+    const Status asked = a.fs->StatFs(**idle, kRootInode).status();
+    EXPECT_TRUE(asked.ok()) << asked.ToString();
+    EXPECT_EQ(a.Metric("link_reconnections_total"), 2u);
+  }
+}
+
 TEST(Reconnect, LaneWithoutAServer_IsThereAndItsFirstRequestWaits) {
   MemoryVolume volume(kVolumeBytes);
   Mount a(volume);

@@ -68,6 +68,7 @@ class FlushRecorder final : public tlib::server::Server, private tlib::server::R
     return NotHere();
   }
   void Expel(tlib::server::SessionId, const std::string&) override {}
+  void Lose(tlib::server::SessionId, const std::string&) override {}
   std::vector<tlib::server::SessionInfo> Sessions() const override { return {}; }
   Status SetDramRatio(double) override { return NotHere(); }
   Status Grow(uint64_t) override { return NotHere(); }

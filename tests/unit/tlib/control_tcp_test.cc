@@ -200,6 +200,48 @@ TEST_F(ControlTcpTest, AnotherVersionLearnsOurs) {
   EXPECT_EQ(control.BytesUntilHungUp(), 0U);
 }
 
+TEST_F(ControlTcpTest, AClientThatConnectsAgain_EndsItsFormerSession) {
+  const auto say_hello = [](ControlClient& control, uint64_t client) {
+    wire::HelloT hello;
+    hello.version = kControlVersion;
+    hello.client = client;
+    return control.Call<wire::WelcomeT>(std::move(hello), Soon()).status();
+  };
+  const auto another = Connect().value();
+  const auto former = Connect().value();
+  ASSERT_TRUE(say_hello(*another, 6).ok() && say_hello(*former, 7).ok());
+  const auto again = Connect().value();
+  ASSERT_TRUE(say_hello(*again, 7).ok());
+  EXPECT_EQ(former->Call<wire::DoneT>(wire::PingT(), Soon()).status().code(), ENOTCONN);
+  for (ControlClient* const left : {another.get(), again.get()}) {
+    EXPECT_TRUE(left->Call<wire::DoneT>(wire::PingT(), Soon()).ok());
+  }
+}
+
+TEST_F(ControlTcpTest, ProbePath_SegmentsArriveBothWays) {
+  const auto control = Connect().value();
+  ASSERT_TRUE(SayHello(*control).ok());
+  EXPECT_TRUE(control->ProbePath(Soon()).ok());
+  wire::PingT ping;
+  ping.padding.resize(1);
+  const auto done = control->Call<wire::DoneT>(std::move(ping), Soon());
+  ASSERT_TRUE(done.ok());
+  EXPECT_GT(done->padding.size(), 1000U) << "the server's own segment";
+  EXPECT_TRUE(control->Call<wire::DoneT>(wire::PingT(), Soon())->padding.empty());
+}
+
+TEST_F(ControlTcpTest, Connect_WithALimit_SendsSmallSegments) {
+  const auto control = ControlClient::Connect({place_, SecretFile()}, 1220).value();
+  ASSERT_TRUE(SayHello(*control).ok());
+  EXPECT_LE(FullSegment(control->fd()).size(), 1220U);
+  wire::PingT ping;
+  ping.padding.resize(1);
+  const auto done = control->Call<wire::DoneT>(std::move(ping), Soon());
+  ASSERT_TRUE(done.ok());
+  EXPECT_LE(done->padding.size(), 1220U) << "nor does the server send larger ones";
+  EXPECT_GT(done->padding.size(), 1000U);
+}
+
 TEST_F(ControlTcpTest, AForgedOrRepeatedMessageEndsTheSession) {
   for (const bool repeated : {false, true}) {
     ByHand control(place_);
