@@ -47,8 +47,7 @@ Status DeriveKey(std::span<const std::byte> secret, std::string_view purpose, st
       OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, kSha256, 0),
       OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, const_cast<std::byte*>(secret.data()), secret.size()),
       OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, label.data(), label.size()), OSSL_PARAM_construct_end()};
-  const bool good =
-      context != nullptr && EVP_KDF_derive(context.get(), Raw(key.data()), key.size(), parameters) == 1;
+  const bool good = context != nullptr && EVP_KDF_derive(context.get(), Raw(key.data()), key.size(), parameters) == 1;
   return good ? Status::Ok() : AeadFailed();
 }
 

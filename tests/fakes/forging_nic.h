@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ForgingNic: another NIC, at which messages arrive and leave as a test wants them: a function may change the completion
-// of a receive, and the bytes that it was received into; another one the bytes of what is posted.
+// ForgingNic: another NIC, at which messages arrive and leave as a test wants them: a function may change the
+// completion of a receive, and the bytes that it was received into; another one the bytes of what is posted.
 //
 // Thread-safety, errors: the other NIC's. The functions are called by the thread that polls or posts.
 #pragma once

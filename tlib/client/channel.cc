@@ -52,7 +52,8 @@ Result<std::unique_ptr<Channel>> ChannelImpl::Open(std::shared_ptr<SessionCore> 
 
 Status ChannelImpl::Init() {
   counters_ = core_->AddChannel();
-  ASSIGN_OR_RETURN(buffer_, RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes, core_->sealed()));
+  ASSIGN_OR_RETURN(buffer_,
+                   RegisteredBuffer::Create(core_->nic(), core_->domain(), options_.buffer_bytes, core_->sealed()));
   ASSIGN_OR_RETURN(port_, RpcPort::Open(core_, options_.interruption, -1, options_.patience));
   if (core_->region().way == driver::ReadWay::kValidated) {
     ASSIGN_OR_RETURN(validated_, ValidatedReader::Create(core_, *port_, *counters_));

@@ -108,7 +108,7 @@ class RpcPort {
   struct Slot {
     State state = State::kFree;
     uint64_t call = 0;
-    uint32_t receive = 0;  // kAnswered: which one holds the reply
+    uint32_t receive = 0;      // kAnswered: which one holds the reply
     uint32_t reply_bytes = 0;  // of the message
     std::shared_ptr<RegisteredBuffer> buffer;
     LateReply late;  // may be empty

@@ -56,10 +56,9 @@ Status SessionThread::Init() {
     return ErrnoStatus("create an eventfd");
   }
   ASSIGN_OR_RETURN(queue_, core_->nic().CreateCompletionQueue(16));
-  ASSIGN_OR_RETURN(auto opened, core_->OpenQueuePair(wire::Purpose::Data, {.send_cq = queue_.get(),
-                                                                           .recv_cq = queue_.get(),
-                                                                           .max_send = 4,
-                                                                           .max_recv = 4}));
+  ASSIGN_OR_RETURN(auto opened, core_->OpenQueuePair(
+                                    wire::Purpose::Data,
+                                    {.send_cq = queue_.get(), .recv_cq = queue_.get(), .max_send = 4, .max_recv = 4}));
   pair_ = std::move(opened.pair);  // it sends nothing but rings, so there is nothing to seal
   if (core_->bitmap_mode() == BitmapMode::kLive) {
     RETURN_IF_ERROR(pair_->SharedView(core_->region().bitmap_rkey).status());

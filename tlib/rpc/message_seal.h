@@ -6,8 +6,8 @@
 // forged, left out or played back does not open. Keys are made of a secret that the client sends over the control
 // channel, one for each queue pair; a key is replaced after kMessagesOfKey messages.
 //
-// Bulk bytes go by one-sided operations, which anybody on the wire can forge, so their tags travel in messages: those to
-// the server in the request, one for each kTaggedBytes; those to the client in the reply, one for all. The receiver
+// Bulk bytes go by one-sided operations, which anybody on the wire can forge, so their tags travel in messages: those
+// to the server in the request, one for each kTaggedBytes; those to the client in the reply, one for all. The receiver
 // copies bytes to memory that no peer can write to, and checks them there.
 //
 // A ring (messages.h), which has no bytes, is not sealed: it only makes the server look.

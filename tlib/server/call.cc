@@ -13,9 +13,8 @@ Result<std::span<const std::byte>> CallImpl::Pull(uint32_t offset, uint32_t leng
   const MessageSeal* const seal = connection_.seal();
   // Sealed: all bytes of the tags that are touched.
   const uint32_t begin = seal != nullptr ? offset / kTaggedBytes * kTaggedBytes : offset;
-  const uint32_t end = seal != nullptr
-                           ? std::min<uint32_t>(in().length, TagsOf(offset + length) * kTaggedBytes)
-                           : offset + length;
+  const uint32_t end =
+      seal != nullptr ? std::min<uint32_t>(in().length, TagsOf(offset + length) * kTaggedBytes) : offset + length;
   driver::SendWorkRequest read{.opcode = driver::Opcode::kRdmaRead};
   read.local = {.addr = into.data(), .length = end - begin, .lkey = into.lkey()};
   read.remote_offset = in().offset + begin;

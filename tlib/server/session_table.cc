@@ -81,8 +81,8 @@ Result<driver::Endpoint> SessionTable::OpenOnWorker(SessionId id, WorkerUnit& un
     }
     handler = attached.data = std::make_shared<DataHandler>(dispatcher_, id, std::move(traffic), unit.port->bulk());
   }
-  ASSIGN_OR_RETURN(NetworkPort::Opened opened, unit.port->Open(std::move(request.remote), path,
-                                                              std::move(request.seal), std::move(handler)));
+  ASSIGN_OR_RETURN(NetworkPort::Opened opened,
+                   unit.port->Open(std::move(request.remote), path, std::move(request.seal), std::move(handler)));
   attached.connection = opened.connection;
   if (callbacks != nullptr) {
     callbacks->Attach(opened.connection);

@@ -55,9 +55,9 @@ Status RoceQueuePair::Init(const std::shared_ptr<Registry>& registry, uint32_t d
   RETURN_IF_ERROR(SecureRandom(&first_sequence_, sizeof(first_sequence_)));
   first_sequence_ &= roce::kSequenceMask;
   ASSIGN_OR_RETURN(Inlets inlets, Attach());
-  connection_ = std::make_shared<Connection>(*port_, network_->counters(),
-                                             ExportedMemory(registry, domain, path.key_mask), this,
-                                             std::move(inlets.sends), std::move(inlets.receives), shared_ != nullptr);
+  connection_ =
+      std::make_shared<Connection>(*port_, network_->counters(), ExportedMemory(registry, domain, path.key_mask), this,
+                                   std::move(inlets.sends), std::move(inlets.receives), shared_ != nullptr);
   SetEnd(connection_);
   if (own != nullptr) {
     RETURN_IF_ERROR(PollPort(std::make_shared<UdpReceiver>(*network_, std::move(own), connection_)));

@@ -63,9 +63,9 @@ Status StreamQueuePair::Init(const std::shared_ptr<Registry>& registry, uint32_t
   stream.receives = shared_;
   stream.waits_for_receives = true;
   ASSIGN_OR_RETURN(StreamLoop* const loop, network_->streams().TakeLoop());
-  stream_ = std::make_shared<StreamEnd>(*loop, network_->counters(), ExportedMemory(registry, domain, options_.network->key_mask), stream,
-                                        options_.rnr_timeout, this, std::move(inlets.sends), std::move(inlets.receives),
-                                        shared_ != nullptr);
+  stream_ = std::make_shared<StreamEnd>(
+      *loop, network_->counters(), ExportedMemory(registry, domain, options_.network->key_mask), stream,
+      options_.rnr_timeout, this, std::move(inlets.sends), std::move(inlets.receives), shared_ != nullptr);
   SetEnd(stream_);
   if (options_.network->dials && options_.network->polled) {
     stream_->SetPolled();
