@@ -193,7 +193,7 @@ void Coherence::EndDrop(Inode& inode, uint64_t session, uint64_t ticket) {
   }
 }
 
-Status Coherence::DropPagesOf(Inode& inode, uint64_t session, const std::vector<GrantTable::Holder>& attributes) {
+Coherence::Reply Coherence::AskToDrop(Inode& inode, uint64_t session) {
   invalidations_.Add();
   uint64_t number = 0;
   const auto encode = [&](uint64_t ticket) {
@@ -204,6 +204,39 @@ Status Coherence::DropPagesOf(Inode& inode, uint64_t session, const std::vector<
   };
   const Reply answer = CallAndWait(session, kFsInvalidate, encode, timeouts_.invalidate);
   EndDrop(inode, session, number);
+  return answer;
+}
+
+bool Coherence::MayHavePages(Inode& inode, uint64_t session) {
+  MutexLock lock(inode.mutex);
+  const auto opener = inode.opens.find(session);
+  return opener != inode.opens.end() && opener->second.caches;
+}
+
+Status Coherence::DropOwnPages(Inode& inode, uint64_t session) {
+  uint64_t leases = 0;
+  {
+    MutexLock lock(inode.mutex);
+    const auto opener = inode.opens.find(session);
+    if (opener == inode.opens.end() || !opener->second.caches) {
+      return Status::Ok();
+    }
+    leases = opener->second.leases;
+  }
+  if (AskToDrop(inode, session) == Reply::kNone) {
+    BeginExpel(session, "its kernel did not drop cached pages in time");
+    return Status::Error(ECANCELED, "the session is gone");
+  }
+  MutexLock lock(inode.mutex);
+  const auto opener = inode.opens.find(session);
+  if (opener != inode.opens.end() && opener->second.leases == leases) {
+    opener->second.caches = false;
+  }
+  return Status::Ok();
+}
+
+Status Coherence::DropPagesOf(Inode& inode, uint64_t session, const std::vector<GrantTable::Holder>& attributes) {
+  const Reply answer = AskToDrop(inode, session);
   Status gone = answer != Reply::kNone ? Status::Ok() : Expel(session, "its kernel did not drop cached pages in time");
   if (answer != Reply::kDone) {
     AwaitEndOf(session, attributes);

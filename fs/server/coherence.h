@@ -84,6 +84,11 @@ class Coherence final : public Newborns::Sessions {
   // Has their kernels drop all of that. They have no lease then, unless they took another one meanwhile. REQUIRES: not
   // in the gate.
   void DropPages(Inode& inode, const std::vector<PageHolder>& holders);
+  // Of the writer's own kernel, before it makes the file larger: else a reader there that learns of the new size first
+  // would be shown the zeros behind the old end. ECANCELED: it did not answer, and is expelled; its end is not waited
+  // for, as this is in one of its requests.
+  Status DropOwnPages(Inode& inode, uint64_t session);
+  static bool MayHavePages(Inode& inode, uint64_t session);
   void DropPages(Inode& inode, uint64_t writer) { DropPages(inode, HoldersOf(inode, writer)); }
 
   // Has the kernels of these sessions go by the size that the file has now, which is smaller than before. REQUIRES: not
@@ -140,6 +145,7 @@ class Coherence final : public Newborns::Sessions {
     Reply reply = Reply::kNone;
   };
   Status RevokeOne(uint64_t session, const RevokeBody& body);
+  Reply AskToDrop(Inode& inode, uint64_t session);
   Status DropPagesOf(Inode& inode, uint64_t session, const std::vector<GrantTable::Holder>& attributes);
   struct Recalled {
     wire::RecallT message;

@@ -121,7 +121,7 @@ Status FileService::TellReopened(const Request& request, Inode& inode) {
 }
 
 Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode, GateMode mode,
-                                            ShrunkFile::Whose awaited) {
+                                            ShrunkFile::Whose whose) {
   // Of an earlier start anybody may have pages. They do not wait for themselves: a first write comes before that.
   if (request.session.client == 0 || clients_.HasResumed(request.session.client)) {
     coherence_.AwaitEarlier();
@@ -129,20 +129,24 @@ Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode
   const Waiting waiting(inode);
   for (int round = 0;;) {
     ASSIGN_OR_RETURN(GateHold hold, GateHold::Enter(inode, mode, request.session));
-    if (const auto others = ShrunkFile::Look(inode, request.session, awaited); others != ShrunkFile::Others::kKnow)
+    if (const auto others = ShrunkFile::Look(inode, request.session, whose); others != ShrunkFile::Others::kKnow)
         [[unlikely]] {
       hold.Leave();
       if (others == ShrunkFile::Others::kAreToBeTold) {
         RETURN_IF_ERROR(TellReopened(request, inode));
       }
-      RETURN_IF_ERROR(ShrunkFile::Await(inode, request.session, awaited));
+      RETURN_IF_ERROR(ShrunkFile::Await(inode, request.session, whose));
       continue;
     }
     const std::vector<PageHolder> holders = coherence_.HoldersOf(inode, request.session.id);
-    if (holders.empty() || round++ == kMostRounds) {
+    const bool own = whose == ShrunkFile::Whose::kAll && Coherence::MayHavePages(inode, request.session.id);
+    if ((holders.empty() && !own) || round++ == kMostRounds) {
       return hold;
     }
     hold.Leave();
+    if (own) {
+      RETURN_IF_ERROR(coherence_.DropOwnPages(inode, request.session.id));
+    }
     coherence_.DropPages(inode, holders);
   }
 }

@@ -108,8 +108,8 @@ Status FileService::WriteInGate(const Request& request, Inode& inode, WriteWork&
     }
   }
   // A page that is written back makes no file larger, and its kernel may wait for it.
-  const auto awaited = work.back ? ShrunkFile::Whose::kOthers : ShrunkFile::Whose::kAll;
-  ASSIGN_OR_RETURN(const GateHold hold, EnterToChange(request, inode, GateMode::kExclusive, awaited));
+  const auto whose = work.back ? ShrunkFile::Whose::kOthers : ShrunkFile::Whose::kAll;
+  ASSIGN_OR_RETURN(const GateHold hold, EnterToChange(request, inode, GateMode::kExclusive, whose));
   if (work.back && !CutToSize(inode, work)) {
     return Status::Ok();  // the file was cut off while the page was on its way
   }

@@ -333,6 +333,7 @@ class Site:
         self.fio_engine = os.path.join(build, "benchmarks", "fio", "libtermfs_fio.so")
         self.set_features = os.path.join(build, "tests", "e2e", "set_features")
         self.stores_beside = os.path.join(build, "tests", "e2e", "stores_beside")
+        self.followed_file = os.path.join(build, "tests", "e2e", "followed_file")
         self.told_changes = os.path.join(build, "tests", "e2e", "told_changes")
         self.shown_sizes = os.path.join(build, "tests", "e2e", "shown_sizes")
         self.scratch = scratch

@@ -160,6 +160,11 @@ void ControlServer::EndFormerSession(const PeerPtr& peer, uint64_t client) {
     const PeerPtr dropped = former->second;  // which is erased
     Drop(dropped, Status::Error(ENOTCONN, "the client connects again"));
   }
+  for (const PeerPtr& expelled : std::vector<PeerPtr>(unaware_)) {
+    if (client != 0 && expelled->session->client == client) {
+      NoteAware(expelled);
+    }
+  }
 }
 
 void ControlServer::HandleHello(const PeerPtr& peer, const wire::HelloT& hello) {

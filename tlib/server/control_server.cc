@@ -382,7 +382,11 @@ void ControlServer::Drop(const PeerPtr& peer, const Status& why) {
   loop_->Remove(peer->socket.get());
   peers_.erase(peer->socket.get());
   // Closed with the last reference: a reply may be on its way from another thread.
-  shutdown(peer->socket.get(), SHUT_RDWR);
+  const bool may_not_know = peer->end.how == SessionEnd::How::kExpelled && peer->pings;
+  shutdown(peer->socket.get(), may_not_know ? SHUT_WR : SHUT_RDWR);
+  if (may_not_know) {
+    AwaitHangUp(peer);
+  }
   if (!peer->session.has_value()) {
     return;
   }
@@ -403,8 +407,36 @@ void ControlServer::Drop(const PeerPtr& peer, const Status& why) {
   });
 }
 
+// What an expelled client on another host had locked is not another's before it knows: it hangs up then, or if nothing
+// reaches it finds by itself that its pings are not answered.
+void ControlServer::AwaitHangUp(const PeerPtr& peer) {
+  peer->unaware = true;
+  unaware_.push_back(peer);
+  const Status added = loop_->Add(peer->socket.get(), EPOLLIN | EPOLLRDHUP, [this, peer](uint32_t) {
+    std::array<std::byte, 4096> unread;
+    ssize_t got = 0;
+    do {
+      got = recv(peer->socket.get(), unread.data(), unread.size(), MSG_DONTWAIT);
+    } while (got > 0);
+    if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+      NoteAware(PeerPtr(peer));
+    }
+  });
+  if (!added.ok()) {
+    LOG_DEBUG("an expelled client is waited for in vain: {}", added.ToString());
+  }
+}
+
+void ControlServer::NoteAware(const PeerPtr& peer) {
+  if (std::exchange(peer->unaware, false)) {
+    loop_->Remove(peer->socket.get());
+    std::erase(unaware_, peer);
+    MaybeFinish(peer);
+  }
+}
+
 void ControlServer::MaybeFinish(const PeerPtr& peer) {
-  if (!peer->session_gone || peer->busy) {
+  if (!peer->session_gone || peer->busy || peer->unaware) {
     return;
   }
   ended_ += peer->session->client != 0 ? 1 : 0;
@@ -438,6 +470,11 @@ void ControlServer::OnTick() {
     SetAccepting(true);
   }
   const auto now = steady_clock::now();
+  for (const PeerPtr& peer : std::vector<PeerPtr>(unaware_)) {
+    if (now >= peer->heard + kServerSilence) {
+      NoteAware(peer);
+    }
+  }
   std::vector<PeerPtr> silent;
   for (const auto& [fd, peer] : peers_) {
     const bool owes = !peer->session.has_value() || peer->reader.holds_bytes();
@@ -501,6 +538,9 @@ void ControlServer::Stop() {
     }
     for (const PeerPtr& peer : all) {
       Drop(peer, Status::Error(ESHUTDOWN, "the server stops"));
+    }
+    for (const PeerPtr& peer : std::vector<PeerPtr>(unaware_)) {
+      NoteAware(peer);  // a server that is started again knows no locks before it has asked
     }
     dropped.set_value();
   });

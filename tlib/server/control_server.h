@@ -104,6 +104,7 @@ class ControlServer {
     bool busy = false;        // a request is being carried out elsewhere
     bool dropped = false;     // the socket is shut down
     bool session_gone = false;
+    bool unaware = false;  // dropped, and it may not know of that yet
     SessionEnd end;  // what SessionClosed will be told; `process` is const
   };
   using PeerPtr = std::shared_ptr<Peer>;
@@ -151,6 +152,8 @@ class ControlServer {
   // Calls it on the loop's thread, if the client is still there.
   void ForPeerOf(SessionId session, std::function<void(const PeerPtr&)> then);
   void Drop(const PeerPtr& peer, const Status& why);
+  void AwaitHangUp(const PeerPtr& peer);
+  void NoteAware(const PeerPtr& peer);
   void MaybeFinish(const PeerPtr& peer);
   void OnTick();
   void TrimMemory();
@@ -168,6 +171,7 @@ class ControlServer {
   std::vector<Listener> listeners_;
   std::unique_ptr<EventLoop> loop_;
   std::unordered_map<int, PeerPtr> peers_;  // by socket
+  std::vector<PeerPtr> unaware_;
   uint64_t ended_ = 0;                      // sessions, but administrators', since memory was given back
   uint64_t ended_by_last_tick_ = 0;
   std::chrono::steady_clock::time_point next_trim_{};

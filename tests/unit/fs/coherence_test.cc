@@ -163,6 +163,36 @@ TEST(Coherence, ACut_ExpelsWhoDoesNotAnswer) {
   b.Close(fb);
 }
 
+// A reader there may learn of the new size first, and would be shown the zeros behind the old end.
+TEST(Coherence, WhoMakesAFileLarger_DropsThePagesOfItsOwnKernelBefore) {
+  class SeenCache final : public client::KernelCache {
+   public:
+    bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return ++dropped > 0; }
+    void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
+    [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
+    void ServerLost() override {}
+    std::atomic<int> dropped{0};
+  };
+  MemoryVolume volume(uint64_t{16} << 20);
+  SeenCache cache;
+  Mount a(volume, &cache);
+  OpenFile* const file = a.Create("f");
+  ASSERT_TRUE(a.Write(file, 0, "12345").ok());
+  EXPECT_EQ(cache.dropped, 0);
+  OpenFile* const reader = a.Open("f", O_RDONLY);
+  for (int round = 0; round < 3; round++) {
+    ASSERT_TRUE(a.CachePages(reader).ok());
+    const int before = cache.dropped;
+    ASSERT_TRUE(a.Write(file, 5, "6" + std::string(static_cast<size_t>(round), 'x')).ok());
+    EXPECT_EQ(cache.dropped, before + 1) << round;
+  }
+  const int after = cache.dropped;
+  ASSERT_TRUE(a.Write(file, 20, "no reader has asked since").ok());
+  EXPECT_EQ(cache.dropped, after);
+  a.Close(reader);
+  a.Close(file);
+}
+
 // A read there could have begun with the size of before, and would show bytes of the append up to that.
 TEST(Coherence, WhileAKernelIsToldOfACut_ItsOwnMountsAppendsWait) {
   class SlowCache final : public client::KernelCache {

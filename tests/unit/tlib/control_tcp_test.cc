@@ -339,5 +339,29 @@ TEST_F(ControlTcpTest, ReplyThatDoesNotArrive_EndsTheSession) {
       Eventually([&] { return far.session->OpenChannel({.buffer_bytes = kPageSize}).status().code() == ENOTCONN; }));
 }
 
+// Nothing may reach it, and then it goes on by what it holds until its own pings are not answered.
+TEST_F(ControlTcpTest, AnExpelledClient_HasNotEndedBeforeItKnows) {
+  steady_clock::duration took[2];
+  for (const bool hangs_up : {false, true}) {
+    auto control = Connect();
+    ASSERT_TRUE(control.ok()) << control.status().ToString();
+    const auto welcome = SayHello(**control);
+    ASSERT_TRUE(welcome.ok());
+    const auto pinged = steady_clock::now();
+    ASSERT_TRUE((*control)->Call<wire::DoneT>(wire::PingT(), Soon()).ok());
+    const int closed = volume_.service().closed;
+    volume_.server().Expel({welcome->session}, "test");
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_EQ(volume_.service().closed, closed);
+    if (hangs_up) {
+      control->reset();
+    }
+    EXPECT_TRUE(Eventually([&] { return volume_.service().closed == closed + 1; }));
+    took[hangs_up ? 1 : 0] = steady_clock::now() - pinged;
+  }
+  EXPECT_GE(took[0], kServerSilence);
+  EXPECT_LT(took[1], took[0]);
+}
+
 }  // namespace
 }  // namespace termfs::tlib
