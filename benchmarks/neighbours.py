@@ -86,7 +86,7 @@ def gluster(mounts, wait_for, address="127.0.0.1", server_host=(), client_host=(
 
     def stack(translators):
         return [(kind, options + (GLUSTER_TLS if tls and kind.startswith("protocol/") else [])
-                 + (["auth.ssl-allow *"] if tls and kind == "protocol/server" else []))
+                 + (["auth.login.debug-io-stats.ssl-allow *"] if tls and kind == "protocol/server" else []))
                 for kind, options in translators]
 
     server = mounts.processes.start([
