@@ -67,7 +67,7 @@ serve_over_rdma() {
   cp /mnt/first /root/device/first && sync || return 1
   same first || return 1
   termfs status --json /mnt/volume > /tmp/status
-  [ "$(grep -o "verbs rxe1 (RoCEv2)$1\"" /tmp/status | wc -l)" = 2 ] || { echo "sessions: $(cat /tmp/status)"; return 1; }
+  [ "$(grep -o "verbs rxe1 (RoCEv2)$1, sealed RPCs\"" /tmp/status | wc -l)" = 2 ] || { echo "sessions: $(cat /tmp/status)"; return 1; }
 }
 
 # The device has answered READs with the pattern.
