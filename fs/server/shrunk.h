@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ShrunkFile: tells the sessions whose kernels read a file through their page caches that it is smaller now. Until they
-// go by the smaller size nobody changes the file, or they could show bytes of a later change up to the size of before.
+// go by the smaller size the file is not changed, or they could show bytes of a later change up to the size of before.
 // But a kernel takes no size of a file that it is itself cutting, allocating or copying to, so these calls of a session
 // wait for others only; while it writes it takes one. See "The size that a reader is shown" in docs/design_notes.md.
 //

@@ -147,7 +147,7 @@ inline uint64_t MetricOf(const std::vector<MetricValue>& values, std::string_vie
   return 0;
 }
 
-// Of this host, and nobody listens on it now.
+// A port of this host that is free now.
 inline uint16_t FreePort() {
   const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

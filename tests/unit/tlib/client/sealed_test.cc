@@ -189,7 +189,7 @@ TEST_F(SealedRpc, ForgedBytesToTheServerAreNotTaken) {
 TEST_F(SealedRpc, ForgedBytesToTheClientAreNotTaken) {
   Start();
   ASSERT_TRUE(Connect().ok());
-  // The channel's own memory, which nobody can write to, and the one where bytes arrive.
+  // The channel's own memory, which no peer can write to, and the one where bytes arrive.
   std::vector<std::span<std::byte>> large;
   for (const auto memory : nic_->memories()) {
     if (memory.data() == channel_->buffer().data()) {
@@ -208,7 +208,7 @@ TEST_F(SealedRpc, ForgedBytesToTheClientAreNotTaken) {
   ExpectSessionLost();
 }
 
-// Once they are taken over, nobody on the wire can change them.
+// Once they are taken over, no peer can change them.
 TEST_F(SealedRpc, BytesThatWereTakenAreOutOfReach) {
   Start();
   ASSERT_TRUE(Connect().ok());
