@@ -106,7 +106,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Called once each, when the connection is gone: its session's, and its port's.
   void set_on_gone(std::function<void()> on_gone) { on_gone_ = std::move(on_gone); }
   // Called once, on the worker's thread, when what was sent did not arrive, or what arrived was not sent by the client.
-  // The client may not know: its end is whole, and who has nothing to send but awaits a reply would wait in vain.
+  // The client may not know: its end is whole, and a caller that awaits a reply would wait in vain.
   void set_on_unreachable(std::function<void()> on_unreachable) { on_unreachable_ = std::move(on_unreachable); }
   void set_on_port_gone(std::function<void()> on_gone) { on_port_gone_ = std::move(on_gone); }
 

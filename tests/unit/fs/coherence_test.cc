@@ -165,12 +165,9 @@ TEST(Coherence, ACut_ExpelsWhoDoesNotAnswer) {
 
 // A reader there may learn of the new size first, and would be shown the zeros behind the old end.
 TEST(Coherence, WhoMakesAFileLarger_DropsThePagesOfItsOwnKernelBefore) {
-  class SeenCache final : public client::KernelCache {
+  class SeenCache final : public SilentCache {
    public:
     bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return ++dropped > 0; }
-    void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
-    [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
-    void ServerLost() override {}
     std::atomic<int> dropped{0};
   };
   MemoryVolume volume(uint64_t{16} << 20);
@@ -195,12 +192,8 @@ TEST(Coherence, WhoMakesAFileLarger_DropsThePagesOfItsOwnKernelBefore) {
 
 // A read there could have begun with the size of before, and would show bytes of the append up to that.
 TEST(Coherence, WhileAKernelIsToldOfACut_ItsOwnMountsAppendsWait) {
-  class SlowCache final : public client::KernelCache {
+  class SlowCache final : public SilentCache {
    public:
-    bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return true; }
-    void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
-    [[nodiscard]] bool InvalidateEntry(uint64_t, std::string_view) override { return true; }
-    void ServerLost() override {}
     void RefreshSize(uint64_t, uint64_t) override {
       asked = true;
       EXPECT_TRUE(Eventually([&] { return answers.load(); }));

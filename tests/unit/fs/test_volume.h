@@ -45,7 +45,7 @@ class RecordingCache final : public client::KernelCache {
 };
 
 // Drops nothing.
-class SilentCache final : public client::KernelCache {
+class SilentCache : public client::KernelCache {
  public:
   bool InvalidateInode(uint64_t, uint64_t, uint64_t) override { return true; }
   void InvalidateAttributes(uint64_t, std::chrono::steady_clock::time_point) override {}
