@@ -86,14 +86,3 @@ def case_shown_sizes(site):
 def case_shown_sizes_over_network(site):
     volume = over_network(site)
     run_shown(site, volume.mount(), volume.mount())
-
-
-def case_followed_file(site):
-    """A reader beside a writer that appends on the same mount, as `tail -f` is, sees nothing that was never written."""
-    mount = site.volume("256M").mount()
-    for records in (0, 600):  # after which the file is emptied
-        path = mount / f"log{records}"
-        done = subprocess.run([site.followed_file, path, path, str(site.size(5, 2)), str(records)], capture_output=True,
-                              text=True, check=False)
-        print(f"     emptied after {records or 'no'} records: {done.stdout.strip()}", flush=True)
-        check(done.returncode == 0, f"{done.stdout}{done.stderr}")
