@@ -366,8 +366,8 @@ class FileService final : public tlib::server::Service {
   // Sessions that have reopened the inode, of the size that it has now. REQUIRES: not in the gate.
   Status TellReopened(const Request& request, Inode& inode);
   // Enters the gate when no other session's kernel has pages of the inode, or attributes beside them. Who changes the
-  // contents or the size enters so, and calls Coherence::DropPages afterwards. `whose`: kAll: the session's own kernel is
-  // to know of a smaller size, too, and to have no pages; where it may wait for the change this is not possible.
+  // contents or the size enters so, and calls Coherence::DropPages afterwards. `whose`: kAll: the session's own kernel
+  // is to know of a smaller size, too, and to have no pages; where it may wait for the change this is not possible.
   Result<GateHold> EnterToChange(const Request& request, Inode& inode, GateMode mode,
                                  ShrunkFile::Whose whose = ShrunkFile::Whose::kOthers);
   bool IsChanging(uint64_t ino);

@@ -105,7 +105,7 @@ class ControlServer {
     bool dropped = false;     // the socket is shut down
     bool session_gone = false;
     bool unaware = false;  // dropped, and it may not know of that yet
-    SessionEnd end;  // what SessionClosed will be told; `process` is const
+    SessionEnd end;        // what SessionClosed will be told; `process` is const
   };
   using PeerPtr = std::shared_ptr<Peer>;
 
@@ -172,7 +172,7 @@ class ControlServer {
   std::unique_ptr<EventLoop> loop_;
   std::unordered_map<int, PeerPtr> peers_;  // by socket
   std::vector<PeerPtr> unaware_;
-  uint64_t ended_ = 0;                      // sessions, but administrators', since memory was given back
+  uint64_t ended_ = 0;  // sessions, but administrators', since memory was given back
   uint64_t ended_by_last_tick_ = 0;
   std::chrono::steady_clock::time_point next_trim_{};
   bool accepting_ = true;
