@@ -46,7 +46,9 @@ class FrontEndThread : public FuseThread, private fs::client::ServerWait {
   fs::client::Lane& lane() { return *lane_; }
 
  private:
-  void Begin() override;  // fuse_data.cc
+  // So many bytes were read for the page cache, and are about to be answered.
+  void HasReadForCache(const ReadArguments& arguments, size_t asked, size_t got);  // fuse_data.cc
+  void Begin() override;                                                           // fuse_data.cc
   void End() override { wait_.reset(); }
 
   FrontEnd& front_;

@@ -44,21 +44,27 @@ Result<std::optional<Bytes>> FrontEndReads::Begin(const Request& request, size_t
   }
   requests_[place] = request;
   if (begun->has_value()) {
-    NoteRead(place, **begun);
+    RETURN_IF_ERROR(NoteRead(place, **begun));
   }
   return *begun;
 }
 
-void FrontEndReads::NoteRead(size_t place, Bytes bytes) {
+Status FrontEndReads::NoteRead(size_t place, Bytes bytes) {
   const Request& request = requests_[place];
+  const bool is_short = request.caches && bytes.size() < request.what.size;
+  const auto [least, most] = ReaderSizes::AfterRead(request.what.offset, request.what.size, bytes.size());
+  if (request.caches && cache_.sizes().MayDiffer(request.what.ino, least, most)) [[unlikely]] {
+    return Status::Error(EAGAIN, "the kernel is to know how long the file is");
+  }
   if (request.caches) {
     file_system_.EndCachedRead(FileOf(request.what.handle), request.what.offset, request.what.size, bytes);
-    if (bytes.size() < request.what.size) {
-      cache_.sizes().HasReadShort(request.what.ino, steady_clock::now());
-    }
+  }
+  if (is_short) {
+    cache_.sizes().HasReadShort(request.what.ino, steady_clock::now());
   }
   carried_.Add();
   latency_.Record(static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - request.received).count()));
+  return Status::Ok();
 }
 
 void FrontEndReads::Poll(std::vector<Done>& done) {
@@ -68,11 +74,9 @@ void FrontEndReads::Poll(std::vector<Done>& done) {
     LOG_WARNING("reads under way: {}", polled.ToDebugString());
   }
   for (const fs::client::ReadDone& read : ended_) {
-    if (read.data.ok()) {
-      NoteRead(static_cast<size_t>(read.token), *read.data);
-    }
-    done.push_back({.place = static_cast<size_t>(read.token),
-                    .data = read.data.ok() ? read.data : Result<Bytes>(ForApplication(read.data.status()))});
+    const auto place = static_cast<size_t>(read.token);
+    const Status noted = read.data.ok() ? NoteRead(place, *read.data) : ForApplication(read.data.status());
+    done.push_back({.place = place, .data = noted.ok() ? read.data : Result<Bytes>(noted)});
   }
 }
 

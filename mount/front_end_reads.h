@@ -32,8 +32,8 @@ class FrontEndReads final : public FuseReads {
   void Drop() override { file_system_.DropReads(*lane_); }
 
  private:
-  // One is read, and about to be answered.
-  void NoteRead(size_t place, std::span<const std::byte> bytes);
+  // One is read, and about to be answered. EAGAIN: not before the kernel knows how long the file is.
+  Status NoteRead(size_t place, std::span<const std::byte> bytes);
   FrontEndReads(fs::client::FileSystem& file_system, KernelCacheNotifier& cache, Histogram& latency, Counter& carried,
                 std::unique_ptr<fs::client::Lane> lane)
       : file_system_(file_system), cache_(cache), latency_(latency), carried_(carried), lane_(std::move(lane)) {}

@@ -149,7 +149,6 @@ void LetPagesGo(FrontEnd& front, const fuse_file_info* info) {
 Known AskForReader(FrontEnd& front, fuse_ino_t ino) {
   KernelCacheNotifier& cache = front.cache();
   const uint32_t reader = FuseServer::request().caller;
-  cache.sizes().Asks(ino, reader, std::chrono::steady_clock::now());
   for (int round = 0;; ++round) {
     const uint64_t notifications = cache.sizes().notifications(ino);
     Known known = Ask(front, ino);
@@ -186,6 +185,7 @@ Known AskForReader(FrontEnd& front, fuse_ino_t ino) {
 
 Known AskFor(FrontEnd& front, fuse_ino_t ino, const fuse_file_info* info) {
   if (info != nullptr) {
+    front.cache().sizes().Asks(ino, FuseServer::request().caller, std::chrono::steady_clock::now());
     LetPagesGo(front, info);
     if (front.file_system().pages(FileOf(info)) != fs::client::PageUse::kNone) {
       return AskForReader(front, ino);

@@ -54,12 +54,25 @@ Result<std::span<const std::byte>> FrontEndThread::Read(const ReadArguments& arg
   }
   if (caches) {
     file_system.EndCachedRead(file, arguments.offset, size, *data);
-    if (data->size() < size) {
-      front_.cache().sizes().HasReadShort(arguments.ino, std::chrono::steady_clock::now());
-    }
+    HasReadForCache(arguments, size, data->size());
   }
   front_.read_latency().Record(NanosecondsSinceReceived());
   return data;
+}
+
+void FrontEndThread::HasReadForCache(const ReadArguments& arguments, size_t asked, size_t got) {
+  KernelCacheNotifier& cache = front_.cache();
+  const auto [least, most] = ReaderSizes::AfterRead(arguments.offset, asked, got);
+  if (cache.sizes().MayDiffer(arguments.ino, least, most)) [[unlikely]] {
+    FuseServer::Wait wait;
+    if (const Status prepared = wait.Prepare(); !prepared.ok()) {
+      LOG_DEBUG("a thread waits for the kernel: {}", prepared.ToString());
+    }
+    cache.AwaitSize(arguments.ino, front_.file_system().number_generation(FileOf(arguments.handle)), least, most);
+  }
+  if (got < asked) {
+    cache.sizes().HasReadShort(arguments.ino, std::chrono::steady_clock::now());
+  }
 }
 
 void OnWrite(fuse_req_t request, fuse_ino_t ino, const char* data, size_t size, off_t offset, fuse_file_info* info) {
@@ -101,6 +114,7 @@ void OnAllocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_
   if (status.ok() && fuse_req_ctx(request)->uid != 0) {
     status = front.ClearPrivileges(ino);  // the kernel does not say for this one; root may keep the bits
   }
+  front.cache().sizes().NoteGiven(ino, static_cast<uint64_t>(offset) + static_cast<uint64_t>(length));
   Reply(request, status.ok() ? front.KeepFile(FileOf(info)) : status);
 }
 
@@ -163,6 +177,7 @@ void OnCopy(fuse_req_t request, fuse_ino_t, off_t offset, fuse_file_info* info, 
                                                   // The kernel does not say for this one; root may keep the bits.
                                                   .clears_privileges = fuse_req_ctx(request)->uid != 0,
                                                   .append = false});  // the kernel knows, also after a fcntl
+  front.cache().sizes().NoteGiven(target, static_cast<uint64_t>(target_offset) + *to_copy);
   if (const Status made = copied.ok() ? parts.Made() : copied.status(); !made.ok()) {
     return Reply(request, made);
   }

@@ -25,6 +25,10 @@ namespace {
 constexpr std::chrono::seconds kIdle{10};           // the waits are in loops; this only bounds one
 constexpr std::chrono::milliseconds kLookAgain{1};  // whether the kernel has made an inode
 constexpr std::chrono::milliseconds kLookAgainForEnd{50};
+// How long a read waits for the kernel to know how long the file is; how often it looks, and has it ask.
+constexpr std::chrono::milliseconds kSizePatience{500};
+constexpr std::chrono::microseconds kLooksAgain{50};
+constexpr std::chrono::milliseconds kAsksAgain{20};
 constexpr std::chrono::nanoseconds kEntrySlack = std::chrono::milliseconds(100);
 constexpr int32_t kNotifyNewEpoch = 8;  // FUSE_NOTIFY_INC_EPOCH of <linux/fuse.h> 7.44
 constexpr uint32_t kExpireOnly = 1;     // FUSE_EXPIRE_ONLY
@@ -131,15 +135,19 @@ void KernelCacheNotifier::Attach(fuse_session* session, const std::string& mount
   device_ = device;
   if (device != 0) {
     refresher_ = std::make_shared<SizeRefresher>(mountpoint, device);
+    looker_ = std::make_shared<SizeRefresher>(mountpoint, device);
+    sizes_.LooksAtSizes(true);
   }
   attached_.store(true);
 }
 
 void KernelCacheNotifier::Detach() {
   attached_.store(false);
-  std::shared_ptr<SizeRefresher> refresher;  // ends without the lock
+  std::shared_ptr<SizeRefresher> refresher;  // they end without the lock
+  std::shared_ptr<SizeRefresher> looker;
   MutexLock lock(mutex_);
   refresher = std::move(refresher_);
+  looker = std::move(looker_);
   session_ = nullptr;
   while (in_kernel_ > 0) {  // ends with the request that it waits for, which has a deadline
     changed_.WaitFor(mutex_, kIdle);
@@ -188,12 +196,46 @@ void KernelCacheNotifier::RefreshSize(uint64_t ino, uint64_t generation) {
   sizes_.EndNotification(ino);
 }
 
+void KernelCacheNotifier::AwaitSize(uint64_t ino, uint64_t generation, uint64_t least, uint64_t most) {
+  std::shared_ptr<SizeRefresher> refresher;
+  std::shared_ptr<SizeRefresher> looker;
+  {
+    MutexLock lock(mutex_);
+    refresher = refresher_;
+    looker = looker_;
+  }
+  if (refresher == nullptr || looker == nullptr) {
+    return;
+  }
+  const auto begin = steady_clock::now();
+  auto asks_again = begin;
+  for (auto now = begin; now < begin + kSizePatience; now = steady_clock::now()) {
+    const uint64_t given = sizes_.given(ino);
+    const std::optional<uint64_t> known = looker->Look(ino, generation);
+    if (!known) {
+      sizes_.LooksAtSizes(!looker->useless());
+      return;
+    }
+    sizes_.Seen(ino, *known, given);
+    if (*known >= least && *known <= most) {
+      return;
+    }
+    if (now >= asks_again && !IsCutting(ino)) {
+      refresher->BeginRefresh(ino, generation, [this, ino] { return IsCutting(ino); });
+      asks_again = now + kAsksAgain;
+    }
+    std::this_thread::sleep_for(kLooksAgain);
+  }
+  LOG_DEBUG("the kernel goes by another size of inode {} than {} to {} bytes", ino, least, most);
+}
+
 bool KernelCacheNotifier::IsCutting(uint64_t ino) {
   MutexLock lock(mutex_);
   return std::find(cutting_.begin(), cutting_.end(), ino) != cutting_.end();
 }
 
 KernelCacheNotifier::OwnCut::OwnCut(KernelCacheNotifier& cache, uint64_t ino) : cache_(cache), ino_(ino) {
+  cache_.sizes_.BeginOwnCut(ino_, steady_clock::now());
   MutexLock lock(cache_.mutex_);
   cache_.cutting_.push_back(ino_);
 }
@@ -204,8 +246,11 @@ void KernelCacheNotifier::OwnCut::BeforeAnswer() {
 }
 
 KernelCacheNotifier::OwnCut::~OwnCut() {
-  MutexLock lock(cache_.mutex_);
-  cache_.cutting_.erase(std::find(cache_.cutting_.begin(), cache_.cutting_.end(), ino_));
+  {
+    MutexLock lock(cache_.mutex_);
+    cache_.cutting_.erase(std::find(cache_.cutting_.begin(), cache_.cutting_.end(), ino_));
+  }
+  cache_.sizes_.EndOwnCut(ino_, steady_clock::now());
 }
 
 void KernelCacheNotifier::InvalidateAttributes(uint64_t ino, steady_clock::time_point recalled) {

@@ -83,6 +83,10 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   [[nodiscard]] bool AboutToGive(uint64_t ino, uint64_t directory, Nanoseconds entry) override;
 
   ReaderSizes& sizes() { return sizes_; }
+  // Before a read for the page cache is answered: when this returns the kernel goes by a size in between, or that
+  // cannot be had. Waits for the kernel to ask, or to take over the answer to a change of its own: another thread is to
+  // serve meanwhile. REQUIRES: sizes().MayDiffer.
+  void AwaitSize(uint64_t ino, uint64_t generation, uint64_t least, uint64_t most) EXCLUDES(mutex_);
   // An OwnCut of the inode lives.
   bool IsCutting(uint64_t ino) EXCLUDES(mutex_);
   // As ReaderSizes says. Waits for a page that is being read: another thread is to serve meanwhile.
@@ -212,6 +216,7 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   dev_t device_ GUARDED_BY(mutex_) = 0;  // of this mount; 0: not known
   fuse_session* session_ GUARDED_BY(mutex_) = nullptr;
   std::shared_ptr<SizeRefresher> refresher_ GUARDED_BY(mutex_);  // null: the mount's device is not known
+  std::shared_ptr<SizeRefresher> looker_ GUARDED_BY(mutex_);     // likewise
   std::thread pages_thread_;
   std::thread entries_thread_;
 };

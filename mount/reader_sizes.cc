@@ -2,14 +2,20 @@
 #include "mount/reader_sizes.h"
 
 #include <algorithm>
-#include <utility>
+#include <tuple>
 
 namespace termfs::mount {
 
+namespace {
+constexpr size_t kMany = 256;  // inodes in a place: those are looked through more often
+}
+
 ReaderSizes::Shown& ReaderSizes::Find(Place& place, uint64_t ino, TimePoint now) {
-  if (now >= place.swept + kOnTheWay) {
+  if (now >= place.swept + (place.shown.size() < kMany ? kOnTheWay : kCutOnTheWay)) {
     std::erase_if(place.shown, [&](const auto& shown) {
-      return shown.second.notifying + shown.second.storing == 0 && now >= shown.second.last + kOnTheWay;
+      const auto& [last, last_cut] = std::tie(shown.second.last, shown.second.last_cut);
+      return shown.second.notifying + shown.second.storing + shown.second.cutting == 0 && now >= last + kOnTheWay &&
+             now >= last_cut + kCutOnTheWay;
     });
     place.swept = now;
   }
@@ -99,7 +105,7 @@ bool ReaderSizes::Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint
   if (now >= shown.last + kOnTheWay) {
     return false;
   }
-  if (size < shown.most) {
+  if (size < shown.most && !looks_.load(std::memory_order_relaxed)) {
     shown.settling = size;
     shown.settles = now + (shown.most == kUnknown ? kTakesOver : kSettling);
     if (std::find(shown.readers.begin(), shown.readers.end(), reader) == shown.readers.end()) {
@@ -109,6 +115,7 @@ bool ReaderSizes::Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint
   const bool stores = shown.least_since != shown.notifications || size > shown.least;
   if (size > shown.most) {
     shown.most = size;
+    ++shown.given;
   }
   return stores && size > 0;
 }
@@ -119,7 +126,8 @@ bool ReaderSizes::Knows(uint64_t ino) {
   }
   Place& place = PlaceOf(ino);
   MutexLock lock(place.mutex);
-  return place.shown.contains(ino);
+  const auto found = place.shown.find(ino);
+  return found != place.shown.end() && found->second.last != TimePoint{};
 }
 
 void ReaderSizes::Asks(uint64_t ino, uint32_t reader, TimePoint now) {
@@ -158,6 +166,55 @@ void ReaderSizes::NoteGiven(uint64_t ino, uint64_t size) {
   MutexLock lock(place.mutex);
   if (const auto found = place.shown.find(ino); found != place.shown.end()) {
     found->second.most = std::max(found->second.most, size);
+    ++found->second.given;
+  }
+}
+
+void ReaderSizes::BeginOwnCut(uint64_t ino, TimePoint now) {
+  Place& place = PlaceOf(ino);
+  MutexLock lock(place.mutex);
+  Shown& shown = Find(place, ino, now);
+  shown.last_cut = now;
+  shown.cuts = true;
+  ++shown.cutting;
+  ++shown.given;
+}
+
+void ReaderSizes::EndOwnCut(uint64_t ino, TimePoint now) {
+  Place& place = PlaceOf(ino);
+  MutexLock lock(place.mutex);
+  Shown& shown = place.shown.at(ino);
+  shown.last_cut = now;
+  shown.cuts = true;
+  --shown.cutting;
+  ++shown.given;
+}
+
+bool ReaderSizes::MayDiffer(uint64_t ino, uint64_t least, uint64_t most) {
+  if (!any_.load(std::memory_order_relaxed) || !looks_.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  Place& place = PlaceOf(ino);
+  MutexLock lock(place.mutex);
+  const auto found = place.shown.find(ino);
+  return found != place.shown.end() &&
+         (found->second.most > most || found->second.most < least || (found->second.cuts && most != kUnknown));
+}
+
+uint64_t ReaderSizes::given(uint64_t ino) {
+  Place& place = PlaceOf(ino);
+  MutexLock lock(place.mutex);
+  const auto found = place.shown.find(ino);
+  return found != place.shown.end() ? found->second.given : 0;
+}
+
+void ReaderSizes::Seen(uint64_t ino, uint64_t size, uint64_t given) {
+  Place& place = PlaceOf(ino);
+  MutexLock lock(place.mutex);
+  const auto found = place.shown.find(ino);
+  if (found != place.shown.end() && found->second.given == given) {
+    found->second.most = size;
+    found->second.cuts = false;
   }
 }
 

@@ -6,10 +6,11 @@
 //
 //   a greater size   is stored in the kernel before the reply is sent (kStore); nothing can overtake that
 //   a smaller one    cannot be stored. Where the kernel can be made to ask (size_refresher.h) it has it before the call
-//                    returns that has cut the file off. Before that it finds it by the short read that follows, which
-//                    it drops as well if it is notified meanwhile: so notifications of the inode wait until that reader
-//                    asks again, which it does when its read is over; for at most kSettling, or kTakesOver after the
-//                    short read was answered
+//                    returns that has cut the file off. Elsewhere it finds it by the short read: so notifications of
+//                    the inode wait until that reader asks again, which it does when its read is over; for at most
+//                    kSettling, or kTakesOver after the short read was answered
+//   bytes            that were read after a change go with the size after it (MayDiffer): from a short read the kernel
+//                    takes nothing if it was notified meanwhile or cuts the file itself, and never a greater size
 //
 // While a size is being stored no notification begins: what is asked for after it would be older in the kernel.
 //
@@ -24,6 +25,7 @@
 #include <cstdint>
 #include <limits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -35,6 +37,8 @@ class ReaderSizes {
   using TimePoint = std::chrono::steady_clock::time_point;
   // How long a request or a reply may be on its way between the kernel and here.
   static constexpr std::chrono::seconds kOnTheWay{15};
+  // The same of the answer to a change of the size.
+  static constexpr std::chrono::seconds kCutOnTheWay{2};
   static constexpr std::chrono::milliseconds kSettling{100};
   // How long notifications wait for a size that is being stored, which takes microseconds unless a page is being read.
   static constexpr std::chrono::milliseconds kStoring{1000};
@@ -43,6 +47,9 @@ class ReaderSizes {
   // From the answer of a read until the kernel has taken it over.
   static constexpr std::chrono::milliseconds kTakesOver{25};
   static constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
+
+  // What the kernel believes can be seen (true, from the beginning), or not any more.
+  void LooksAtSizes(bool looks) { looks_.store(looks, std::memory_order_relaxed); }
 
   // The kernel may drop replies about the inode from now on.
   void Unsure(uint64_t ino, TimePoint now);
@@ -63,7 +70,7 @@ class ReaderSizes {
   Next Show(uint64_t ino, uint64_t size, uint64_t notifications, uint32_t reader, TimePoint now);
   void BeginStore(uint64_t ino, TimePoint now);
   void Stored(uint64_t ino, uint64_t size, uint64_t notifications);
-  // It was notified of lately.
+  // It was notified of lately, or the kernel may have dropped a reply.
   bool Knows(uint64_t ino);
   // A reader asks; so what it has read before is over.
   void Asks(uint64_t ino, uint32_t reader, TimePoint now);
@@ -71,6 +78,21 @@ class ReaderSizes {
   void HasReadShort(uint64_t ino, TimePoint now);
   // The kernel may have heard of that size otherwise.
   void NoteGiven(uint64_t ino, uint64_t size);
+
+  // The kernel changes the size itself, and goes by the one of before until it has taken the answer over, which is sent
+  // before EndOwnCut.
+  void BeginOwnCut(uint64_t ino, TimePoint now);
+  void EndOwnCut(uint64_t ino, TimePoint now);
+  // What the size of a file was (at least, at most) of which so many bytes were read.
+  static constexpr std::pair<uint64_t, uint64_t> AfterRead(uint64_t offset, uint64_t asked, uint64_t got) {
+    return {got > 0 ? offset + got : 0, got < asked ? offset + got : kUnknown};
+  }
+  // The kernel may believe in fewer bytes than `least`, or in more than `most`.
+  bool MayDiffer(uint64_t ino, uint64_t least, uint64_t most);
+  // How often it was given a size that may be greater. Asked before the kernel's size is looked at, for Seen.
+  uint64_t given(uint64_t ino);
+  // The kernel believes in that size; unless it was given one since.
+  void Seen(uint64_t ino, uint64_t size, uint64_t given);
 
  private:
   struct Shown {
@@ -82,7 +104,11 @@ class ReaderSizes {
     TimePoint last{};         // that replies may be dropped since
     uint64_t least = 0;       // the kernel believes in no smaller size, since so many notifications
     uint64_t least_since = 0;
-    uint64_t most = kUnknown;      // nor in a greater
+    uint64_t most = kUnknown;  // nor in a greater, unless it cuts the file off
+    bool cuts = false;         // since it was seen last
+    unsigned cutting = 0;
+    TimePoint last_cut{};
+    uint64_t given = 0;            // how often `most` may have become greater
     uint64_t settling = kUnknown;  // to what, if it is
     TimePoint settles{};
     std::vector<uint32_t> readers{};  // that it settles for
@@ -95,10 +121,11 @@ class ReaderSizes {
   Place& PlaceOf(uint64_t ino) { return places_[ino % places_.size()]; }
   Shown& Find(Place& place, uint64_t ino, TimePoint now) REQUIRES(place.mutex);
   // Whether the size is to be stored.
-  static bool Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now);
+  bool Decide(Shown& shown, uint64_t size, uint32_t reader, TimePoint now);
 
   std::array<Place, 64> places_;
-  std::atomic<bool> any_{false};  // has ever been notified of: relaxed, a hint
+  std::atomic<bool> any_{false};    // has ever been notified of: relaxed, a hint
+  std::atomic<bool> looks_{false};  // relaxed: whoever misses it waits for a moment
 };
 
 }  // namespace termfs::mount

@@ -103,27 +103,60 @@ SizeRefresher::~SizeRefresher() {
 }
 
 bool SizeRefresher::Refresh(uint64_t ino, uint64_t generation, std::function<bool()> gives_up) {
-  const std::shared_ptr<Job> job(new Job{.ino = ino, .generation = generation, .gives_up = std::move(gives_up)});
-  const auto deadline = steady_clock::now() + kPatience;
   MutexLock lock(mutex_);
-  if (useless_ || ending_) {
+  const std::shared_ptr<Job> job = Queue(ino, generation, std::move(gives_up), false);
+  if (job == nullptr) {
     return false;
+  }
+  Await(*job);
+  return job->taken;
+}
+
+void SizeRefresher::BeginRefresh(uint64_t ino, uint64_t generation, std::function<bool()> gives_up) {
+  MutexLock lock(mutex_);
+  Queue(ino, generation, std::move(gives_up), false);
+}
+
+std::optional<uint64_t> SizeRefresher::Look(uint64_t ino, uint64_t generation) {
+  MutexLock lock(mutex_);
+  const std::shared_ptr<Job> job = Queue(ino, generation, nullptr, true);
+  if (job == nullptr) {
+    return std::nullopt;
+  }
+  Await(*job);
+  return job->taken ? std::optional(job->size) : std::nullopt;
+}
+
+bool SizeRefresher::useless() {
+  MutexLock lock(mutex_);
+  return useless_;
+}
+
+std::shared_ptr<SizeRefresher::Job> SizeRefresher::Queue(uint64_t ino, uint64_t generation,
+                                                         std::function<bool()> gives_up, bool looks) {
+  if (useless_ || ending_) {
+    return nullptr;
   }
   if (!thread_) {
     Result<std::thread> started = StartThread([this] { Run(); });
     if (!started.ok()) {
       LOG_WARNING("sizes of files that others cut off may be shown late: {}", started.status().ToString());
       useless_ = true;
-      return false;
+      return nullptr;
     }
     thread_ = std::move(*started);
   }
-  queue_.push_back(job);
+  queue_.push_back(std::shared_ptr<Job>(
+      new Job{.ino = ino, .generation = generation, .gives_up = std::move(gives_up), .looks = looks}));
   changed_.NotifyAll();
-  while (!job->done && !useless_ && steady_clock::now() < deadline) {
+  return queue_.back();
+}
+
+void SizeRefresher::Await(const Job& job) {
+  const auto deadline = steady_clock::now() + kPatience;
+  while (!job.done && !useless_ && steady_clock::now() < deadline) {
     changed_.WaitUntil(mutex_, deadline);
   }
-  return job->taken;
 }
 
 void SizeRefresher::Run() {
@@ -145,7 +178,7 @@ void SizeRefresher::Run() {
       next = std::move(queue_.front());
       queue_.pop_front();
     }
-    outcome = Ask(*next);
+    outcome = Do(*next);
     MutexLock lock(mutex_);
     next->done = true;
     next->taken = outcome == Outcome::kTaken;
@@ -156,7 +189,7 @@ void SizeRefresher::Run() {
   changed_.NotifyAll();
 }
 
-SizeRefresher::Outcome SizeRefresher::Ask(const Job& job) const {
+SizeRefresher::Outcome SizeRefresher::Do(Job& job) const {
   const WorkingDirectory mount(mountpoint_);
   struct statx known {};
   if (!mount.there() || !Stat(AT_FDCWD, AT_STATX_DONT_SYNC, known) ||
@@ -167,10 +200,22 @@ SizeRefresher::Outcome SizeRefresher::Ask(const Job& job) const {
   if (!file.valid()) {
     return errno == EPERM ? Outcome::kNever : errno == ESTALE ? Outcome::kTaken : Outcome::kNotTaken;
   }
+  if (!job.looks) {
+    return Ask(job, file.get());
+  }
+  if (!Stat(file.get(), AT_STATX_DONT_SYNC, known)) {
+    return Outcome::kNotTaken;
+  }
+  job.size = known.stx_size;
+  return Outcome::kTaken;
+}
+
+SizeRefresher::Outcome SizeRefresher::Ask(const Job& job, int file) {
   const auto deadline = steady_clock::now() + kLooks;
   do {
     struct statx answered {};
-    if (!Stat(file.get(), AT_STATX_FORCE_SYNC, answered) || !Stat(file.get(), AT_STATX_DONT_SYNC, known)) {
+    struct statx known {};
+    if (!Stat(file, AT_STATX_FORCE_SYNC, answered) || !Stat(file, AT_STATX_DONT_SYNC, known)) {
       return Outcome::kNotTaken;
     }
     if (known.stx_size == answered.stx_size) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SizeRefresher: has the kernel of a mount ask for the size of an inode, and sees that it goes by the answer. For files
-// that have become smaller elsewhere: nothing else lowers the size that a kernel knows for certain. See "The size that
-// a reader is shown" in docs/design_notes.md.
+// that have become smaller elsewhere: nothing else lowers the size that a kernel knows for certain. Another one looks
+// at what the kernel has, and has it ask nothing: that never waits for a page. See "The size that a reader is shown" in
+// docs/design_notes.md.
 //
 // It opens the inode by its handle, which takes CAP_DAC_READ_SEARCH, and looks at its attributes, on a thread that
 // waits for the kernel as any program on the mount does. That thread has a working directory and a table of descriptors
@@ -39,19 +40,33 @@ class SizeRefresher {
   // not be had within a moment, or not at all here, or `gives_up` said so, which is asked on another thread each time
   // that the kernel has not taken the answer: it takes none of an inode that it is about to cut itself.
   bool Refresh(uint64_t ino, uint64_t generation, std::function<bool()> gives_up) EXCLUDES(mutex_);
+  // Has it begun with, and does not wait for it.
+  void BeginRefresh(uint64_t ino, uint64_t generation, std::function<bool()> gives_up) EXCLUDES(mutex_);
+  // The size that the kernel goes by, 0 if it does not know the inode; nothing: it could not be had. Waits for what was
+  // begun with before, so there is a SizeRefresher of its own for it.
+  std::optional<uint64_t> Look(uint64_t ino, uint64_t generation) EXCLUDES(mutex_);
+  // None of this can be done here, as has turned out.
+  bool useless() EXCLUDES(mutex_);
 
  private:
   struct Job {
     const uint64_t ino;
     const uint64_t generation;
     const std::function<bool()> gives_up;
-    bool done = false;  // as `taken`, with the lock held
+    const bool looks = false;  // and asks for nothing
+    bool done = false;         // as `taken` and `size`, with the lock held
     bool taken = false;
+    uint64_t size = 0;
   };
+  // Null: it cannot be done.
+  std::shared_ptr<Job> Queue(uint64_t ino, uint64_t generation, std::function<bool()> gives_up, bool looks)
+      REQUIRES(mutex_);
+  void Await(const Job& job) REQUIRES(mutex_);
   // kNever: this process may not.
   enum class Outcome { kTaken, kNotTaken, kNever };
   void Run() EXCLUDES(mutex_);
-  Outcome Ask(const Job& job) const;
+  Outcome Do(Job& job) const;
+  static Outcome Ask(const Job& job, int file);
 
   const std::string mountpoint_;
   const dev_t device_;

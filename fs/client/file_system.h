@@ -285,6 +285,8 @@ class FileSystem {
   // Some handle of this client can be mapped to store to the file; and the kernel has read pages by such a one.
   virtual bool MayBeMapped(const OpenFile* file) const = 0;
   virtual bool IsMapped(const OpenFile* file) const { return MayBeMapped(file); }
+  // Of the inode's number: what Attributes::generation says.
+  virtual uint64_t number_generation(const OpenFile* file) const = 0;
   // The KernelCache is dropping pages of the file, for somebody who waits to change it.
   virtual bool DropsPages(const OpenFile* file) const = 0;
   // Until it has, but not for ever. Before a reader goes on who holds no lock of a page: those who begin to read while

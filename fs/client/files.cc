@@ -12,6 +12,7 @@ namespace termfs::fs::client {
 namespace {
 
 constexpr std::chrono::seconds kDropPatience{1};  // usually a tenth of a millisecond
+constexpr std::chrono::milliseconds kDropsUnlessItWaits{2};
 
 std::span<const std::byte> MapBytes(const wire::OpenedT& opened) { return std::as_bytes(std::span(opened.map)); }
 
@@ -49,6 +50,7 @@ Result<OpenFile*> VolumeClient::Open(Lane& lane, uint64_t ino, int flags) {
     ASSIGN_OR_RETURN(const auto decoded, DecodeOpened(reply.body));
     ASSIGN_OR_RETURN(const Map map, DecodeMap(MapBytes(decoded), link_->max_pages()));
     cache->Install(map, Of(lane).generation());
+    cache->number_generation() = decoded.attributes->generation();
     const uint64_t generation = Of(lane).generation();
     RETURN_IF_ERROR(CountOpen(lane, ino, cache));
     if (!body.caches || decoded.caching == wire::Caching::No) {
@@ -162,6 +164,7 @@ Result<std::pair<Attributes, OpenFile*>> VolumeClient::CreateUnnamed(Lane& lane,
 
 Result<std::pair<Attributes, OpenFile*>> VolumeClient::TakeMade(Lane& lane, const Attributes& attributes, int flags) {
   auto cache = inodes_.Take(attributes.ino);
+  cache->number_generation() = attributes.generation;
   if (const Status counted = CountOpen(lane, attributes.ino, cache); !counted.ok()) {
     inodes_.Put(attributes.ino, cache);
     return counted;
@@ -190,6 +193,9 @@ Status VolumeClient::CachePages(Lane& lane, OpenFile* file) {
     return Status::Ok();
   }
   RETURN_IF_ERROR(CheckUsable(file));
+  if (lease.dropping()) {
+    AwaitDropOf(lane, *file);
+  }
   const uint64_t drops = lease.drops();
   wire::CachePagesT body;
   body.ino = file->ino;
@@ -200,8 +206,24 @@ Status VolumeClient::CachePages(Lane& lane, OpenFile* file) {
   return Status::Ok();
 }
 
-void VolumeClient::AwaitDropped(const OpenFile* file) {
-  const auto deadline = std::chrono::steady_clock::now() + kDropPatience;
+// The kernel may be through with dropping pages but for saying so, and the page that is read now be in its cache
+// already: the lease would be given at once and taken back before a change, again and again while it is read. If it is
+// this page that the kernel waits for, it is read after a moment.
+void VolumeClient::AwaitDropOf(Lane& lane, const OpenFile& file) {
+  ServerWait* const wait = Of(lane).wait();
+  if (wait != nullptr) {
+    wait->Begin();
+  }
+  AwaitDropped(&file, kDropsUnlessItWaits);
+  if (wait != nullptr) {
+    wait->End();
+  }
+}
+
+void VolumeClient::AwaitDropped(const OpenFile* file) { AwaitDropped(file, kDropPatience); }
+
+void VolumeClient::AwaitDropped(const OpenFile* file, std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   MutexLock lock(dropping_mutex_);
   while (DropsPages(file) && dropped_.WaitUntil(dropping_mutex_, deadline)) {
   }

@@ -115,6 +115,8 @@ class InodeCache {
       : writes_(std::move(writes)) {}
   WriteHistory& writes() { return *writes_; }
   PageLease& pages() { return pages_; }
+  // Of the inode's number, as the server gives it: set by who opens the file, before there is a handle.
+  std::atomic<uint64_t>& number_generation() { return number_generation_; }
   // Handles through which the kernel may map the file to store to it.
   std::atomic<uint32_t>& mappable() { return mappable_; }
   // The kernel has read pages through one of them.
@@ -177,6 +179,7 @@ class InodeCache {
 
   const std::shared_ptr<WriteHistory> writes_;
   PageLease pages_;
+  std::atomic<uint64_t> number_generation_{0};
   std::atomic<uint32_t> mappable_{0};
   std::atomic<bool> mapped_{false};
   StoreMerge stores_;

@@ -158,8 +158,9 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   }
   bool MayBeMapped(const OpenFile* file) const override { return file->cache->mappable() > 0; }
   bool IsMapped(const OpenFile* file) const override { return file->cache->mapped(); }
+  uint64_t number_generation(const OpenFile* file) const override { return file->cache->number_generation(); }
   bool DropsPages(const OpenFile* file) const override { return file->cache->pages().dropping(); }
-  void AwaitDropped(const OpenFile* file) override EXCLUDES(dropping_mutex_);
+  void AwaitDropped(const OpenFile* file) override;
   Status Sync(Lane& lane, OpenFile* file, bool data_only) override;
   Status SyncDirectory(Lane& lane, uint64_t ino) override;
   void Release(Lane& lane, OpenFile* file) override;
@@ -190,6 +191,8 @@ class VolumeClient final : public FileSystem, private ServerLink::Listener {
   // ServerLink::Listener
   Result<std::vector<std::byte>> HandleCallback(uint64_t generation, uint16_t opcode,
                                                 std::span<const std::byte> body) override;
+  void AwaitDropped(const OpenFile* file, std::chrono::milliseconds patience) EXCLUDES(dropping_mutex_);
+  void AwaitDropOf(Lane& lane, const OpenFile& file);
   void BeginGeneration(uint64_t generation) override;
   Result<ServerLink::Resumption> Resume(tlib::client::Channel& channel, uint64_t generation) override;
   void WritesLost(uint64_t generation) override;

@@ -11,6 +11,7 @@
 // asks waits until the changes have passed that were there before.
 #include <algorithm>
 
+#include "base/log.h"
 #include "fs/proto/codec.h"
 #include "fs/server/service.h"
 
@@ -18,9 +19,10 @@ namespace termfs::fs::server {
 
 namespace {
 
-// Two rounds are common where pages are read all the time. If so many are not enough, the change goes on, and what
-// kernels have then is dropped afterwards.
-constexpr int kMostRounds = 16;
+// Two rounds are common where pages are read all the time. If so many are not enough, which nothing is known to bring
+// about, the change goes on, and what kernels have then is dropped afterwards: until then a reader may be shown a page
+// of before up to a size of after.
+constexpr int kMostRounds = 1000;
 constexpr std::chrono::seconds kPatience{60};
 constexpr std::chrono::milliseconds kLookAtExpelled{20};
 
@@ -140,7 +142,14 @@ Result<GateHold> FileService::EnterToChange(const Request& request, Inode& inode
     }
     const std::vector<PageHolder> holders = coherence_.HoldersOf(inode, request.session.id);
     const bool own = whose == ShrunkFile::Whose::kAll && Coherence::MayHavePages(inode, request.session.id);
-    if ((holders.empty() && !own) || round++ == kMostRounds) {
+    if (holders.empty() && !own) {
+      return hold;
+    }
+    if (round++ == kMostRounds) {
+      if (const auto left_out = impatient_.Next()) {
+        LOG_WARNING("inode {} changes while kernels have pages of it, after {} rounds ({} more since the last line)",
+                    inode.ino, kMostRounds, *left_out);
+      }
       return hold;
     }
     hold.Leave();

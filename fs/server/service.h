@@ -34,6 +34,7 @@
 
 #include "base/clock.h"
 #include "base/metrics.h"
+#include "base/seldom.h"
 #include "fs/proto/codec.h"
 #include "fs/proto/opcodes.h"
 #include "fs/server/clients.h"
@@ -405,6 +406,7 @@ class FileService final : public tlib::server::Service {
   LockTable locks_ GUARDED_BY(locks_mutex_);
   // Sessions that are saying what their clients held before.
   std::unordered_map<uint64_t, std::vector<LockRequest>> reclaimed_ GUARDED_BY(locks_mutex_);
+  Seldom impatient_{std::chrono::seconds(10)};  // changes that do not wait for kernels: lines of the log
   Counter& requests_;
   Counter& reads_;
   Counter& read_bytes_;

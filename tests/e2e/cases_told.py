@@ -78,6 +78,28 @@ def run_shown(site, a, b):
         run(site.shown_sizes, a / how, b / how, how, "2", str(site.told_files or SECONDS), seconds=7200)
 
 
+def run_followed(site, volume):
+    """A reader beside a writer that appends, on the same mount or another one, as `tail -f` is, sees nothing that was never
+    written; nor when the file is emptied now and then."""
+    a, b = volume.mount(), volume.mount()
+    for other in (a, b):
+        for records in (0, 600):  # after which the file is emptied
+            name = f"log{records}{other is a}"
+            done = subprocess.run([site.followed_file, a / name, other / name, str(site.size(4, 2)), str(records)],
+                                  capture_output=True, text=True, check=False)
+            print(f"     {'one mount' if other is a else 'two mounts'}, emptied after {records or 'no'} records: "
+                  f"{done.stdout.strip()}", flush=True)
+            check(done.returncode == 0, f"{done.stdout}{done.stderr}")
+
+
+def case_followed_file(site):
+    run_followed(site, site.volume("256M"))
+
+
+def case_followed_file_over_network(site):
+    run_followed(site, over_network(site))
+
+
 def case_shown_sizes(site):
     volume = site.volume()
     run_shown(site, volume.mount(), volume.mount())

@@ -357,7 +357,7 @@ class Caller:
 
     @staticmethod
     def note_cut(name, size):
-        return [(name, kind, (size,), None) for kind in ("blank", "cut")]
+        return [(name, kind, (size,), None) for kind in (("blank", "cut") if size > 0 else ("cut",))]
 
     def shrink(self):
         """Or makes it longer."""

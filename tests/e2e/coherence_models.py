@@ -92,8 +92,8 @@ class Small(Model):
     """A file of less than a page: its bytes.
 
     append(bytes), cut(size), put(offset, bytes) -> None; content() -> bytes; size() -> bytes' number. A put across the
-    end is two changes, as on other file systems: put_inside(offset, bytes) of what is there, and then the rest. A cut that
-    readers with a cache look at is two, too: blank(size), zeros in place of what goes, and then the size."""
+    end is two changes, as on other file systems: put_inside(offset, bytes) of what is there, and then the rest. A cut inside
+    a page is two for a kernel that caches it, too: blank(size), zeros in place of what goes, and then the size."""
     READS = CACHED = ("content", "size")  # a read looks where the file ends, and then takes the bytes
 
     def __init__(self, content=b""):

@@ -126,13 +126,18 @@ class TcpProxy:
 
     def half_close(self, kind, end):
         """To "client" or "server" it looks as if the other end of a connection of that kind, "control" or "data", had said
-        all that it had to say. The last one that was made; False: there is none."""
+        all that it had to say. The last one that was made, for `is_open`; None: there is none."""
         with self.lock:
             found = [pair for pair in self.pairs if self.kinds.get(pair[0]) == kind]
-            for pair in found[-1:]:
-                with contextlib.suppress(OSError):
-                    pair[("client", "server").index(end)].shutdown(socket.SHUT_WR)
-            return bool(found)
+            if not found:
+                return None
+            with contextlib.suppress(OSError):
+                found[-1][("client", "server").index(end)].shutdown(socket.SHUT_WR)
+            return found[-1]
+
+    def is_open(self, pair):
+        with self.lock:
+            return any(one is pair for one in self.pairs)
 
     def half_close_one(self):
         """To one end of a connection it looks as if the other one had said all that it had to say."""

@@ -175,7 +175,7 @@ constexpr std::array kChanges{
 std::atomic<uint64_t> begun = 0;
 
 // What readers have seen. `still`: again at once, in a second look. `zeros`: in place of bytes that the next change is
-// cutting off, which is no fault: see "Where this is weaker" in docs/posix.md.
+// cutting off.
 struct Counts {
   unsigned long long looked = 0, empty = 0, short_of = 0, too_long = 0, old = 0, still = 0, zeros = 0;
 
@@ -333,7 +333,7 @@ int main(int argc, char** argv) {
     Run(argv + 1, *change, std::string_view(argv[4]) == "turns", std::atoi(argv[5]),
         std::strtoull(argv[6], nullptr, 10), std::chrono::microseconds(std::strtoull(argv[7], nullptr, 10)), counts);
   }
-  const bool fault = counts.empty + counts.short_of + counts.too_long + counts.old > 0;
+  const bool fault = counts.empty + counts.short_of + counts.too_long + counts.old + counts.zeros > 0;
   std::printf(
       "%s %s, %s readers, pace %s: %llu looks: empty %llu, short %llu, too long %llu, old bytes %llu (a second look: "
       "%llu), zeros beside a cut %llu: %s\n",

@@ -29,12 +29,13 @@ def alone(case):
 
 
 def eventually(condition, text, seconds=WAIT):
-    """Waits until condition() is true: for what happens after a call has returned, such as a close."""
+    """Waits until condition() is true, and returns it: for what happens after a call has returned, such as a close."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (met := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"{text}, not after {seconds} s")
         time.sleep(0.05)
+    return met
 
 
 def run(*command, code=0, seconds=300, **options):

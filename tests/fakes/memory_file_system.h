@@ -105,6 +105,7 @@ class MemoryFileSystem : public fs::client::FileSystem {
   Status Flush(Lane& lane, OpenFile* file, uint64_t owner) override;
   fs::client::PageUse pages(const OpenFile*) const override { return fs::client::PageUse::kNone; }
   bool MayBeMapped(const OpenFile*) const override { return false; }
+  uint64_t number_generation(const OpenFile*) const override { return 0; }
   Status CachePages(Lane&, OpenFile*) override { return Status::Ok(); }
   bool MayCachePages(const OpenFile*) const override { return true; }
   bool DropsPages(const OpenFile*) const override { return false; }

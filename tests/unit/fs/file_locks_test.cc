@@ -443,6 +443,8 @@ TEST_F(FileLocks, CallbackConnectionHasEnded_LocksStay) {
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), EBUSY);
   EXPECT_EQ(Lock(b, fb, Record(1, LockType::kUnlock)), 0);
   EXPECT_EQ(Lock(a, fa, Record(1, LockType::kWrite)), 0);
+  a.Close(fa);
+  b.Close(fb);
 }
 
 TEST_F(FileLocks, Restart_WhoWaitedGoesOnWaiting) {

@@ -321,6 +321,41 @@ TEST(PageLeases, WhoBeginsToReadWhilePagesAreDropped_CanWait) {
   a.Close(writer);
 }
 
+// As a read of the kernel's does that finds its page dropped: it reads it once more, while the drop is not known to be
+// over. If it had the lease at once, so it would the next time, and no change would ever find the page dropped.
+TEST(PageLeases, WhoReadsAPageAgainAsSoonAsItIsDropped_WaitsForTheChange) {
+  MemoryVolume volume(kCapacity);
+  Mount a(volume);
+  OpenFile* writer = a.Create("f");
+  std::vector<std::thread> reads;
+  Told kernel;
+  Mount* its_mount = nullptr;
+  OpenFile* reader = nullptr;
+  kernel.on_drop = [&] {
+    std::atomic<bool> begun{false};
+    reads.emplace_back([&its_mount, &reader, &begun] {
+      const auto lane = its_mount->fs->OpenLane();
+      begun = true;
+      EXPECT_TRUE(lane.ok() && its_mount->fs->CachePages(**lane, reader).ok());
+    });
+    while (!begun) {
+      std::this_thread::yield();
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  };
+  Mount b(volume, &kernel);
+  its_mount = &b;
+  reader = b.Open("f", O_RDONLY);
+  ASSERT_TRUE(b.CachePages(reader).ok());
+  ASSERT_TRUE(a.Write(writer, 0, "x").ok());
+  EXPECT_LT(kernel.drops, 100) << "two or three where nothing else runs";
+  for (std::thread& read : reads) {
+    read.join();
+  }
+  b.Close(reader);
+  a.Close(writer);
+}
+
 // They would have to be called back before the change, and those who ask all the time would hold it up for ever.
 TEST(PageLeases, WhileAChangeWaits_AttributesAreGivenWithoutATime) {
   MemoryVolume volume(kCapacity);

@@ -49,6 +49,58 @@ TEST(ReaderSizes, Show_AfterANotification_IsStoredOnce) {
   EXPECT_EQ(kernel.Show(101), Next::kStore) << "it may have been dropped";
 }
 
+TEST(ReaderSizes, AfterRead_TellsWhatTheSizeWas) {
+  using Sizes = std::pair<uint64_t, uint64_t>;
+  EXPECT_EQ(ReaderSizes::AfterRead(4096, 4096, 4096), (Sizes{8192, ReaderSizes::kUnknown}));
+  EXPECT_EQ(ReaderSizes::AfterRead(4096, 4096, 10), (Sizes{4106, 4106}));
+  EXPECT_EQ(ReaderSizes::AfterRead(4096, 4096, 0), (Sizes{0, 4096}));
+}
+
+TEST(ReaderSizes, MayDiffer_UnlessTheKernelWasSeenToGoByThatSize) {
+  Kernel kernel;
+  kernel.sizes.LooksAtSizes(true);
+  const auto differs = [&](uint64_t least, uint64_t most = ReaderSizes::kUnknown) {
+    return kernel.sizes.MayDiffer(kIno, least, most);
+  };
+  EXPECT_FALSE(differs(10, 10)) << "it takes what a short read says";
+  kernel.Notify();
+  EXPECT_TRUE(differs(10, 10));
+  EXPECT_FALSE(differs(10)) << "it may believe in any size, but in none that is smaller";
+  kernel.sizes.Seen(kIno, 10, kernel.sizes.given(kIno));
+  EXPECT_FALSE(differs(10, 10));
+  EXPECT_TRUE(differs(0, 9));
+  EXPECT_TRUE(differs(11, 11));
+  EXPECT_TRUE(differs(11));
+  const uint64_t given = kernel.sizes.given(kIno);
+  EXPECT_EQ(kernel.Show(20), Next::kStore);
+  EXPECT_TRUE(differs(10, 10));
+  EXPECT_FALSE(differs(20, 20));
+  kernel.sizes.Seen(kIno, 10, given);
+  EXPECT_TRUE(differs(10, 10)) << "it was looked at before";
+  kernel.sizes.NoteGiven(kIno, 30);
+  EXPECT_FALSE(differs(30, 30));
+  kernel.Notify();
+  EXPECT_EQ(kernel.Show(10), Next::kStore);
+  kernel.Notify();  // at once: nothing waits for a size that can be seen
+}
+
+TEST(ReaderSizes, MayDiffer_BesideAChangeOfItsOwn) {
+  Kernel kernel;
+  kernel.sizes.LooksAtSizes(true);
+  const auto differs = [&](uint64_t size) { return kernel.sizes.MayDiffer(kIno, size, size); };
+  kernel.sizes.BeginOwnCut(kIno, kernel.now);
+  EXPECT_FALSE(kernel.sizes.Knows(kIno)) << "no reply was dropped";
+  kernel.sizes.Seen(kIno, 10, kernel.sizes.given(kIno));
+  EXPECT_FALSE(differs(10));
+  kernel.sizes.EndOwnCut(kIno, kernel.now);
+  EXPECT_TRUE(differs(10)) << "the answer is on its way";
+  kernel.sizes.Seen(kIno, 5, kernel.sizes.given(kIno));
+  EXPECT_FALSE(differs(5));
+  kernel.now += ReaderSizes::kOnTheWay + ReaderSizes::kCutOnTheWay;
+  kernel.sizes.Unsure(kIno + 64, kernel.now);
+  EXPECT_EQ(kernel.sizes.given(kIno), 0u) << "forgotten";
+}
+
 TEST(ReaderSizes, Show_WhileAnotherReaderStores_IsStoredToo) {
   Kernel kernel;
   kernel.Notify();
