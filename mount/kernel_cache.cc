@@ -135,6 +135,7 @@ void KernelCacheNotifier::Attach(fuse_session* session, const std::string& mount
   device_ = device;
   if (device != 0) {
     refresher_ = std::make_shared<SizeRefresher>(mountpoint, device);
+    asker_ = std::make_shared<SizeRefresher>(mountpoint, device);
     looker_ = std::make_shared<SizeRefresher>(mountpoint, device);
     sizes_.LooksAtSizes(true);
   }
@@ -144,9 +145,11 @@ void KernelCacheNotifier::Attach(fuse_session* session, const std::string& mount
 void KernelCacheNotifier::Detach() {
   attached_.store(false);
   std::shared_ptr<SizeRefresher> refresher;  // they end without the lock
+  std::shared_ptr<SizeRefresher> asker;
   std::shared_ptr<SizeRefresher> looker;
   MutexLock lock(mutex_);
   refresher = std::move(refresher_);
+  asker = std::move(asker_);
   looker = std::move(looker_);
   session_ = nullptr;
   while (in_kernel_ > 0) {  // ends with the request that it waits for, which has a deadline
@@ -197,14 +200,14 @@ void KernelCacheNotifier::RefreshSize(uint64_t ino, uint64_t generation) {
 }
 
 void KernelCacheNotifier::AwaitSize(uint64_t ino, uint64_t generation, uint64_t least, uint64_t most) {
-  std::shared_ptr<SizeRefresher> refresher;
+  std::shared_ptr<SizeRefresher> asker;
   std::shared_ptr<SizeRefresher> looker;
   {
     MutexLock lock(mutex_);
-    refresher = refresher_;
+    asker = asker_;
     looker = looker_;
   }
-  if (refresher == nullptr || looker == nullptr) {
+  if (asker == nullptr || looker == nullptr) {
     return;
   }
   const auto begin = steady_clock::now();
@@ -221,7 +224,7 @@ void KernelCacheNotifier::AwaitSize(uint64_t ino, uint64_t generation, uint64_t 
       return;
     }
     if (now >= asks_again && !IsCutting(ino)) {
-      refresher->BeginRefresh(ino, generation, [this, ino] { return IsCutting(ino); });
+      asker->BeginRefresh(ino, generation, [this, ino] { return IsCutting(ino); });
       asks_again = now + kAsksAgain;
     }
     std::this_thread::sleep_for(kLooksAgain);

@@ -216,7 +216,9 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   dev_t device_ GUARDED_BY(mutex_) = 0;  // of this mount; 0: not known
   fuse_session* session_ GUARDED_BY(mutex_) = nullptr;
   std::shared_ptr<SizeRefresher> refresher_ GUARDED_BY(mutex_);  // null: the mount's device is not known
-  std::shared_ptr<SizeRefresher> looker_ GUARDED_BY(mutex_);     // likewise
+  // For AwaitSize: the one above may be waiting for the page that is being read.
+  std::shared_ptr<SizeRefresher> asker_ GUARDED_BY(mutex_);
+  std::shared_ptr<SizeRefresher> looker_ GUARDED_BY(mutex_);
   std::thread pages_thread_;
   std::thread entries_thread_;
 };
