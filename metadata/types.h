@@ -96,11 +96,11 @@ struct Attributes {
     mtime = std::max(std::min(mtime, ctime), now);
     Changed(now);
   }
-  // The contents of a file have changed. Two of these never leave the same ctime.
+  // The contents of a file have changed. Two of these never leave the same times, also where the clock was set back.
   void Rewritten(Nanoseconds now) {
     const Nanoseconds next = ctime + Nanoseconds(1);
-    Modified(now);
-    Changed(next);
+    mtime = std::max(std::min(mtime, ctime) + Nanoseconds(1), now);
+    Changed(std::max(next, now));
   }
   friend bool operator==(const Attributes&, const Attributes&) = default;
 };

@@ -24,7 +24,8 @@ void Inode::Load(const metadata::Attributes& attributes) {
 }
 
 Inode::Times Inode::TimesAfterChange(Nanoseconds now) const {
-  return {.mtime = std::max(std::min(mtime, ctime), now), .ctime = std::max(ctime + Nanoseconds(1), now)};
+  return {.mtime = std::max(std::min(mtime, ctime) + Nanoseconds(1), now),
+          .ctime = std::max(ctime + Nanoseconds(1), now)};
 }
 
 void Inode::Touch(Nanoseconds now) {

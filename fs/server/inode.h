@@ -119,7 +119,7 @@ struct Inode {
     Nanoseconds mtime;
     Nanoseconds ctime;
   };
-  // After a change of the data; as metadata::Attributes::Modified.
+  // After a change of the data; as metadata::Attributes::Rewritten.
   Times TimesAfterChange(Nanoseconds now) const REQUIRES(mutex);
   // The data has changed, and the store does not know the times yet.
   void Touch(Nanoseconds now) REQUIRES(mutex);
