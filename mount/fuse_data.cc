@@ -87,6 +87,9 @@ void OnWrite(fuse_req_t request, fuse_ino_t ino, const char* data, size_t size, 
   if (status.ok()) {
     status = SyncAsAsked(front.file_system(), info);
   }
+  if (facts.caches) {
+    front.cache().AfterWriteBack(ino);
+  }
   front.cache().sizes().NoteGiven(ino, append ? ReaderSizes::kUnknown : static_cast<uint64_t>(offset) + size);
   if (!status.ok()) {
     return Reply(request, status);

@@ -25,6 +25,7 @@ namespace {
 constexpr std::chrono::seconds kIdle{10};           // the waits are in loops; this only bounds one
 constexpr std::chrono::milliseconds kLookAgain{1};  // whether the kernel has made an inode
 constexpr std::chrono::milliseconds kLookAgainForEnd{50};
+constexpr std::chrono::seconds kLooksAtReply{2};  // a program that waits for one may not have run for so long
 // How long a read waits for the kernel to know how long the file is; how often it looks, and has it ask.
 constexpr std::chrono::milliseconds kSizePatience{500};
 constexpr std::chrono::microseconds kLooksAgain{50};
@@ -273,6 +274,16 @@ void KernelCacheNotifier::InvalidateAttributes(uint64_t ino, steady_clock::time_
     if (NotifyAttributes(use.session(), ino) != -ENOENT) {
       return;
     }
+  }
+}
+
+void KernelCacheNotifier::AfterWriteBack(uint64_t ino) {
+  if (steady_clock::now() >= TimeOf(given_[ino % given_.size()].load(std::memory_order_seq_cst)) + kLooksAtReply) {
+    return;
+  }
+  const Use use(*this);
+  if (use.session() != nullptr) {
+    NotifyAttributes(use.session(), ino);
   }
 }
 

@@ -92,6 +92,10 @@ class KernelCacheNotifier : public fs::client::KernelCache {
   // As ReaderSizes says. Waits for a page that is being read: another thread is to serve meanwhile.
   void StoreSize(uint64_t ino, uint64_t size) EXCLUDES(mutex_);
 
+  // Before the answer to a page that the kernel has written back: it does not number that change, so attributes of
+  // before that were given to it lately, and that it has not looked at, are made void.
+  void AfterWriteBack(uint64_t ino) EXCLUDES(mutex_);
+
   // The kernel understands epochs, so it may be given entries for longer than the moment.
   void HasEpochs() { epochs_.store(true, std::memory_order_relaxed); }
 

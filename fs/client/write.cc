@@ -42,7 +42,9 @@ Status VolumeClient::Write(Lane& lane, OpenFile* file, uint64_t offset, std::spa
   const VolumeLane::Hold hold(Of(lane));  // `data` may lie in its buffer
   if (how.cached) {
     RETURN_IF_ERROR(CachePages(lane, file));
-    RETURN_IF_ERROR(WriteStored(lane, file, offset, data, flags));
+    const Status stored = WriteStored(lane, file, offset, data, flags);
+    kept_.NoteOwnChange();
+    RETURN_IF_ERROR(stored);
   } else {
     PageChange change(*this, lane, file);
     RETURN_IF_ERROR(change.BeginWrite(offset, data, append));

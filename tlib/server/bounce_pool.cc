@@ -11,6 +11,7 @@ Bounce& Bounce::operator=(Bounce&& other) noexcept {
   if (this != &other) {
     Release();
     pool_ = std::exchange(other.pool_, nullptr);
+    owner_ = other.owner_;
     count_ = std::exchange(other.count_, 0);
     std::copy_n(other.pages_.begin(), count_, pages_.begin());
   }
@@ -26,15 +27,15 @@ driver::LKey Bounce::lkey() const { return pool_->region_->lkey(); }
 
 void Bounce::Release() {
   if (count_ > 0) {
-    pool_->Give(pages_.data(), count_);
+    pool_->Give(owner_, pages_.data(), count_);
     count_ = 0;
   }
 }
 
 Result<std::unique_ptr<BouncePool>> BouncePool::Create(driver::Nic& nic, driver::ProtectionDomain& domain,
                                                        size_t bytes) {
-  std::unique_ptr<BouncePool> pool(new BouncePool());
   const uint64_t pages = std::max<uint64_t>(bytes / kPageSize, Bounce::kWindowPages);
+  std::unique_ptr<BouncePool> pool(new BouncePool(pages));
   ASSIGN_OR_RETURN(pool->memory_, nic.AllocateMemory({.bytes = pages * kPageSize, .name = "termfs-bounce"}));
   ASSIGN_OR_RETURN(pool->region_,
                    domain.RegisterMemory(pool->memory_->data(), pool->memory_->size(), driver::Access::kLocalWrite));
@@ -46,12 +47,34 @@ Result<std::unique_ptr<BouncePool>> BouncePool::Create(driver::Nic& nic, driver:
   return pool;
 }
 
-void BouncePool::Fill(Bounce& bounce, uint32_t count) {
+void BouncePool::Fill(Waiter& waiter) {
+  Bounce& bounce = *waiter.bounce;
   bounce.pool_ = this;
-  bounce.count_ = count;
-  for (uint32_t i = 0; i < count; i++) {
+  bounce.owner_ = waiter.owner;
+  bounce.count_ = waiter.count;
+  for (uint32_t i = 0; i < waiter.count; i++) {
     bounce.pages_[i] = free_.back();
     free_.pop_back();
+  }
+  shares_.Take(waiter.owner, waiter.count);
+  shares_.EndWait(waiter.owner);
+  waiter.served = true;
+}
+
+// One that may have more than there is keeps those behind it waiting, or it would wait for ever.
+void BouncePool::Serve() {
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    Waiter& waiter = **next;
+    if (!shares_.MayTake(waiter.owner, waiter.count)) {
+      ++next;
+      continue;
+    }
+    if (free_.size() < waiter.count) {
+      return;
+    }
+    next = waiting_.erase(next);
+    Fill(waiter);
+    waiter.task->Unpark();  // under the mutex: the waiter cannot leave before
   }
 }
 
@@ -61,12 +84,17 @@ Bounce BouncePool::Take(uint32_t count) {
   if (count == 0) {
     return bounce;
   }
+  Task* const task = Task::InTask() ? &Task::Current() : nullptr;  // none at the start, when nothing is held
+  Waiter self{
+      .task = task, .bounce = &bounce, .owner = task != nullptr ? task->owner() : 0, .count = count, .served = false};
   mutex_.Lock();
-  if (waiting_.empty() && free_.size() >= count) {
-    Fill(bounce, count);
+  shares_.BeginWait(self.owner);
+  if (waiting_.empty() && free_.size() >= count && shares_.MayTake(self.owner, count)) {
+    Fill(self);
   } else {
-    Waiter self{.task = &Task::Current(), .bounce = &bounce, .count = count, .served = false};
+    TERMFS_CHECK(task != nullptr);
     waiting_.push_back(&self);
+    Serve();
     while (!self.served) {
       mutex_.Unlock();
       Task::Park();  // bounded by the device I/O and network deadlines of those who hold buffers
@@ -77,16 +105,11 @@ Bounce BouncePool::Take(uint32_t count) {
   return bounce;
 }
 
-void BouncePool::Give(const uint32_t* pages, uint32_t count) {
+void BouncePool::Give(uint64_t owner, const uint32_t* pages, uint32_t count) {
   MutexLock lock(mutex_);
   free_.insert(free_.end(), pages, pages + count);
-  while (!waiting_.empty() && free_.size() >= waiting_.front()->count) {
-    Waiter* const waiter = waiting_.front();
-    waiting_.pop_front();
-    Fill(*waiter->bounce, waiter->count);
-    waiter->served = true;
-    waiter->task->Unpark();  // under the mutex: the waiter cannot leave before
-  }
+  shares_.Give(owner, count);
+  Serve();
 }
 
 }  // namespace termfs::tlib::server

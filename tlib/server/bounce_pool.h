@@ -4,8 +4,10 @@
 //
 // Thread-safety: tasks of any workers.
 // Ownership:     Bounce owns its buffers and gives them back when it is destroyed, before the pool.
-// Waiting:       Take waits, first come first served, until others give back. So take before holding any page (see
-//                invariant 6 in page_states.h): who has buffers may wait for pages, never the reverse.
+// Waiting:       Take waits until others give back, first come first served but for owners of tasks who have their
+// share
+//                (fair_shares.h). So take before holding any page (see invariant 6 in page_states.h): a task that has
+//                buffers may wait for pages, never the reverse.
 #pragma once
 
 #include <array>
@@ -18,6 +20,7 @@
 #include "base/page.h"
 #include "base/result.h"
 #include "driver/nic.h"
+#include "tlib/server/fair_shares.h"
 #include "tlib/server/task.h"
 
 namespace termfs::tlib::server {
@@ -45,6 +48,7 @@ class Bounce {
   void Release();
 
   BouncePool* pool_ = nullptr;
+  uint64_t owner_ = 0;
   uint32_t count_ = 0;
   std::array<uint32_t, kWindowPages> pages_;
 };
@@ -64,19 +68,23 @@ class BouncePool {
   struct Waiter {
     Task* task;
     Bounce* bounce;
+    uint64_t owner;
     uint32_t count;
     bool served;
   };
 
-  BouncePool() = default;
-  void Give(const uint32_t* pages, uint32_t count) EXCLUDES(mutex_);
-  void Fill(Bounce& bounce, uint32_t count) REQUIRES(mutex_);
+  explicit BouncePool(uint64_t pages) : shares_(static_cast<uint32_t>(pages), Bounce::kWindowPages) {}
+  void Give(uint64_t owner, const uint32_t* pages, uint32_t count) EXCLUDES(mutex_);
+  // Serves those that wait and may have what they ask for.
+  void Serve() REQUIRES(mutex_);
+  void Fill(Waiter& waiter) REQUIRES(mutex_);
 
   std::unique_ptr<driver::Memory> memory_;
   std::unique_ptr<driver::MemoryRegion> region_;
   Mutex mutex_;
   std::vector<uint32_t> free_ GUARDED_BY(mutex_);
   std::deque<Waiter*> waiting_ GUARDED_BY(mutex_);
+  FairShares shares_ GUARDED_BY(mutex_);
 };
 
 }  // namespace termfs::tlib::server

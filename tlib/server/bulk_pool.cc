@@ -24,27 +24,36 @@ Result<std::unique_ptr<BulkPool>> BulkPool::Create(driver::ProtectionDomain& dom
   return pool;
 }
 
-std::byte* BulkPool::Take() {
-  Task* const task = &Task::Current();
-  if (free_.empty() || !waiting_.empty()) {
-    waiting_.push_back(task);
-    while (free_.empty() || waiting_.front() != task) {
-      Task::Park();
-    }
-    waiting_.pop_front();
+std::byte* BulkPool::Take(uint64_t owner) {
+  Waiter self{.task = &Task::Current(), .owner = owner, .data = nullptr};
+  shares_.BeginWait(owner);
+  waiting_.push_back(&self);
+  Serve();
+  while (self.data == nullptr) {
+    Task::Park();
   }
-  std::byte* const data = free_.back();
-  free_.pop_back();
-  if (!free_.empty() && !waiting_.empty()) {
-    waiting_.front()->Unpark();
-  }
-  return data;
+  return self.data;
 }
 
-void BulkPool::Give(std::byte* data) {
+void BulkPool::Give(uint64_t owner, std::byte* data) {
   free_.push_back(data);
-  if (!waiting_.empty()) {
-    waiting_.front()->Unpark();
+  shares_.Give(owner, 1);
+  Serve();
+}
+
+void BulkPool::Serve() {
+  for (auto next = waiting_.begin(); next != waiting_.end() && !free_.empty();) {
+    Waiter& waiter = **next;
+    if (!shares_.MayTake(waiter.owner, 1)) {
+      ++next;
+      continue;
+    }
+    waiter.data = free_.back();
+    free_.pop_back();
+    shares_.Take(waiter.owner, 1);
+    shares_.EndWait(waiter.owner);
+    waiter.task->Unpark();
+    next = waiting_.erase(next);
   }
 }
 

@@ -4,8 +4,9 @@
 //
 // Thread-safety: tasks of its worker.
 // Ownership:     Buffer gives its memory back when it is destroyed, before the pool.
-// Waiting:       Take waits, first come first served. A task holds at most one buffer, and takes it before it waits for
-//                anything else that others hold.
+// Waiting:       Take waits, first come first served but for owners of tasks who have their share (fair_shares.h). A
+// task
+//                holds at most one buffer, and takes it before it waits for anything else that others hold.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,7 @@
 
 #include "base/result.h"
 #include "driver/nic.h"
+#include "tlib/server/fair_shares.h"
 #include "tlib/server/task.h"
 
 namespace termfs::tlib::server {
@@ -27,8 +29,8 @@ class BulkPool {
 
   class Buffer {
    public:
-    explicit Buffer(BulkPool& pool) : pool_(pool), data_(pool.Take()) {}
-    ~Buffer() { pool_.Give(data_); }
+    explicit Buffer(BulkPool& pool) : pool_(pool), owner_(Task::Current().owner()), data_(pool.Take(owner_)) {}
+    ~Buffer() { pool_.Give(owner_, data_); }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
     std::byte* data() const { return data_; }
@@ -36,6 +38,7 @@ class BulkPool {
 
    private:
     BulkPool& pool_;
+    const uint64_t owner_;
     std::byte* const data_;
   };
 
@@ -48,14 +51,23 @@ class BulkPool {
     void operator()(std::byte* memory) const;
   };
 
+  struct Waiter {
+    Task* task;
+    uint64_t owner;
+    std::byte* data;
+  };
+
   BulkPool() = default;
-  std::byte* Take();
-  void Give(std::byte* data);
+  std::byte* Take(uint64_t owner);
+  void Give(uint64_t owner, std::byte* data);
+  // Serves those that wait and may have one.
+  void Serve();
 
   std::unique_ptr<std::byte, FreeMemory> memory_;
   std::unique_ptr<driver::MemoryRegion> region_;
   std::vector<std::byte*> free_;
-  std::deque<Task*> waiting_;
+  std::deque<Waiter*> waiting_;
+  FairShares shares_{kBuffers, 1};
 };
 
 }  // namespace termfs::tlib::server

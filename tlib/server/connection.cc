@@ -41,7 +41,8 @@ Result<std::shared_ptr<Connection>> Connection::Create(const Shared& shared,
                                                        const std::optional<driver::NetworkPath>& path,
                                                        std::unique_ptr<MessageSeal> seal,
                                                        std::shared_ptr<Handler> handler) {
-  std::shared_ptr<Connection> connection(new Connection(shared.buffers, std::move(seal), std::move(handler)));
+  std::shared_ptr<Connection> connection(
+      new Connection(shared.buffers, path.has_value(), std::move(seal), std::move(handler)));
   ASSIGN_OR_RETURN(connection->pair_, shared.domain.CreateQueuePair({.send_cq = &shared.queue,
                                                                      .recv_cq = &shared.queue,
                                                                      .shared_receives = &shared.receives,
@@ -98,12 +99,25 @@ Status Connection::Execute(std::span<driver::SendWorkRequest> requests) {
       FreeSendSlots(batch.pending);
       return posted;
     }
-    while (batch.pending > 0) {
-      Task::Park();
-    }
+    Await(batch);
     RETURN_IF_ERROR(StatusOf(batch.status));
   }
   return Status::Ok();
+}
+
+void Connection::Await(const Batch& batch) {
+  if (network_) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (batch.pending > 0 && Task::ParkUntil(deadline)) {
+    }
+    if (batch.pending > 0) {
+      Close(Status::Error(ENOTCONN, "the client keeps what it asked for waiting for too long"));
+      TellUnreachable(true);
+    }
+  }
+  while (batch.pending > 0) {  // the queue pair is this host's, or has ended, so it ends everything
+    Task::Park();
+  }
 }
 
 Status Connection::TrySend(const std::function<uint32_t(std::byte*)>& encode) {

@@ -14,6 +14,7 @@
 // Errors:        EIO: the peer's memory does not allow the operation; ENOTCONN: the connection is lost or being closed.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -32,6 +33,7 @@ namespace termfs::tlib::server {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
+  static constexpr std::chrono::seconds kPatience{10};
   static constexpr uint32_t kMaxSend = 96;
   static constexpr uint32_t kMaxWaiting = kChannelCredits;  // messages of the client that wait for a receive
   static constexpr uint32_t kMaxSending = kChannelCredits;  // messages that it sends at a time
@@ -74,7 +76,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Of what was received; null: messages are not sealed.
   const MessageSeal* seal() const { return seal_.get(); }
 
-  // In a task. Posts all of `requests` (one-sided; `id` and `signaled` are set here) and waits until they are done.
+  // In a task. Posts all of `requests` (one-sided; `id` and `signaled` are set here) and waits until they are done. A
+  // client on another host that keeps one waiting for longer than kPatience is gone: tasks hold what others want.
   Status Execute(std::span<driver::SendWorkRequest> requests);
   // In a task. Waits for a free buffer, copies the message into it and sends it; does not wait for its delivery.
   // `encode` writes the message to the buffer and returns its length.
@@ -124,10 +127,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     driver::WcStatus status = driver::WcStatus::kSuccess;
   };
 
-  Connection(MessageBuffers& buffers, std::unique_ptr<MessageSeal> seal, std::shared_ptr<Handler> handler)
-      : handler_(std::move(handler)), buffers_(buffers), seal_(std::move(seal)) {}
+  Connection(MessageBuffers& buffers, bool network, std::unique_ptr<MessageSeal> seal, std::shared_ptr<Handler> handler)
+      : handler_(std::move(handler)), buffers_(buffers), network_(network), seal_(std::move(seal)) {}
   // Hands over a message.
   Status Take(std::span<std::byte> message);
+  // Parks until the batch is done.
+  void Await(const Batch& batch);
   // After a completion that failed.
   void Fail(driver::WcStatus status);
   void TellUnreachable(bool is);
@@ -138,6 +143,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::shared_ptr<Handler> handler_;
   MessageBuffers& buffers_;
+  const bool network_;
   const std::unique_ptr<MessageSeal> seal_;
   State state_ = State::kOpen;
   bool going_ = false;

@@ -41,6 +41,7 @@ Dispatcher::Dispatcher(RegionIoImpl& region, Service& service, BlockingPool& blo
 
 void Dispatcher::Serve(SessionId session, SessionTraffic& traffic, Connection& connection, BulkPool& bulk,
                        std::span<const std::byte> message, uint64_t number) {
+  const Task::OwnedBy owned(traffic.owner);
   const auto request = DecodeRequest(message, connection.seal() != nullptr);
   if (!request.ok()) {
     connection.Close(request.status());

@@ -2,6 +2,8 @@
 #include "tlib/server/session_table.h"
 
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <utility>
 
 namespace termfs::tlib::server {
@@ -11,6 +13,13 @@ using std::chrono::steady_clock;
 
 constexpr size_t kMaxQueuePairs = 600;  // a mount has at most 256 threads, each with two
 
+// By host, or by user; never 0.
+uint64_t OwnerOf(const SessionInfo& info) {
+  const std::string who =
+      info.from.empty() ? "user " + std::to_string(info.uid) : info.from.substr(0, info.from.rfind(':'));
+  return std::hash<std::string>{}(who) | 1;
+}
+
 Status NoSession() { return Status::Error(ENOTCONN, "no such session"); }
 
 }  // namespace
@@ -18,8 +27,13 @@ Status NoSession() { return Status::Error(ENOTCONN, "no such session"); }
 SessionInfo SessionTable::Open(SessionInfo info, const std::optional<driver::NetworkPath>& path) {
   MutexLock lock(mutex_);
   info.id = {next_id_++};
-  sessions_[info.id] = {
-      .info = info, .path = path, .since = steady_clock::now(), .connections = {}, .callbacks = {}, .gone = {}};
+  sessions_[info.id] = {.info = info,
+                        .path = path,
+                        .since = steady_clock::now(),
+                        .connections = {},
+                        .callbacks = {},
+                        .traffic = std::make_shared<SessionTraffic>(OwnerOf(info)),
+                        .gone = {}};
   return info;
 }
 

@@ -94,7 +94,7 @@ class SessionTable {
     uint32_t opening = 0;
     bool closing = false;
     bool heat = false;
-    std::shared_ptr<SessionTraffic> traffic = std::make_shared<SessionTraffic>();
+    std::shared_ptr<SessionTraffic> traffic;
     std::function<void()> gone;
   };
 

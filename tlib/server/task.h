@@ -14,6 +14,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 
 namespace termfs::tlib::server {
@@ -36,8 +37,25 @@ class Task {
   virtual void Unpark() = 0;
   virtual Worker& worker() = 0;
 
+  // For whom it runs, as SessionTraffic has it; 0: the server itself.
+  uint64_t owner() const { return owner_; }
+  // As long as it lives, the current task runs for `owner`.
+  class OwnedBy {
+   public:
+    explicit OwnedBy(uint64_t owner) : task_(Current()) { task_.owner_ = owner; }
+    ~OwnedBy() { task_.owner_ = 0; }
+    OwnedBy(const OwnedBy&) = delete;
+    OwnedBy& operator=(const OwnedBy&) = delete;
+
+   private:
+    Task& task_;
+  };
+
  protected:
   ~Task() = default;
+
+ private:
+  uint64_t owner_ = 0;
 };
 
 }  // namespace termfs::tlib::server

@@ -66,6 +66,11 @@ class Kernel {
     MutexLock lock(mutex_);
     return dropped_;
   }
+  // Whose attributes alone.
+  std::vector<uint64_t> attributes() {
+    MutexLock lock(mutex_);
+    return attributes_;
+  }
   // Notifications of entries take so long from now on.
   void TakeForEntries(std::chrono::milliseconds time) {
     MutexLock lock(mutex_);
@@ -96,10 +101,11 @@ class Kernel {
     return bytes;
   }
   void Drop(const fuse_notify_inval_inode_out& body) {
-    if (body.off < 0) {  // attributes alone
+    MutexLock lock(mutex_);
+    if (body.off < 0) {
+      attributes_.push_back(body.ino);
       return;
     }
-    MutexLock lock(mutex_);
     while (body.ino == kStuck && stuck_) {
       changed_.WaitFor(mutex_, std::chrono::seconds(1));
     }
@@ -120,6 +126,7 @@ class Kernel {
   CondVar changed_;
   bool stuck_ GUARDED_BY(mutex_) = true;
   std::vector<uint64_t> dropped_ GUARDED_BY(mutex_);
+  std::vector<uint64_t> attributes_ GUARDED_BY(mutex_);
   int entries_ GUARDED_BY(mutex_) = 0;
   std::chrono::milliseconds entry_time_ GUARDED_BY(mutex_){0};
 };
@@ -204,6 +211,20 @@ TEST(KernelCacheNotifier, InvalidateEntry_NotifiesOfAVoidDirectoryWhereAnEntryMa
     EXPECT_GT(kernel.entries(), before);
     cache.Detach();
   }
+}
+
+// The kernel may take over attributes of before the change after it has heard that the page is written.
+TEST(KernelCacheNotifier, AfterWriteBack_AttributesThatWereGivenLatelyAreVoid) {
+  Kernel kernel;
+  KernelCacheNotifier notifier;
+  notifier.Attach(kernel.session(), "");
+  notifier.AfterWriteBack(20);
+  EXPECT_EQ(kernel.attributes(), std::vector<uint64_t>{});
+  EXPECT_FALSE(notifier.AboutToGive(20, 0, Nanoseconds(0))) << "no entry";
+  notifier.AfterWriteBack(20);
+  notifier.AfterWriteBack(21);
+  EXPECT_EQ(kernel.attributes(), std::vector<uint64_t>{20});
+  notifier.Detach();
 }
 
 TEST(KernelCacheNotifier, GivesEntriesOnlyWhileThereIsASession) {
