@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Root uses nothing that another user could change, on the host of a server and on that of a mount."""
+import errno
 import os
 import shutil
+import signal
+import socket
 import subprocess
+import tempfile
 
 from cases_input import refused, snapshot
 from cases_ordinary_user import AS_USER, a_place_of_the_user
-from cases_posix import read_file, write_file
-from volume import check, need, run
+from cases_posix import read_file, refuses, write_file
+from volume import check, eventually, free_port, need, run
 
 NOBODY = 65534
 # What a server, or a check with --repair, would replace or create.
@@ -108,3 +112,65 @@ def case_a_users_private_group_is_the_user(site):
         os.chmod(volume, 0o775)
         done = subprocess.run([*AS_USER, termfs, "fsck", volume], capture_output=True, text=True, timeout=60, check=False)
         check(done.returncode == 1 and "by group 100: chmod go-w" in done.stderr, f"{done.returncode}: {done.stderr}")
+
+
+AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+
+
+def described_to_nobody(path):
+    folder = os.open(path, os.O_RDONLY)
+    os.seteuid(NOBODY)
+    try:
+        return os.getxattr(folder, "system.termfs.mount").decode()
+    finally:
+        os.seteuid(0)
+        os.close(folder)
+
+
+def case_the_secrets_path_is_hidden(site):
+    """From ps, the mount table, and what a mount says of itself to other users; root's commands and mount(8) go on."""
+    need("setpriv")
+    volume = site.volume("16M")
+    volume.stop()
+    address = f"127.0.0.1:{free_port(socket.AF_INET, '127.0.0.1')}"
+    volume.serve("--listen", address)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        os.chmod(place, 0o755)
+        secret, log, path = (os.path.join(place, name) for name in ("hidden-name", "log", "mount"))
+        shutil.copy(os.path.join(volume.path, "secret"), secret)
+        os.chmod(secret, 0o600)
+        for words in (("--secret", secret), (f"--secret={secret}",), ("-o", f"secret={secret},noatime")):
+            os.mkdir(path)
+            run(site.termfs, "mount", address, path, *words, "-o", f"fuse={site.fuse}", "--log", log)
+            m = volume.mounted(path)
+            try:
+                hides_the_secret(site, m, address, secret, log)
+                remounts_and_reopens(site, m, address, words[-1] if words[0] == "-o" else "exec", log)
+                volume.umount(m)
+            finally:
+                subprocess.run(["umount", "-l", path], stderr=subprocess.DEVNULL, check=False)
+            os.unlink(log)
+
+
+def remounts_and_reopens(site, m, address, options, log):
+    os.unlink(log)
+    os.kill(m.pid, signal.SIGHUP)
+    eventually(lambda: os.path.exists(log), "the log is made again")
+    check(os.stat(log).st_mode & 0o777 == 0o640, "nor is it for everybody after logrotate")
+    helper = os.path.join(os.path.dirname(site.termfs), "mount.termfs")
+    run(helper, address, m.path, "-o", f"remount,ro,{options}")
+    refuses(errno.EROFS, os.mkdir, m / "d")
+
+
+def hides_the_secret(site, m, address, secret, log):
+    shown = read_file(f"/proc/{m.pid}/cmdline") + read_file("/proc/self/mountinfo") + read_file(log)
+    check(b"hidden-name" not in shown, f"it is shown: {shown}")
+    told = described_to_nobody(m.path)
+    check(f"address {address}" in told and "hidden-name" not in told and "secret" not in told, told)
+    check(m.describe()["secret"] == secret, "root is told")
+    check("region_pages" in run(site.termfs, "stats", "--json", "--count", "1", m.path), "stats")
+    check(os.stat(log).st_mode & 0o777 == 0o640, "the log is not for everybody")
+    program = shutil.copy(site.termfs, os.path.dirname(m.path))  # where the user may look
+    done = subprocess.run([*AS_NOBODY, program, "set", m.path, "dram-ratio=0.3"], capture_output=True, text=True,
+                          timeout=60, check=False)
+    check(done.returncode == 1 and "only root and the user of the mount" in done.stderr, done.stderr)
