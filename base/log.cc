@@ -106,7 +106,7 @@ Result<UniqueFd> OpenFile(const std::string& path) {
 
 // The directory, and those that it is in, unless they are there.
 Status MakeDirectories(const std::filesystem::path& path) {
-  const Status there = TrustedDirectory(path, LastDirectory::kShared).status();
+  Status there = TrustedDirectory(path, LastDirectory::kShared).status();
   if (there.code() != ENOENT || !path.has_relative_path()) {
     return there;
   }

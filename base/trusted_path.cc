@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -189,7 +190,7 @@ Status CheckIn(UniqueFd directory, const std::string& path, const std::string& m
   directory.release();
   while (const dirent* entry = readdir(dir.get())) {
     const std::string name = entry->d_name;
-    const std::string file = path + "/" + name;
+    const std::string file = fmt::format("{}/{}", path, name);
     struct stat found {};
     if (name == "." || name == ".." || fstatat(dirfd(dir.get()), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 ||
         S_ISSOCK(found.st_mode)) {

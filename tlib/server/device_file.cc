@@ -178,7 +178,7 @@ Result<uint64_t> ResizeDeviceFile(const DeviceFile& file, uint64_t old_bytes, ui
 
 Status MakeDeviceFile(const std::string& path, uint64_t bytes,
                       const std::function<void(uint64_t, uint64_t)>& progress) {
-  if (const Status trusted = TrustedFile(path).status(); !trusted.ok() && trusted.code() != ENOENT) {
+  if (Status trusted = TrustedFile(path).status(); !trusted.ok() && trusted.code() != ENOENT) {
     return trusted;  // a link to nothing, or a directory that is not there, is for open
   }
   struct stat found {};
