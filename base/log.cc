@@ -15,6 +15,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/trusted_path.h"
 #include "base/unique_fd.h"
 
 namespace termfs {
@@ -59,40 +60,58 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
-// Nobody but root and the user of this process may change which files it has.
-bool IsGuarded(int directory) {
+// The directory may be one that others write to, as /var/log is to a group on some systems: then what is there by the
+// log's name is looked at all the more.
+Result<std::string> PlaceOf(const std::string& path) {
+  const std::filesystem::path whole(path);
+  const std::string parent = whole.has_parent_path() ? whole.parent_path().string() : ".";
+  ASSIGN_OR_RETURN(const std::string directory, TrustedDirectory(parent, LastDirectory::kShared));
+  std::string file = (directory == "/" ? "" : directory) + "/" + whole.filename().string();
   struct stat found {};
-  return fstat(directory, &found) == 0 && (found.st_uid == 0 || found.st_uid == geteuid()) &&
-         (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  if (lstat(file.c_str(), &found) != 0 || !S_ISLNK(found.st_mode)) {
+    return file;
+  }
+  Result<std::string> target = TrustedFile(file);
+  return target.status().code() != EPERM
+             ? std::move(target)
+             : Status::Error(ELOOP, "it is a symbolic link, and that or what it leads to could be another user's (" +
+                                        target.status().ToString() + "); put a file there, or nothing");
 }
 
-Result<UniqueFd> OpenFile(const std::string& path, LogLink link) {
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY;
-  constexpr mode_t kMode = 0666;
-  const std::filesystem::path whole(path);
-  UniqueFd fd;
-  int refused = 0;
-  if (link == LogLink::kFollowed) {
-    fd = UniqueFd(open(path.c_str(), kFlags, kMode));
-  } else {
-    const std::string parent = whole.has_parent_path() ? whole.parent_path().string() : ".";
-    const UniqueFd directory(open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!directory.valid()) {
-      return ErrnoStatus("open the directory of the log file " + path);
-    }
-    refused = IsGuarded(directory.get()) ? 0 : O_NOFOLLOW;
-    // A pipe that somebody puts there is not waited for.
-    fd = UniqueFd(openat(directory.get(), whole.filename().c_str(), kFlags | O_NONBLOCK | refused, kMode));
+Result<UniqueFd> OpenPlace(const std::string& file) {
+  // A pipe that is there is not waited for.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
+  UniqueFd fd(open(file.c_str(), kFlags, 0640));
+  struct stat found {};
+  if (!fd.valid() || fstat(fd.get(), &found) != 0) {
+    return ErrnoStatus("open it");
   }
-  if (!fd.valid() && errno == ELOOP && refused != 0) {
-    return Status::Error(ELOOP, "the log file " + path +
-                                    " is a symbolic link in a directory that others may write to; put a file there, "
-                                    "or nothing");
-  }
-  if (!fd.valid()) {
-    return ErrnoStatus("open the log file " + path);
+  const bool own = found.st_uid == 0 || found.st_uid == geteuid();
+  if (S_ISREG(found.st_mode) && (!own || found.st_nlink > 1)) {
+    return Status::Error(EPERM, own ? "it has another name, too, and may be anything; remove it"
+                                    : "it belongs to user " + std::to_string(found.st_uid) + "; remove it");
   }
   return fd;
+}
+
+Result<UniqueFd> OpenFile(const std::string& path) {
+  const std::string what = "open the log file " + path;
+  Result<std::string> file = PlaceOf(path);
+  if (!file.ok()) {
+    return std::move(file).status().WithContext(what);
+  }
+  Result<UniqueFd> fd = OpenPlace(*file);
+  return fd.ok() ? std::move(fd) : std::move(fd).status().WithContext(what);
+}
+
+// The directory, and those that it is in, unless they are there.
+Status MakeDirectories(const std::filesystem::path& path) {
+  Status there = TrustedDirectory(path, LastDirectory::kShared).status();
+  if (there.code() != ENOENT || !path.has_relative_path()) {
+    return there;
+  }
+  RETURN_IF_ERROR(MakeDirectories(path.parent_path()));
+  return mkdir(path.c_str(), 0777) == 0 || errno == EEXIST ? Status::Ok() : ErrnoStatus("create " + path.string());
 }
 
 // What a log may still add to a disk with less than kShortRoom free, which others need more: some lines that say why.
@@ -111,10 +130,10 @@ bool IsShort(int fd) {
 // that were is said when there is room again.
 class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  FileSink(std::string path, LogLink link) : path_(std::move(path)), link_(link) {}
+  explicit FileSink(std::string path) : path_(std::move(path)) {}
 
   Status Open() {
-    ASSIGN_OR_RETURN(UniqueFd opened, OpenFile(path_, link_));
+    ASSIGN_OR_RETURN(UniqueFd opened, OpenFile(path_));
     const std::lock_guard<std::mutex> lock(mutex_);
     std::swap(fd_, opened);
     return Status::Ok();
@@ -150,7 +169,6 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 
   const std::string path_;
-  const LogLink link_;
   // Under mutex_.
   UniqueFd fd_;
   uint64_t lost_ = 0;         // lines since the last that was written
@@ -165,15 +183,18 @@ std::shared_ptr<FileSink>& LogFile() {
 
 }  // namespace
 
-Status StartLog(LogLevel level, const std::string& path, const std::string& name, LogLink link) {
+Status StartLog(LogLevel level, const std::string& path, const std::string& name) {
   spdlog::sink_ptr sink;
   std::shared_ptr<FileSink> file;
   if (path.empty()) {
     sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   } else {
-    std::error_code unmade;  // said by open
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), unmade);
-    sink = file = std::make_shared<FileSink>(path, link);
+    std::error_code error;
+    const std::filesystem::path whole = std::filesystem::absolute(path, error);
+    if (Status made = MakeDirectories(whole.parent_path()); !made.ok()) {
+      return std::move(made).WithContext("open the log file " + path);
+    }
+    sink = file = std::make_shared<FileSink>(path);
     RETURN_IF_ERROR(file->Open());
   }
   LogFile() = std::move(file);

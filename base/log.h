@@ -11,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -21,18 +20,14 @@ namespace termfs {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// What becomes of a `path` that is a symbolic link. kGuarded: it is followed where nobody but root and the user of this
-// process may write to the directory that it is in; elsewhere it could lead anywhere, and is refused.
-enum class LogLink : uint8_t { kFollowed, kGuarded };
-
 // Logs at `level` from now on, to the end of file `path`, or to standard error when it is empty. Before the first call
-// warnings go to standard error. `name` tells the lines apart where several processes share a file. ELOOP: a symbolic
-// link that is refused. REQUIRES: no other thread logs meanwhile; a main() calls it before it starts any.
-Status StartLog(LogLevel level, const std::string& path = "", const std::string& name = "",
-                LogLink link = LogLink::kFollowed);
-// Opens the file anew by its path, which is made if it is not there: for who has renamed it (logrotate). After an
-// error, such as for a directory that is gone, the log goes on in the file that is open. Without a file nothing
-// happens. Any thread.
+// warnings go to standard error. `name` tells the lines apart where several processes share a file. A file that is not
+// there is made, with mode 0640, as are directories. ELOOP: `path` is a symbolic link that another user could have made
+// or change (base/trusted_path.h). EPERM: its directory or the file is another user's. REQUIRES: no other thread logs
+// meanwhile; a main() calls it before it starts any.
+Status StartLog(LogLevel level, const std::string& path = "", const std::string& name = "");
+// Opens the file again by its path, as StartLog does: after logrotate has renamed it. After an error, such as for a
+// directory that is gone, the log goes on in the file that is open. Without a file nothing happens. Any thread.
 Status ReopenLog();
 bool LogEnabled(LogLevel level);
 void LogLine(LogLevel level, std::string_view line);

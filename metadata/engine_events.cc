@@ -84,7 +84,7 @@ class EngineLog final : public rocksdb::Logger {
   // The file before is kept beside it.
   void Begin() {
     rename(path_.c_str(), (path_ + ".old").c_str());
-    fd_ = UniqueFd(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+    fd_ = UniqueFd(open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     size_ = 0;
   }
 

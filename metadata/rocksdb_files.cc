@@ -59,7 +59,7 @@ class TableFiles final : public rocksdb::FileSystemWrapper {
     std::unique_ptr<rocksdb::FSRandomAccessFile> opened;
     IOStatus status = target()->NewRandomAccessFile(path, options, &opened, debug);
     if (status.ok()) {
-      UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
       *file = std::make_unique<TableFile>(std::move(opened), std::move(fd));
     }
     return status;

@@ -122,13 +122,14 @@ Result<std::vector<unsigned char>> ReadFile(int fd, const std::string& path) {
 }
 
 Result<UniqueFd> OpenLog(const std::string& path, int flags) {
-  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC));
+  UniqueFd fd(open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC));
   return fd.valid() ? Result<UniqueFd>(std::move(fd)) : ErrnoStatus("open " + path);
 }
 
 Status SetAside(const std::string& path, std::span<const unsigned char> bytes) {
   const std::string aside = path + ".cut-off";
-  const UniqueFd fd(open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  unlink(aside.c_str());  // of a repair that was cut short
+  const UniqueFd fd(open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.valid()) {
     return ErrnoStatus("create " + aside);
   }

@@ -7,6 +7,7 @@
 
 #include <cstdio>
 
+#include "base/trusted_path.h"
 #include "fs/server/settings.h"
 #include "mount/mount_point.h"
 #include "mount/size.h"
@@ -77,7 +78,7 @@ Result<std::string> VolumePath(const std::string& address) {
     }
     return Status::Error(EUCLEAN, address + " is not a termfs volume (no file 'lock' in it), nor is one mounted there");
   }
-  return std::string(path.get());
+  return TrustedDirectory(address);
 }
 
 Result<fs::client::ServerAddress> VolumeAddress(const std::string& address, const std::string& secret) {

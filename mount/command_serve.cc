@@ -114,6 +114,9 @@ int RunServe(const Program& program, const ServeArguments& arguments) {
             ? Status::Error(EUCLEAN, arguments.directory + " is empty, not a termfs volume; termfs format makes one")
             : directory.status());
   }
+  if (const Status trusted = fs::server::CheckTrusted(*directory); !trusted.ok()) {
+    return Failed(trusted);  // before its settings are read, and before there is a log in it
+  }
   Result<fs::server::VolumeSettings> settings = fs::server::LoadSettings(*directory);
   if (!settings.ok()) {
     return Failed(settings.status());
@@ -122,9 +125,8 @@ int RunServe(const Program& program, const ServeArguments& arguments) {
     return BadUsage("serve", overridden);
   }
   return RunService(arguments.foreground, [&](Readiness& readiness) {
-    RETURN_IF_ERROR(fs::server::CheckOwner(*directory));  // before there is a log in it
     const LogLevel level = arguments.verbose ? LogLevel::kDebug : LogLevel::kInfo;
-    RETURN_IF_ERROR(StartLog(level, arguments.foreground ? "" : *directory + "/log", "", LogLink::kGuarded));
+    RETURN_IF_ERROR(StartLog(level, arguments.foreground ? "" : *directory + "/log"));
     const Hangup hangup = arguments.foreground ? Hangup::kEnds : Hangup::kReopensLog;
     return Serve(program, *directory, *settings, hangup, readiness);
   });

@@ -118,16 +118,19 @@ void FrontEnd::FollowFlags() {
       {.files = !entry->Has("noatime") && !entry->Has("ro"), .directories = !entry->Has("nodiratime")});
 }
 
-std::string FrontEnd::Describe() {
+std::string FrontEnd::Describe(uid_t user) {
   FollowFlags();
   std::string text;
   auto out = std::back_inserter(text);
   fmt::format_to(out, "pid {}\npid_namespace {}\naddress {}\ntransport {}\n", getpid(), PidNamespace(),
                  ToLine(tlib::ToString(address_)), file_system_.transport());
-  if (address_.remote()) {
+  const bool may_know = user == 0 || user == geteuid();
+  if (address_.remote() && may_know) {
     fmt::format_to(out, "secret {}\n", ToLine(address_.secret_file));
   }
-  fmt::format_to(out, "options {}\n", ToLine(fmt::format("{}", fmt::join(options_, ","))));
+  std::vector<std::string> shown = options_;
+  std::erase_if(shown, [may_know](const std::string& option) { return !may_know && option.starts_with("secret="); });
+  fmt::format_to(out, "options {}\n", ToLine(fmt::format("{}", fmt::join(shown, ","))));
   if (server_ != nullptr) {
     fmt::format_to(out, "fuse {}\nlibfuse {}\nfuse_requests_total {}\nfuse_ring_requests_total {}\n",
                    server_->transport(), fuse_pkgversion(), server_->requests(), server_->ring_requests());

@@ -130,8 +130,9 @@ class FrontEnd {
   }
 
   // What `termfs stats` and `termfs umount` ask the mount itself, as lines "name value": pid, address, transport,
-  // metrics. After a remount this is asked: the flags that the kernel has by then count from now on.
-  std::string Describe();
+  // metrics. After a remount this is asked: the flags that the kernel has by then count from now on. `user`: that asks.
+  // The path of the secret's file is for root and the user of this process only.
+  std::string Describe(uid_t user);
   void CountRequests(const FuseServer* server) { server_ = server; }  // before it starts
 
   MetricsRegistry& metrics() { return metrics_; }

@@ -82,7 +82,7 @@ void OnSetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char
 void OnGetXattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size) {
   FrontEnd& front = FrontEnd::Of(request);
   if (ino == fs::kRootInode && std::string_view(name) == kDescriptionXattr) {
-    const std::string text = front.Describe();
+    const std::string text = front.Describe(fuse_req_ctx(request)->uid);
     return ReplyValue(request, text.data(), text.size(), size);
   }
   if (const Status admitted = Admit(request, name); !admitted.ok() && std::string_view(name) != fs::kQuotaXattr) {

@@ -186,6 +186,9 @@ class Question {
 }  // namespace
 
 Result<fs::client::ServerAddress> MountDescription::server() const {
+  if (secret.empty() && fs::client::MeansHost(address)) {
+    return Status::Error(EPERM, "only root and the user of the mount may ask its server, " + address);
+  }
   if (secret.empty()) {
     return fs::client::ServerAddress(address);
   }

@@ -17,6 +17,7 @@
 #include "driver/verbs/verbs.h"
 #include "mount/command.h"
 #include "mount/daemon.h"
+#include "mount/hidden_words.h"
 
 namespace {
 
@@ -33,7 +34,9 @@ uint32_t ThreadsByProcessors() { return std::clamp(std::thread::hardware_concurr
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** shown_argv) {
+  termfs::mount::HiddenWords words(argc, shown_argv);
+  char** const argv = words.argv();
   termfs::mount::OpenStandardDescriptors();
   const char* const faults = std::getenv("TERMFS_NETWORK_FAULTS");
   const termfs::driver::SoftNicOptions soft{.network_faults = faults != nullptr ? faults : "",

@@ -6,11 +6,16 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 namespace termfs::driver::softnic {
 namespace {
 
 Status CheckSafe(int fd, const struct statx& info, size_t bytes, MappedKind kind) {
+  if (info.stx_uid != 0 && info.stx_uid != geteuid()) {
+    return Status::Error(EPROTO, "the peer's memory belongs to user " + std::to_string(info.stx_uid) +
+                                     ", not to root or the user of this process");
+  }
   const int seals = fcntl(fd, F_GET_SEALS);
   const bool private_file = S_ISREG(info.stx_mode) && (info.stx_mode & 0077) == 0 && info.stx_nlink <= 1;
   if ((seals < 0 || (seals & F_SEAL_SHRINK) == 0) && !(kind == MappedKind::kRegion && private_file)) {

@@ -3,11 +3,12 @@
 // Mapping: a peer's shared object in our address space. MappingCache shares one mapping between the queue pairs of a
 // Nic: a region of many gigabytes costs its page tables once, not once per thread.
 //
-// A descriptor that comes from a peer is mapped only if it is shared memory that nobody can shrink and is as large as
-// the peer says (EPROTO otherwise): touching the mapping can never raise SIGBUS, whatever the peer does later. The
-// frames and the page table of a region may be files on a tmpfs instead, which outlive their server: those can be
-// shrunk by their owner and by root, and a client that maps them trusts the owner of the volume with all of its bytes
-// anyway. A server maps none of a client's (QueuePairOptions::maps_files).
+// A descriptor that comes from a peer is mapped only if it is shared memory of root's or of this process's effective
+// user, that no process can shrink, and that is as large as the peer says (EPROTO otherwise): touching the mapping can
+// never raise SIGBUS, whatever the peer does later. The frames and the page table of a region may be files on a tmpfs
+// instead, which outlive their server and cannot be sealed: only their owner can open them for writing, so none but
+// root and this user can shrink them, which could end this process anyway. A server maps none of a client's
+// (QueuePairOptions::maps_files).
 //
 // Thread-safety: Mapping is immutable; MappingCache may be used from any thread.
 #pragma once
@@ -43,7 +44,7 @@ class Mapping {
 
 // What a descriptor must be.
 enum class MappedKind : uint8_t {
-  kSealed,  // a memfd that nobody can shrink, to be read
+  kSealed,  // a memfd that no process can shrink, to be read
   kSealedToWrite,
   kRegion,  // sealed, or a file on a tmpfs that only its owner may open; to be read
 };

@@ -115,6 +115,10 @@ Status SharedObject::OpenFile(const SharedObjectOptions& options) {
     return Status::Error(
         EUCLEAN, options.path + " has " + std::to_string(found.st_size) + " bytes, not " + std::to_string(size_));
   }
+  if (found.st_uid != geteuid() || (found.st_mode & 0077) != 0 || found.st_nlink != 1) {
+    return Status::Error(EUCLEAN, options.path + ", of user " + std::to_string(found.st_uid) +
+                                      ", is not this user's alone, so another process may resize it; remove it");
+  }
   return Status::Ok();
 }
 

@@ -35,7 +35,8 @@ struct SharedObjectOptions {
   bool punchable = false;        // Punch works
   bool sparse = false;           // memory comes and goes page by page: never huge ones
   std::string path;              // of a file on a tmpfs; empty: a memfd. REQUIRES: not peers_may_write
-  bool resume = false;           // the file is there, with what an earlier process left. EUCLEAN: it is not, or differs
+  bool resume =
+      false;  // the file is there, with what an earlier process left. EUCLEAN: it is not, differs, or is not ours alone
 };
 
 class SharedObject {

@@ -5,7 +5,8 @@
 //
 // Thread-safety: free functions may run concurrently on different volumes; the lock file excludes two on one.
 // Errors:        EEXIST the directory is in use or not empty; EBUSY another server or fsck holds the lock; EINVAL a bad
-//                setting (the text names it and the range); EUCLEAN not a volume, or one of a foreign version.
+//                setting (the text names it and the range); EPERM another user could change it; EUCLEAN not a volume,
+//                or one of a foreign version.
 #pragma once
 
 #include <cstdint>
@@ -62,9 +63,11 @@ struct FormatOptions {
 // to be overwritten, the beginning may be gone.
 Status FormatVolume(const std::string& directory, const FormatOptions& options);
 
-// EPERM: the volume is another user's, and root would make or replace in it what is not its owner's any more. Start
-// looks itself; this is for who makes something in `directory` before that.
-Status CheckOwner(const std::string& directory);
+// EPERM: another user than root and this process's could change the volume, or where its files lead to: the directory,
+// its parents, and all that is in it (base/trusted_path.h). The region, its marks, meta/ and the log may be links. The
+// text names the path, its owner and the remedy. Whatever opens the volume checks this first; this is for a caller that
+// opens or makes a file in `directory` before.
+Status CheckTrusted(const std::string& directory);
 
 class VolumeServer {
  public:

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/page.h"
 #include "base/size.h"
+#include "base/trusted_path.h"
 #include "fs/server/settings.h"
 #include "metadata/rocksdb_store.h"
 #include "tlib/server/region_label.h"
@@ -48,8 +49,9 @@ Status WriteAll(int fd, std::string_view text, const std::string& path) {
   return Status::Ok();
 }
 
-Status WriteFile(const std::string& path, std::string_view text) {
-  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+Status WriteNewFile(const std::string& path, std::string_view text) {
+  unlink(path.c_str());  // of a start that was cut short
+  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd.valid()) {
     return ErrnoStatus("create " + path);
   }
@@ -74,15 +76,6 @@ pid_t ProcessOf(const std::string& holder) {
   return error == std::errc() && end == holder.data() + holder.size() ? pid : 0;
 }
 
-// By the owner of its file `lock`.
-Status CheckOwner(uid_t owner, const VolumePaths& paths) {
-  if (geteuid() != 0 || owner == 0) {
-    return Status::Ok();
-  }
-  return Status::Error(EPERM, paths.root + " belongs to user " + std::to_string(owner) +
-                                  ": do this as that user, or make it root's, chown -R root " + paths.root);
-}
-
 // errno says why the file `lock` could not be opened or examined.
 Status NoLock(const VolumePaths& paths) {
   return errno == ENOENT
@@ -93,13 +86,14 @@ Status NoLock(const VolumePaths& paths) {
 
 }  // namespace
 
-Status CheckOwner(const std::string& directory) {
-  const VolumePaths paths(directory);
-  struct stat lock {};
-  return lstat(paths.lock.c_str(), &lock) == 0 ? CheckOwner(lock.st_uid, paths) : NoLock(paths);
+Status CheckTrusted(const std::string& directory) {
+  constexpr char kMayBeLinks[] = " region written meta log ";  // an administrator has them on other disks
+  ASSIGN_OR_RETURN(const std::string path, TrustedDirectory(directory));
+  return CheckContents(path, kMayBeLinks);
 }
 
 Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, LockUse use) {
+  RETURN_IF_ERROR(CheckTrusted(paths.root));
   constexpr int kFlags = O_NOFOLLOW | O_CLOEXEC;  // it is written to
   UniqueFd fd(open(paths.lock.c_str(), O_RDWR | kFlags));
   if (!fd.valid() && errno == EROFS && use == LockUse::kCheck) {
@@ -111,13 +105,6 @@ Result<VolumeLock> VolumeLock::Take(const VolumePaths& paths, LockUse use) {
   ASSIGN_OR_RETURN(const bool locked, LockWhenDead(fd, paths.lock, [&fd] { return ProcessOf(Holder(fd.get())); }));
   if (!locked) {
     return Status::Error(EBUSY, paths.root + " is " + Holder(fd.get()) + "; that has to end first");
-  }
-  if (use != LockUse::kCheck) {
-    struct stat lock {};
-    if (fstat(fd.get(), &lock) != 0) {
-      return ErrnoStatus("examine " + paths.lock);
-    }
-    RETURN_IF_ERROR(CheckOwner(lock.st_uid, paths));
   }
   // For people only: on a full disk the lock holds without it.
   const std::string holder =
@@ -140,7 +127,7 @@ Status SyncDirectory(const std::string& path) {
 
 Status ReplaceFile(const std::string& path, const std::string& text) {
   const std::string beside = path + ".new";
-  Status status = WriteFile(beside, text);
+  Status status = WriteNewFile(beside, text);
   if (status.ok() && rename(beside.c_str(), path.c_str()) != 0) {
     status = ErrnoStatus("rename " + beside);
   }
@@ -153,7 +140,7 @@ Status ReplaceFile(const std::string& path, const std::string& text) {
 }
 
 Result<std::string> ReadSmallFile(const std::string& path) {
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd.valid()) {
     return errno == ENOENT || errno == ENOTDIR
                ? Status::Error(EUCLEAN, "the volume is not whole: there is no " + path + "; restore it from a backup")

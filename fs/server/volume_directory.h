@@ -55,7 +55,7 @@ enum class LockUse { kServe, kCheck, kRepair };
 // says by whom: "served by process 123".
 class VolumeLock {
  public:
-  // EBUSY: somebody else has it; the text names the process. EPERM: root would change what is another user's.
+  // EBUSY: another process has it; the text names the process. EPERM: as by CheckTrusted.
   static Result<VolumeLock> Take(const VolumePaths& paths, LockUse use);
 
  private:

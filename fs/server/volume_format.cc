@@ -14,6 +14,7 @@
 #include "base/page.h"
 #include "base/random.h"
 #include "base/size.h"
+#include "base/trusted_path.h"
 #include "fs/server/settings.h"
 #include "fs/server/volume_directory.h"
 #include "metadata/namespace.h"
@@ -51,6 +52,16 @@ Status CheckSpace(const std::string& directory, const VolumeSettings& settings) 
                                      " free, the volume needs " + ReadableSize(needed));
   }
   return Status::Ok();
+}
+
+// The directory, or where it is to be made.
+Status CheckPlace(const std::string& directory) {
+  const Result<std::string> there = TrustedDirectory(directory);
+  if (there.status().code() != ENOENT) {
+    return there.ok() || there.status().code() == ENOTDIR ? Status::Ok()
+                                                          : there.status();  // CheckEmpty says what it is
+  }
+  return TrustedFile(directory).status();
 }
 
 // Before it is known where and when it will be served: as if it were alone.
@@ -121,6 +132,7 @@ void RemoveContents(const std::string& directory) {
 Status FormatVolume(const std::string& directory, const FormatOptions& options) {
   RETURN_IF_ERROR(CheckSettings(options.settings));
   RETURN_IF_ERROR(CheckMemory(directory, options.settings));
+  RETURN_IF_ERROR(CheckPlace(directory));
   const bool made = mkdir(directory.c_str(), 0700) == 0;
   if (!made && errno != EEXIST) {
     return ErrnoStatus("create " + directory);

@@ -119,17 +119,14 @@ class ServedVolume final : public VolumeServer, private Administrator {
 void WarnOfOpenDoors(const VolumePaths& paths, const std::string& region) {
   struct stat found {};
   const bool has_root = stat(paths.root.c_str(), &found) == 0;
-  if (has_root && (found.st_mode & S_IWOTH) != 0) {
-    LOG_WARNING("{} may be written to by everybody: chmod o-w {}", paths.root, paths.root);
-  }
   const bool entered = has_root && (found.st_mode & S_IXOTH) != 0;
   if (entered && stat(paths.meta.c_str(), &found) == 0 && (found.st_mode & S_IRWXO) != 0) {  // by an earlier format
     LOG_WARNING("names in {} may be read by everybody, past all permissions of directories: chmod o= {}", paths.root,
                 paths.meta);
   }
   for (const std::string& path : {region, paths.written}) {
-    if (stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && (found.st_mode & (S_IROTH | S_IWOTH)) != 0) {
-      LOG_WARNING("{} may be read or written by everybody, past all permissions of files: chmod o= {}", path, path);
+    if (stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && (found.st_mode & S_IROTH) != 0) {
+      LOG_WARNING("{} may be read by everybody, past all permissions of files: chmod o= {}", path, path);
     }
   }
 }

@@ -3,12 +3,15 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
 #include "base/stream_socket.h"
+#include "base/trusted_path.h"
 #include "tlib/rpc/secret.h"
 #include "tlib/rpc/tcp_socket.h"
 
@@ -19,6 +22,19 @@ constexpr std::chrono::seconds kConnectTimeout{10};
 constexpr std::chrono::milliseconds kLookAtInterruption{50};
 
 Status InterruptedWait() { return Status::Error(EINTR, "the wait for the server was interrupted"); }
+
+// A server of root or of this user, which is trusted with what it sends, and no link. None at all is for connect.
+Status CheckSocket(int directory, const std::string& path) {
+  struct stat found {};
+  if (fstatat(directory, "socket", &found, AT_SYMLINK_NOFOLLOW) != 0) {
+    return Status::Ok();
+  }
+  if (!S_ISSOCK(found.st_mode) || (found.st_uid != 0 && found.st_uid != geteuid())) {
+    return Status::Error(EPERM, path + "/socket, of user " + std::to_string(found.st_uid) +
+                                    ", is no socket of root's or of the user of this program; remove it");
+  }
+  return Status::Ok();
+}
 
 }  // namespace
 
@@ -77,11 +93,13 @@ Result<Frame> ControlClient::Receive(const Wait& wait) {
 }
 
 Result<std::unique_ptr<ControlClient>> ControlClient::ConnectHere(const std::string& directory) {
+  ASSIGN_OR_RETURN(const std::string path, TrustedDirectory(directory));
   // A Unix socket's path holds 107 bytes only: go through an open directory.
-  const UniqueFd dir(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd dir(open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!dir.valid()) {
     return ErrnoStatus("open the volume's directory " + directory);
   }
+  RETURN_IF_ERROR(CheckSocket(dir.get(), path));
   UniqueFd socket_fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket_fd.valid()) {
     return ErrnoStatus("create a socket");

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/page.h"
 #include "base/size.h"
+#include "base/trusted_path.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -89,7 +90,8 @@ Status SyncFolderOf(const std::string& path) {
 
 }  // namespace
 
-Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64_t start, DeviceUse use) {
+Result<DeviceFile> OpenDeviceFile(const std::string& name, OpenMode mode, uint64_t start, DeviceUse use) {
+  ASSIGN_OR_RETURN(const std::string path, TrustedFile(name));  // it may be a link to another disk
   struct stat found {};
   if (stat(path.c_str(), &found) != 0) {
     return ErrnoStatus("open " + path);
@@ -101,7 +103,8 @@ Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64
   const bool direct = mode == OpenMode::kDirect;
   DeviceFile file;
   const int access = use == DeviceUse::kChange ? O_RDWR : O_RDONLY;
-  file.fd = UniqueFd(open(path.c_str(), access | O_CLOEXEC | (direct ? O_DIRECT : 0) | (is_block ? O_EXCL : 0)));
+  file.fd =
+      UniqueFd(open(path.c_str(), access | O_NOFOLLOW | O_CLOEXEC | (direct ? O_DIRECT : 0) | (is_block ? O_EXCL : 0)));
   if (!file.fd.valid()) {
     if (errno == EINVAL && direct) {
       return Status::Error(EINVAL, path + ": its file system knows no direct I/O (O_DIRECT); choose another place");
@@ -175,11 +178,14 @@ Result<uint64_t> ResizeDeviceFile(const DeviceFile& file, uint64_t old_bytes, ui
 
 Status MakeDeviceFile(const std::string& path, uint64_t bytes,
                       const std::function<void(uint64_t, uint64_t)>& progress) {
+  if (Status trusted = TrustedFile(path).status(); !trusted.ok() && trusted.code() != ENOENT) {
+    return trusted;  // a link to nothing, or a directory that is not there, is for open
+  }
   struct stat found {};
   if (stat(path.c_str(), &found) == 0 && S_ISBLK(found.st_mode)) {
     return CheckBlockDevice(path, bytes);
   }
-  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.valid()) {
     return errno == EEXIST ? Status::Error(EEXIST, path + ": name a block device, or a file that does not exist")
                            : ErrnoStatus("make " + path);

@@ -24,9 +24,10 @@ struct DeviceFile {
 enum class OpenMode : uint8_t { kDirect, kBuffered };
 enum class DeviceUse : uint8_t { kChange, kLook };  // kLook: of a file system that is read only, too
 
+// EPERM: another user could change the file, or where its path leads to (base/trusted_path.h); it may be a link.
 // EINVAL: the file system does not support O_DIRECT, or its blocks are larger than a page. EUCLEAN: it is shorter than
 // `start`. EBUSY: a block device that is mounted or in use.
-Result<DeviceFile> OpenDeviceFile(const std::string& path, OpenMode mode, uint64_t start = 0,
+Result<DeviceFile> OpenDeviceFile(const std::string& name, OpenMode mode, uint64_t start = 0,
                                   DeviceUse use = DeviceUse::kChange);
 
 // Allocates what the file lacks of its blocks: a copy of it may have holes. Blocks. ENOSPC: they do not fit.
@@ -39,7 +40,8 @@ Result<uint64_t> ResizeDeviceFile(const DeviceFile& file, uint64_t old_bytes, ui
 
 // Makes a file of `bytes`, every block allocated, so that later writes neither fail for space nor wait for allocation.
 // A block device is checked for size instead. EEXIST: the file is there; ENOSPC: it does not fit, nothing is left
-// behind. `progress` (may be null) is told bytes done and total.
+// behind. EPERM: another user could change where the path leads to. `progress` (may be null) is told bytes done and
+// total.
 Status MakeDeviceFile(const std::string& path, uint64_t bytes, const std::function<void(uint64_t, uint64_t)>& progress);
 // Removes the file that MakeDeviceFile made; of a block device, nothing. REQUIRES: it returned without an error.
 void UnmakeDeviceFile(const std::string& path);

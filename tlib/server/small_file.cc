@@ -45,7 +45,8 @@ Result<std::string> ReadSmall(const std::string& path, size_t most) {
 Status ReplaceSmall(const std::string& path, std::string_view bytes) {
   const std::string beside = path + ".new";
   {
-    const UniqueFd fd(open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    unlink(beside.c_str());  // of a start that was cut short
+    const UniqueFd fd(open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!fd.valid()) {
       return ErrnoStatus("create " + beside);
     }

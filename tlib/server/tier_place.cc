@@ -16,6 +16,7 @@
 
 #include "base/file_lock.h"
 #include "base/log.h"
+#include "base/trusted_path.h"
 
 namespace termfs::tlib::server {
 namespace {
@@ -67,9 +68,11 @@ Result<TierPlace> TierPlace::Open(const std::string& directory, bool own_tmpfs, 
 }
 
 Status TierPlace::Enter(bool own_tmpfs, uint64_t needed_bytes, uint64_t most_bytes) {
+  RETURN_IF_ERROR(CheckParent());
   if (Status there = Make(); !there.ok()) {
     return Status::Error(there.code(), there.ToString() + Advice(needed_bytes));
   }
+  RETURN_IF_ERROR(CheckParent());
   ASSIGN_OR_RETURN(lock_, Lock());  // before the tmpfs changes, which may be somebody's
   Status mounted;
   if (own_tmpfs) {
@@ -167,6 +170,12 @@ Status TierPlace::MountOwn(uint64_t most_bytes) const {
     return Status::Ok();
   }
   return ErrnoStatus((mounted ? "resize the tmpfs at " : "mount a tmpfs for the DRAM tier at ") + path_);
+}
+
+// What is in a sticky directory, such as /dev/shm, is looked at itself, by CheckPrivate.
+Status TierPlace::CheckParent() const {
+  const Status there = TrustedDirectory(Parent(), LastDirectory::kSticky).status();
+  return there.code() == ENOENT ? TrustedFile(Parent()).status() : there;
 }
 
 Status TierPlace::CheckPrivate() const {

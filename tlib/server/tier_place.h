@@ -23,7 +23,7 @@ class TierPlace {
   // Makes what is missing of `directory`, and enters it. With `own_tmpfs` a tmpfs that may hold `most_bytes` is mounted
   // there unless one is already, with `huge_pages` where the kernel has them; where that is not permitted the directory
   // must lie on one. `needed_bytes`, for advice: what will be allocated at once. What it made is gone when it fails.
-  // One that somebody has is left as it is.
+  // One that a process has is left as it is. EPERM: another user could replace it.
   static Result<TierPlace> Open(const std::string& directory, bool own_tmpfs, bool huge_pages, uint64_t needed_bytes,
                                 uint64_t most_bytes);
 
@@ -63,6 +63,7 @@ class TierPlace {
   Status Make();
   std::string Parent() const { return path_.substr(0, path_.rfind('/')); }  // of all volumes of this host
   Status MountOwn(uint64_t most_bytes) const;
+  Status CheckParent() const;
   Status CheckPrivate() const;
   // Whether something is mounted on it.
   bool IsMountPoint() const;

@@ -137,17 +137,57 @@ class LogLinkTest : public LogTest {
 };
 
 TEST_F(LogLinkTest, IsRefused_WhereOthersMayWrite) {
-  for (const mode_t mode : {0777, 0775, 01777}) {
+  for (const mode_t mode : {0777, 0775}) {
     Let(mode);
-    EXPECT_EQ(StartLog(LogLevel::kInfo, link_, "", LogLink::kGuarded).code(), ELOOP) << mode;
+    EXPECT_EQ(StartLog(LogLevel::kInfo, link_).code(), ELOOP) << mode;
     EXPECT_FALSE(std::filesystem::exists(path_));
-    ASSERT_TRUE(StartLog(LogLevel::kInfo, directory_ + "/file", "", LogLink::kGuarded).ok()) << "a file is none";
+    ASSERT_TRUE(StartLog(LogLevel::kInfo, directory_ + "/file").ok()) << "a file is none";
   }
-  ASSERT_TRUE(StartLog(LogLevel::kInfo, link_).ok());
-  LOG_INFO("first");
-  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_, "", LogLink::kGuarded).ok());
-  LOG_INFO("second");
-  EXPECT_THAT(Written(), AllOf(HasSubstr("first"), HasSubstr("second")));
+}
+
+TEST_F(LogLinkTest, OfAnotherUser_IsRefusedInASharedDirectory) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root gives files away";
+  }
+  Let(01777);
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, link_).ok()) << "one's own";
+  EXPECT_TRUE(std::filesystem::remove(path_));
+  ASSERT_EQ(lchown(link_.c_str(), 1000, 1000), 0);
+  EXPECT_EQ(StartLog(LogLevel::kInfo, link_).code(), ELOOP);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(LogLinkTest, File_OfAnotherUserOrWithAnotherName_IsRefused) {
+  const std::string file = directory_ + "/file";
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, file).ok());
+  std::filesystem::create_hard_link(file, directory_ + "/other");
+  EXPECT_EQ(StartLog(LogLevel::kInfo, file).code(), EPERM);
+  std::filesystem::remove(directory_ + "/other");
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, file).ok());
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(file.c_str(), 1000, 1000), 0);
+    EXPECT_EQ(StartLog(LogLevel::kInfo, file).code(), EPERM);
+  }
+}
+
+TEST_F(LogTest, File_IsMadeForTheOwnerAndTheGroup) {
+  const mode_t mask = umask(0);
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, path_).ok());
+  struct stat found {};
+  ASSERT_EQ(stat(path_.c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0640);
+  std::filesystem::remove(path_);
+  ASSERT_TRUE(ReopenLog().ok());
+  ASSERT_EQ(stat(path_.c_str(), &found), 0);
+  umask(mask);
+  EXPECT_EQ(found.st_mode & 0777, 0640) << "after logrotate";
+}
+
+TEST_F(LogTest, Directories_AreMade) {
+  const std::string directory = path_ + ".d";
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, directory + "/one/two/log").ok());
+  EXPECT_TRUE(std::filesystem::exists(directory + "/one/two/log"));
+  std::filesystem::remove_all(directory);
 }
 
 TEST_F(LogLinkTest, IsRefused_InADirectoryOfAnotherUser) {
@@ -155,18 +195,21 @@ TEST_F(LogLinkTest, IsRefused_InADirectoryOfAnotherUser) {
     GTEST_SKIP() << "only root gives files away";
   }
   ASSERT_EQ(chown(directory_.c_str(), 1000, 0), 0);
-  EXPECT_EQ(StartLog(LogLevel::kInfo, link_, "", LogLink::kGuarded).code(), ELOOP);
+  EXPECT_EQ(StartLog(LogLevel::kInfo, link_).code(), EPERM);
+  EXPECT_EQ(StartLog(LogLevel::kInfo, directory_ + "/file").code(), EPERM);
+  EXPECT_EQ(StartLog(LogLevel::kInfo, directory_ + "/made/log").code(), EPERM);
   EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/made"));
 }
 
 TEST_F(LogLinkTest, IsFollowed_WhereNobodyElseMayWrite) {
-  ASSERT_TRUE(StartLog(LogLevel::kInfo, link_, "", LogLink::kGuarded).ok());
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, link_).ok());
   LOG_INFO("first");
   EXPECT_THAT(Written(), HasSubstr("first"));
 }
 
 TEST_F(LogLinkTest, IsRefusedAsWell_WhenTheLogIsReopened) {
-  ASSERT_TRUE(StartLog(LogLevel::kInfo, directory_ + "/file", "", LogLink::kGuarded).ok());
+  ASSERT_TRUE(StartLog(LogLevel::kInfo, directory_ + "/file").ok());
   LOG_INFO("first");
   std::filesystem::rename(directory_ + "/file", directory_ + "/old");
   std::filesystem::rename(link_, directory_ + "/file");
@@ -185,7 +228,7 @@ TEST_F(LogLinkTest, IsRefusedAsWell_WhenTheLogIsReopened) {
 
 TEST_F(LogLinkTest, APipeInThePlaceOfTheFile_IsNotWaitedFor) {
   ASSERT_EQ(mkfifo((directory_ + "/pipe").c_str(), 0600), 0);
-  EXPECT_EQ(StartLog(LogLevel::kInfo, directory_ + "/pipe", "", LogLink::kGuarded).code(), ENXIO);
+  EXPECT_EQ(StartLog(LogLevel::kInfo, directory_ + "/pipe").code(), ENXIO);
 }
 
 TEST_F(LogTest, Reopen_IsForWhoHasRenamedTheFile) {
