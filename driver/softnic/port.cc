@@ -71,7 +71,7 @@ int ReceiveMessage(int socket, SocketMessage* message, std::span<UniqueFd> fds) 
       }
     }
   }
-  return got == sizeof(*message) ? 1 : -1;
+  return got == sizeof(*message) && (header.msg_flags & MSG_TRUNC) == 0 ? 1 : -1;
 }
 
 Result<std::shared_ptr<Port>> Port::Create(std::shared_ptr<Registry> registry, uint32_t domain) {

@@ -5,6 +5,7 @@
 // check.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <string>
@@ -15,6 +16,27 @@
 #include "fs/types.h"
 
 namespace termfs::fs {
+
+// The verifier sees that the length of a vector is aligned, not its elements behind it. One for each table with words
+// of eight bytes in a vector.
+inline bool WordsAreAligned(const flatbuffers::Vector<uint64_t>* words) {
+  return words == nullptr || reinterpret_cast<uintptr_t>(words->Data()) % alignof(uint64_t) == 0;
+}
+inline bool WordsAreAligned(const wire::AttributesReply& reply) { return WordsAreAligned(reply.changed()); }
+inline bool WordsAreAligned(const wire::Release& release) {
+  return WordsAreAligned(release.record_owners()) && WordsAreAligned(release.flock_owners());
+}
+inline bool WordsAreAligned(const wire::Reclaimed& reclaimed) { return WordsAreAligned(reclaimed.lost()); }
+inline bool WordsAreAligned(const wire::Recall& recall) { return WordsAreAligned(recall.inodes()); }
+inline bool WordsAreAligned(const wire::Metrics& metrics) {
+  return metrics.metrics() == nullptr ||
+         std::all_of(metrics.metrics()->begin(), metrics.metrics()->end(),
+                     [](const wire::Metric* metric) { return WordsAreAligned(metric->buckets()); });
+}
+template <typename Table>
+bool WordsAreAligned(const Table&) {
+  return true;
+}
 
 template <typename Table>
 std::vector<std::byte> Encode(const typename Table::NativeTableType& message) {
@@ -37,8 +59,12 @@ Result<typename Table::NativeTableType> Decode(std::span<const std::byte> body) 
   if (body.size() < sizeof(flatbuffers::uoffset_t) || !verifier.VerifyBuffer<Table>(nullptr)) {
     return Status::Error(EBADMSG, "malformed message");
   }
+  const auto* const table = flatbuffers::GetRoot<Table>(data);
+  if (!WordsAreAligned(*table)) {
+    return Status::Error(EBADMSG, "malformed message");
+  }
   typename Table::NativeTableType message;
-  flatbuffers::GetRoot<Table>(data)->UnPackTo(&message);
+  table->UnPackTo(&message);
   return message;
 }
 

@@ -224,7 +224,8 @@ Status SessionCore::CheckInRegion(RegionOffset offset, uint64_t length, std::chr
   if (fits(region_.max_pages << kPageBits)) {
     ASSIGN_OR_RETURN(const auto info,
                      control_->Call<wire::RegionInfoT>(wire::GetRegionInfoT(), CallDeadline(patience)));
-    if (info.pages != 0 && info.pages <= region_.max_pages) {
+    const bool has_key = table_ == nullptr || info.table_rkey != 0;
+    if (info.pages != 0 && info.pages <= region_.max_pages && has_key) {
       if (table_ != nullptr) {
         table_->Cover(info.pages, {info.table_rkey});
       }

@@ -40,7 +40,8 @@ Result<HostPort> ParseHostPort(const std::string& text) {
     place.host = text.substr(0, colon);
     rest = text.substr(colon);
   }
-  const bool plain = std::all_of(place.host.begin(), place.host.end(), [](char c) { return c > ' ' && c <= '~'; });
+  const bool plain = std::all_of(place.host.begin(), place.host.end(),
+                                 [](char c) { return c > ' ' && c <= '~' && c != '[' && c != ']'; });
   if (place.host.empty() || place.host.size() > kMaxName || !plain) {
     return Bad(text, "names no host");
   }

@@ -220,7 +220,8 @@ Result<TierStore::Header> TierStore::DecodeHeader(const std::string& bytes) {
     return Status::Error(EUCLEAN, "the header is of another length");
   }
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (header.magic != kMagic || header.crc != header.Crc()) {
+  const bool texts_end = header.volume.back() == 0 && header.boot.back() == 0;
+  if (header.magic != kMagic || header.crc != header.Crc() || !texts_end || header.max_pages > PageEntry::kMaxFrames) {
     return Status::Error(EUCLEAN, "the header is damaged");
   }
   if (header.version != kVersion && header.version != kSparseVersion) {

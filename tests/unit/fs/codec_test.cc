@@ -71,6 +71,25 @@ TEST(Codec, Decode_RefusesTruncated) {
   EXPECT_FALSE(Decode<wire::Rename>(std::span(bytes).first(bytes.size() / 2)).ok());
 }
 
+// Of words of four bytes, so that those of eight lie right in one of two messages only.
+TEST(Codec, Decode_WordsThatAreNotAligned_AreRefused) {
+  size_t taken = 0;
+  for (const bool shifted : {false, true}) {
+    flatbuffers::FlatBufferBuilder builder;
+    builder.CreateVector(std::vector<uint32_t>(4));
+    const auto changed = builder.CreateVector(std::vector<uint32_t>(2));
+    const auto table = builder.StartTable();
+    builder.AddOffset(wire::AttributesReply::VT_CHANGED, changed);
+    if (shifted) {
+      builder.AddElement<uint32_t>(wire::AttributesReply::VT_ENTRY_MS, 1, 0);
+    }
+    builder.Finish(flatbuffers::Offset<wire::AttributesReply>(builder.EndTable(table)));
+    const std::span<const uint8_t> bytes(builder.GetBufferPointer(), builder.GetSize());
+    taken += Decode<wire::AttributesReply>(std::as_bytes(bytes)).ok() ? 1 : 0;
+  }
+  EXPECT_EQ(taken, 1u);
+}
+
 TEST(Codec, Decode_SurvivesRandomAndFlippedBytes) {
   Random random(11);
   wire::DirectoryT directory;

@@ -30,6 +30,13 @@ TEST(ServerAddress, HostsAndPorts) {
   EXPECT_FALSE(ParseHostPort(std::string(300, 'a')).ok());
 }
 
+// It would read as another address once it is written with brackets.
+TEST(ServerAddress, ABracketWithinAHost_IsRefused) {
+  for (const char* bad : {":1]:0::server:80", "a]:80", "a[:80", "[[::1]:80", "::1]"}) {
+    EXPECT_EQ(ParseHostPort(bad).status().code(), EINVAL) << bad;
+  }
+}
+
 TEST(ServerAddress, ADirectoryIsNoHost) {
   EXPECT_TRUE(MeansHost("host:1") && MeansHost("[::1]") && MeansHost("host:"));
   EXPECT_FALSE(MeansHost("host") || MeansHost("./a:1") || MeansHost("/v/a:1"));

@@ -7,7 +7,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <span>
 
+#include "driver/checksum.h"
 #include "tests/unit/tlib/server_storage/temp_folder.h"
 #include "tlib/server/page_entry.h"
 
@@ -16,6 +18,10 @@ namespace {
 
 constexpr uint64_t kPages = 1024;
 constexpr uint32_t kFrames = 256;
+// Of the header.
+constexpr size_t kCrcAt = 12;
+constexpr size_t kMaxPagesAt = 32;
+constexpr size_t kTextBytes = 48;  // of the volume and, at the end, of the boot
 
 std::string Slurp(const std::string& path) {
   std::ifstream in(path);
@@ -57,6 +63,15 @@ class TierStoreTest : public testing::Test {
   Status Refused() { return TierStore::Open(options_, kPages, kPages, kFrames).status(); }
   std::string File(const char* name) const { return options_.directory + "/" + name; }
   void Overwrite(const char* name, const std::string& bytes) { std::ofstream(File(name)) << bytes; }
+  // The header has `bytes` at `at`, and the checksum that belongs to them.
+  void ForgeHeader(size_t at, const std::string& bytes) {
+    std::string header = Slurp(File("header"));
+    header.replace(at, bytes.size(), bytes);
+    header.replace(kCrcAt, sizeof(uint32_t), sizeof(uint32_t), '\0');
+    const uint32_t crc = driver::Crc32c(std::as_bytes(std::span(header)));
+    header.replace(kCrcAt, sizeof(crc), {reinterpret_cast<const char*>(&crc), sizeof(crc)});
+    Overwrite("header", header);
+  }
 
   TempFolder disk_;
   std::string shm_;
@@ -278,6 +293,25 @@ TEST_F(TierStoreTest, Open_WithADamagedHeader_RefusesAndSaysWhatToDo) {
   EXPECT_NE(refused.message().find(options_.record), std::string::npos) << refused.message();
   std::filesystem::remove(options_.record);  // as it says
   EXPECT_FALSE(Open()->resumed());
+}
+
+// With a checksum that is right, as a program with a defect would have written it.
+TEST_F(TierStoreTest, Open_HeaderWhoseTextsDoNotEnd_IsRefused) {
+  Leave(42);
+  const std::string header = Slurp(File("header"));
+  const size_t texts = header.size() - 2 * kTextBytes;
+  ForgeHeader(texts + kTextBytes, std::string(kTextBytes, 'b'));
+  EXPECT_EQ(Refused().code(), EUCLEAN);
+  Overwrite("header", header);
+  ForgeHeader(texts, std::string(kTextBytes, 'v'));
+  EXPECT_NE(Refused().message().find("damaged"), std::string::npos) << Refused().message();
+}
+
+TEST_F(TierStoreTest, Open_HeaderWithMorePagesThanCanBeCounted_IsRefused) {
+  Leave(42);
+  const uint64_t pages = (uint64_t{1} << 61) + kPages;  // their words take as many bytes as those of kPages
+  ForgeHeader(kMaxPagesAt, {reinterpret_cast<const char*>(&pages), sizeof(pages)});
+  EXPECT_EQ(Refused().code(), EUCLEAN);
 }
 
 TEST_F(TierStoreTest, Open_OfAnotherSizeOrVolume_Refuses) {
