@@ -125,7 +125,7 @@ class ReaderSizes {
 
   std::array<Place, 64> places_;
   std::atomic<bool> any_{false};    // has ever been notified of: relaxed, a hint
-  std::atomic<bool> looks_{false};  // relaxed: whoever misses it waits for a moment
+  std::atomic<bool> looks_{false};  // relaxed: a thread that misses it waits a moment
 };
 
 }  // namespace termfs::mount

@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint32_t kPermissions = 0777;
 
-// As stored: entries that name nobody have no ID, whatever the caller had there.
+// As stored: entries without a user or group have no ID, also if the caller gave one.
 std::string WithoutUnusedIds(std::string_view value) {
   std::string stored(value);
   for (size_t at = sizeof(posix_acl_xattr_header); at < stored.size(); at += sizeof(posix_acl_xattr_entry)) {
